@@ -1,0 +1,31 @@
+"""The converters' error tree."""
+
+from __future__ import annotations
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "SourceError"]
+
+
+class SourceError(EdgekitError):
+    """The file is no model edgekit can read, or the model has something edgekit does not take."""
+
+    code = "source"
+
+
+class ContractFileError(EdgekitError):
+    """The contract file is missing, malformed, or does not fit the model."""
+
+    code = "contract-file"
+
+
+class CalibrationError(EdgekitError):
+    """A calibration or evaluation set that cannot be used."""
+
+    code = "calibration"
+
+
+class ConversionError(EdgekitError):
+    """A recipe that cannot be carried out for this model."""
+
+    code = "conversion"

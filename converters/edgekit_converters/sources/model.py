@@ -1,0 +1,40 @@
+"""What every source becomes: a model that can be run as it was trained, and described."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["SourceModel"]
+
+
+class SourceModel(Protocol):
+    """A trained model as its author saved it.
+
+    `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
+    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The original, in float, on a batch: arrays in the order of `inputs`, results in the order of `outputs`."""
+        ...
+
+    def onnx(self) -> bytes:
+        """The float model as ONNX (opset 17, IR 10, batch axis free where the source's is), made once and kept."""
+        ...

@@ -1,0 +1,47 @@
+"""A recipe is data; an artifact is the bytes it made, and carries its recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["Artifact", "Precision", "Recipe"]
+
+Precision = Literal["int8", "dynamic", "float32"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """name: `<format>-<precision>[-<form>]`, e.g. tflite-int8, tflite-dynamic, onnx-int8-qdq.
+
+    precision: `int8` quantizes weights and activations and needs calibration data; `dynamic` quantizes weights only.
+    """
+
+    name: str
+    format: Literal["tflite", "onnx"]
+    precision: Precision
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.precision == "int8"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One converted model.
+
+    inputs, outputs: in the engine's order, `name` from the contract, `tensor` from the file.
+    quantized_macs, quantized_weights: the fraction (0..1) of multiply-accumulates and of weight elements that run in
+    8 bits. tools: distribution -> version of everything that had a hand in it. samples: calibration samples used.
+    """
+
+    recipe: Recipe
+    data: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    quantized_macs: float
+    quantized_weights: float
+    tools: dict[str, str]
+    samples: int = 0

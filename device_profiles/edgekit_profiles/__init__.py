@@ -1,0 +1,1 @@
+"""Boards as data: one TOML a board, the loader that checks it, and the latency estimate."""

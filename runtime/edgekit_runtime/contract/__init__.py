@@ -1,0 +1,20 @@
+"""What a caller may pass and what an answer means: decode (to the canonical tensor), adapt (to one artifact), finish."""
+
+from __future__ import annotations
+
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.finish import Finisher, Prediction, softmax
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
+
+__all__ = [
+    "Adapter",
+    "Contract",
+    "Decoder",
+    "Finisher",
+    "ImageSpec",
+    "InputContract",
+    "OutputContract",
+    "Prediction",
+    "softmax",
+]

@@ -1,0 +1,85 @@
+"""Raw engine outputs -> named, dequantized, read-only arrays, and for a classifier its best classes.
+
+    finisher = Finisher(contract, artifact.outputs)
+    outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}
+    top(outputs, contract, 3)                        # [Prediction("tabby", 281, 0.83), ...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.errors import ContractError
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["Finisher", "Prediction", "dequantize", "softmax", "top"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class of a classifier's answer. label: its name, or its index as text where the bundle has no labels."""
+
+    label: str
+    index: int
+    score: float
+
+
+class Finisher:
+    """Callable: the engine's outputs (batch axis of any length) in, one dict of item arrays by contract name out."""
+
+    def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
+        names = [tensor.name for tensor in tensors]
+        missing = [output.name for output in contract.outputs if output.name not in names]
+        if missing:
+            raise ContractError(f"the artifact lacks the output '{missing[0]}'", do=f"It has: {', '.join(names)}")
+        self._plan = [
+            (output.name, names.index(output.name), tensors[names.index(output.name)], np.dtype(output.dtype))
+            for output in contract.outputs
+        ]
+
+    def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> dict[str, NDArray[Any]]:
+        """Item `item` of the batch: dequantized to the original model's dtypes, no batch axis, not writeable."""
+        outputs = {}
+        for name, position, tensor, dtype in self._plan:
+            value = dequantize(raw[position][item], tensor, dtype)
+            value.flags.writeable = False
+            outputs[name] = value
+        return outputs
+
+
+def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """real = scale * (quantized - zero_point), as `dtype`; a fresh array."""
+    if tensor.quantization is None or not np.issubdtype(value.dtype, np.integer):
+        return np.array(value, dtype)
+    real = value.astype(np.float32)
+    real -= tensor.quantization.zero_point
+    real *= np.float32(tensor.quantization.scale)
+    return real.astype(dtype, copy=False)
+
+
+def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list[Prediction]:
+    """The k best classes, best first; logits become probabilities. Ties go to the lower index.
+
+    Raises ContractError when the task is not classification.
+    """
+    if contract.task != "classification":
+        raise ContractError(f"top() is for classifiers; this model's task is {contract.task}", do="Read answer.outputs")
+    scores = np.asarray(outputs[contract.outputs[0].name], np.float32).reshape(-1)
+    if contract.scores == "logits":
+        scores = softmax(scores)
+    best = np.argsort(-scores, kind="stable")[:k]
+    labels = contract.labels
+    return [Prediction(labels[i] if labels else str(i), int(i), float(scores[i])) for i in best]
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """Over the last axis, shifted by the maximum so that nothing overflows."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    result: NDArray[Any] = shifted / shifted.sum(axis=-1, keepdims=True)
+    return result

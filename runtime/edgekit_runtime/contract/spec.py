@@ -1,0 +1,88 @@
+"""The contract: what goes into a model and what comes out, independent of any artifact.
+
+An artifact may be int8 and NHWC or float and NCHW; the contract is what the caller sees. It travels in the manifest.
+
+Three views of one input, and who makes which:
+
+    what the caller has     PIL image, path, encoded bytes, array        -> decode ->
+    the canonical tensor    uint8 [height, width, channels] for images   -> adapt  ->
+    one artifact's tensor   its own dtype, layout, mean/std, scale and zero-point
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Color", "Contract", "ImageSpec", "InputContract", "Interpolation", "OutputContract", "Resize", "Task"]
+
+Task = Literal["classification", "detection", "embedding", "raw"]
+State = Literal["none", "explicit", "internal"]
+Color = Literal["rgb", "bgr", "gray"]
+Resize = Literal["stretch", "center-crop", "letterbox"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How a picture becomes the canonical uint8 tensor, and how that becomes what the original network took.
+
+    height, width: pixels. crop: with `center-crop`, the side of the centre square kept, as a fraction of the shorter
+    side, before resizing. The network's input is `(pixel - mean) / std` with pixels from 0 to 255, one value a channel
+    (gray: one value).
+    """
+
+    height: int
+    width: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    color: Color = "rgb"
+    resize: Resize = "stretch"
+    crop: float = 1.0
+    interpolation: Interpolation = "bilinear"
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.color == "gray" else 3
+
+
+@dataclass(frozen=True)
+class InputContract:
+    """One input. shape: one item, no batch axis; for images the canonical [height, width, channels].
+
+    dtype: what the *original* model takes (a NumPy name). A float array given by a caller is that: already normalised.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    image: ImageSpec | None = None
+
+
+@dataclass(frozen=True)
+class OutputContract:
+    """One output of the original model. shape: one item, no batch axis; dtype: a NumPy name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Inputs and outputs by name, and what the answer means.
+
+    task decides what an answer offers: `classification` has `top(k)`, `raw` has named outputs only.
+    scores: whether a classifier's output is already probabilities, or logits that need a softmax.
+    labels: one name a class, in index order.
+    """
+
+    task: Task
+    inputs: tuple[InputContract, ...]
+    outputs: tuple[OutputContract, ...]
+    labels: tuple[str, ...] | None = None
+    scores: Literal["probabilities", "logits"] | None = None
+    state: State = "none"
+
+    def input(self, name: str) -> InputContract:
+        return next(spec for spec in self.inputs if spec.name == name)

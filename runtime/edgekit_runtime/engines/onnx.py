@@ -1,0 +1,97 @@
+"""ONNX artifacts through ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.engines.registry import EngineInfo
+from edgekit_runtime.errors import EngineError
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["OnnxEngine", "load_onnxruntime"]
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+class OnnxEngine:
+    """One session on the CPU provider."""
+
+    def __init__(self, module: Any, info: EngineInfo, data: bytes) -> None:
+        options = module.SessionOptions()
+        options.intra_op_num_threads = info.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001 - the bindings raise a dozen unrelated types
+            raise EngineError(f"onnxruntime {info.version} refuses the artifact: {_first_line(error)}") from error
+        self._info = info
+        self._inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self._outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self._input_names = [node.name for node in self._session.get_inputs()]
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._outputs
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        feeds = dict(zip(self._input_names, inputs, strict=True))
+        try:
+            return [np.asarray(output) for output in self._session.run(None, feeds)]
+        except Exception as error:  # noqa: BLE001 - as above
+            raise EngineError(f"the inference failed: {_first_line(error)}", where="onnxruntime") from error
+
+    def close(self) -> None:
+        self._session = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load_onnxruntime(data: bytes, *, threads: int, reference_kernels: bool = False) -> OnnxEngine:
+    """ONNX Runtime, CPU provider. It has no reference kernels: `reference_kernels` changes nothing."""
+    import onnxruntime
+
+    version = importlib.metadata.version("onnxruntime")
+    return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, threads), data)
+
+
+def _spec(node: Any) -> TensorSpec:
+    dtype = _DTYPES.get(node.type)
+    if dtype is None:
+        raise EngineError(f"tensor '{node.name}' has the type {node.type}, which no contract can describe")
+    shape = tuple(n if isinstance(n, int) else -1 for n in node.shape)
+    return TensorSpec(name=node.name, tensor=node.name, dtype=dtype, shape=shape)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

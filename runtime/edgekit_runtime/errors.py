@@ -1,0 +1,113 @@
+"""The root of every error tree in edgekit.
+
+An error says *what* went wrong, *where*, and what to *do* about it; `code` is stable and is what `--json` prints.
+
+    raise InputError("the image has 2 channels", where="input 'image'", do="pass a grey, RGB or RGBA image")
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BundleError",
+    "ClosedError",
+    "ContractError",
+    "EdgekitError",
+    "EngineError",
+    "InputError",
+    "IntegrityError",
+    "MissingExtraError",
+    "SelfTestError",
+    "SignatureError",
+]
+
+
+class EdgekitError(Exception):
+    """Anything edgekit refuses or cannot do. `str(error)` is the whole message in up to three sentences."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(what, where, do)
+        self.what = what
+        self.where = where
+        self.do = do
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}. {self.do}" if self.do else head
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.do))
+
+    def as_json(self) -> dict[str, str]:
+        return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
+
+
+def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str) -> EdgekitError:
+    error = kind.__new__(kind)
+    EdgekitError.__init__(error, what, where=where, do=do)
+    return error
+
+
+class BundleError(EdgekitError):
+    """The file is not a bundle, or its manifest breaks the format."""
+
+    code = "bundle-format"
+
+
+class IntegrityError(BundleError):
+    """Bytes in the bundle are not the bytes that were packed."""
+
+    code = "bundle-integrity"
+
+
+class SignatureError(BundleError):
+    """The bundle is not signed by a key that is trusted here."""
+
+    code = "bundle-signature"
+
+
+class ContractError(EdgekitError):
+    """A contract that contradicts itself or the artifact."""
+
+    code = "contract"
+
+
+class InputError(EdgekitError):
+    """An input the model cannot take: wrong shape or dtype, or an image the decoder rejects."""
+
+    code = "input"
+
+
+class EngineError(EdgekitError):
+    """An engine is missing, cannot load the artifact, or failed while running it."""
+
+    code = "engine"
+
+
+class SelfTestError(EdgekitError):
+    """The bundle does not give its golden answers on this machine."""
+
+    code = "selftest"
+
+
+class ClosedError(EdgekitError):
+    """The model was closed before this request was answered."""
+
+    code = "closed"
+
+
+class MissingExtraError(EdgekitError):
+    """An optional part is not installed; `do` holds the command that adds it."""
+
+    code = "missing-extra"
+
+    def __init__(self, extra: str, why: str, *, where: str = "") -> None:
+        super().__init__(
+            f"{why} needs the '{extra}' extra, which is not installed",
+            where=where,
+            do=f"Run: pip install 'edgekit-deploy[{extra}]'",
+        )
+        self.extra = extra
