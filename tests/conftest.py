@@ -1,0 +1,80 @@
+"""Fixtures that more than one room's tests share. Everything is made under pytest's temporary folders, once a session."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# Two small networks are trained and converted here; more threads only fight each other.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A small CNN trained on scikit-learn's digits, and its data.
+
+    model: .keras; input `image` float32 [N, 8, 8, 1] in 0..1 (pixel / 16), output `probs` float32 [N, 10].
+    calibration: .npz with `x` [200, 8, 8, 1] from the training set. evaluation: .npz with `x` [597, 8, 8, 1] and `y`
+    [597], held out from both.
+    """
+
+    model: Path
+    calibration: Path
+    evaluation: Path
+
+
+@pytest.fixture(scope="session")
+def digits_model(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    """Trained in a few seconds; 97 % or better on the held-out digits, or the fixture fails."""
+    pytest.importorskip("keras")
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("digits")
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    x = (pixels / 16.0).astype(np.float32).reshape(-1, 8, 8, 1)[order]
+    y = labels.astype(np.int64)[order]
+    digits = Digits(folder / "digits.keras", folder / "calibration.npz", folder / "evaluation.npz")
+    np.savez(digits.calibration, x=x[:200])
+    np.savez(digits.evaluation, x=x[1200:], y=y[1200:])
+    model = _train_digits(x[:1200], y[:1200])
+    model.save(digits.model)
+    accuracy = float((model.predict_on_batch(x[1200:]).argmax(1) == y[1200:]).mean())
+    assert accuracy >= 0.97, f"the digits network reached only {accuracy:.3f}"
+    return digits
+
+
+def _train_digits(x, y):
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(1)
+    image = keras.Input((8, 8, 1), name="image")
+    t = layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1")(image)
+    t = layers.ReLU()(layers.BatchNormalization(momentum=0.9, name="bn1")(t))
+    t = layers.DepthwiseConv2D(3, padding="same", name="depthwise")(t)
+    t = layers.Conv2D(32, 1, activation="relu", name="conv2")(t)
+    t = layers.Conv2D(32, 3, strides=2, padding="same", activation="relu", name="conv3")(t)
+    t = layers.Flatten()(t)
+    t = layers.Dense(48, activation="relu", name="dense1")(t)
+    model = keras.Model(image, layers.Dense(10, activation="softmax", name="probs")(t), name="digits")
+    model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy")
+    model.fit(x, y, batch_size=64, epochs=15, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="session")
+def digits_onnx(digits_model: Digits) -> Path:
+    """The same network as float ONNX, beside the Keras file."""
+    from edgekit_converters import sources
+
+    path = digits_model.model.with_suffix(".onnx")
+    path.write_bytes(sources.load(digits_model.model).onnx())
+    return path
