@@ -1,0 +1,90 @@
+"""Writing an .ekb. The same draft gives the same bytes; nothing of the machine or the clock gets in.
+
+    draft = BundleDraft()
+    digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
+    write_bundle(path, draft, manifest, keys)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgekit.errors import OutputError
+from edgekit.packaging.signing import SigningKey
+from edgekit_runtime.bundle import MAGIC, BlobEntry, Manifest, aligned
+from edgekit_runtime.errors import MissingExtraError
+
+__all__ = ["BundleDraft", "canonical_json", "write_bundle"]
+
+
+class BundleDraft:
+    """Collects blobs in the order they are first added."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    def add(self, data: bytes) -> str:
+        """Store a blob; returns its SHA-256 in hex."""
+        digest = hashlib.sha256(data).hexdigest()
+        self._blobs.setdefault(digest, data)
+        return digest
+
+    def entries(self) -> tuple[BlobEntry, ...]:
+        entries, cursor = [], 0
+        for digest, data in self._blobs.items():
+            entries.append(BlobEntry(digest, cursor, len(data)))
+            cursor = aligned(cursor + len(data))
+        return tuple(entries)
+
+    def encode(self, manifest: Manifest, keys: Sequence[SigningKey] = ()) -> bytes:
+        """The whole file. The manifest's `blobs` are filled in here."""
+        body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
+        signatures = canonical_json([key.sign(body) for key in keys])
+        head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(signatures)) + signatures
+        head += hashlib.sha256(head).digest()
+        return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
+
+
+def canonical_json(value: object) -> bytes:
+    """RFC 8785: one byte string for one JSON value."""
+    try:
+        import rfc8785
+    except ImportError as error:
+        raise MissingExtraError("convert", "writing a bundle") from error
+    return rfc8785.dumps(json.loads(json.dumps(value, allow_nan=False)))
+
+
+def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Sequence[SigningKey] = ()) -> int:
+    """Write the bundle beside its final name and move it there, so that no reader ever sees half of one. Returns bytes.
+
+    Raises OutputError when the folder cannot be written.
+    """
+    data = draft.encode(manifest, keys)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(partial).chmod(0o644)
+            Path(partial).replace(path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OutputError(f"the bundle cannot be written: {error.strerror or error}", where=str(path),
+                          do="Choose a writable folder with -o") from error
+    return len(data)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(aligned(len(data)) - len(data))

@@ -1,0 +1,104 @@
+"""Dataclasses to JSON values and back, with an error that names the place.
+
+    value = to_json(manifest)
+    manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int
+
+Only what a manifest needs: str, int, float, bool, None, Literal, tuple[T, ...], tuple[A, B], dict[str, T], dataclasses,
+and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from typing import Any, TypeVar
+
+from edgekit_runtime.errors import BundleError
+
+__all__ = ["from_json", "to_json"]
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """The JSON value of a dataclass tree: absent options (None) are left out, tuples become lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {name: to_json(item) for name, item in pairs if item is not None}
+    if isinstance(value, dict):
+        return {name: to_json(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[T], value: Any, where: str) -> T:
+    """The dataclass `kind` out of a JSON value. Raises BundleError naming the first place that does not fit."""
+    return typing.cast(T, _convert(kind, value, where))
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is typing.Literal:
+        return _literal(arguments, value, where)
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if origin is dict:
+        _expect(isinstance(value, dict), value, "an object", where)
+        return {name: _convert(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, value, where)
+    return _scalar(kind, value, where)
+
+
+def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
+    _expect(value in allowed, value, f"one of {', '.join(map(str, allowed))}", where)
+    return value
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    _expect(isinstance(value, list), value, "a list", where)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    _expect(len(value) == len(arguments), value, f"a list of {len(arguments)}", where)
+    return tuple(_convert(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True)))
+
+
+def _dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(isinstance(value, dict), value, "an object", where)
+    known = {}
+    for field, hint in _fields(kind):
+        if field.name in value:
+            known[field.name] = _convert(hint, value[field.name], f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            if type(None) not in typing.get_args(hint):
+                raise BundleError(f"'{field.name}' is missing", where=where, do="Build the bundle again")
+            known[field.name] = None
+    return kind(**known)
+
+
+@functools.cache
+def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = typing.get_type_hints(kind)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is Any:
+        return value
+    _expect(isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value, f"a {kind.__name__}", where)
+    return value
+
+
+def _expect(fits: bool, value: Any, wanted: str, where: str) -> None:
+    if not fits:
+        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        raise BundleError(f"{shown} is not {wanted}", where=where, do="Build the bundle again")

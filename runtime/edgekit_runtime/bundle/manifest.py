@@ -1,0 +1,162 @@
+"""The manifest of an .ekb bundle: what is inside, what it promises, and the answers it must give.
+
+Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-256; everything else refers to them by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = [
+    "FORMAT_VERSION",
+    "ArtifactEntry",
+    "BlobEntry",
+    "Golden",
+    "GoldenOutputs",
+    "Manifest",
+    "Target",
+    "Tolerance",
+    "contract_digest",
+    "parse_manifest",
+]
+
+FORMAT_VERSION = 1
+
+Role = Literal["primary", "alternate", "batch", "degraded"]
+
+
+@dataclass(frozen=True)
+class BlobEntry:
+    """sha256: lower-case hex. offset: bytes from the start of the blob area, a multiple of 64. size: bytes."""
+
+    sha256: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ArtifactEntry:
+    """One model file. recipe, format, precision: what made it. blob: its bytes.
+
+    inputs, outputs: in the engine's order. fidelity, estimate: the reports of the build, as printed by `--json`.
+    """
+
+    role: Role
+    recipe: str
+    format: Literal["tflite", "onnx"]
+    precision: str
+    blob: str
+    bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    tools: dict[str, str] = field(default_factory=dict)
+    fidelity: dict[str, Any] | None = None
+    estimate: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the runtime must know of the board: it carries no profile. threads: what the engine gets by default."""
+
+    profile: str
+    arch: str
+    threads: int
+    budget_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a replayed output may lie from its golden one, measured on dequantized values.
+
+    steps: with the engine and version that made it, in quantization steps (int8 outputs) or in 1e-4 of the golden's
+    largest magnitude (float outputs). cosine: the least similarity with any other engine or version.
+    """
+
+    steps: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class GoldenOutputs:
+    """What one artifact answered on the workstation. outputs: contract name -> blob (raw engine tensor, C order)."""
+
+    recipe: str
+    engine: str
+    engine_version: str
+    outputs: dict[str, str]
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One replayable example. inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name."""
+
+    inputs: dict[str, str]
+    dtypes: dict[str, str]
+    answers: tuple[GoldenOutputs, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """model_id: SHA-256 of the source model's file. contract_digest: SHA-256 of the contract's canonical JSON."""
+
+    format: int
+    name: str
+    version: str
+    model_id: str
+    contract: Contract
+    contract_digest: str
+    target: Target
+    artifacts: tuple[ArtifactEntry, ...]
+    golden: tuple[Golden, ...]
+    blobs: tuple[BlobEntry, ...]
+    tools: dict[str, str] = field(default_factory=dict)
+    min_runtime: str = "0.1.0"
+    licence: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = to_json(self)
+        return value
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
+    try:
+        value = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BundleError(f"the manifest is not JSON ({error})", where=where, do="Build the bundle again") from error
+    version = value.get("format") if isinstance(value, dict) else None
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads", where=where,
+            do="Upgrade edgekit-deploy, or build the bundle again",
+        )
+    manifest = from_json(Manifest, value, f"{where}: manifest")
+    _check_references(manifest, where)
+    return manifest
+
+
+def contract_digest(canonical: bytes) -> str:
+    return hashlib.sha256(canonical).hexdigest()
+
+
+def _check_references(manifest: Manifest, where: str) -> None:
+    blobs = {blob.sha256 for blob in manifest.blobs}
+    wanted = [artifact.blob for artifact in manifest.artifacts]
+    for golden in manifest.golden:
+        wanted += golden.inputs.values()
+        for answer in golden.answers:
+            wanted += answer.outputs.values()
+    missing = [digest for digest in wanted if digest not in blobs]
+    if missing:
+        raise BundleError(f"blob {missing[0][:12]} is named but not listed", where=where, do="Build the bundle again")
+    if not any(artifact.role == "primary" for artifact in manifest.artifacts):
+        raise BundleError("no artifact has the role 'primary'", where=where, do="Build the bundle again")
