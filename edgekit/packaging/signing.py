@@ -24,7 +24,7 @@ class SigningKey:
 
     @property
     def keyid(self) -> str:
-        return keyid(self._private.public_key().public_bytes_raw())
+        return keyid(self._private.public_key())
 
     def sign(self, manifest: bytes) -> dict[str, str]:
         """One entry of the signature block over the manifest's bytes."""
@@ -43,7 +43,7 @@ def load_signing_key(path: Path) -> SigningKey:
         raise PackagingError(f"the key cannot be read: {error.strerror}", where=str(path), do=make) from error
     except TypeError as error:
         raise PackagingError("the key is encrypted, which is not supported yet", where=str(path), do=make) from error
-    except Exception as error:  # noqa: BLE001 - ValueError, UnsupportedAlgorithm
+    except Exception as error:
         raise PackagingError("this is no PEM private key", where=str(path), do=make) from error
     if not isinstance(private, ed25519.Ed25519PrivateKey):
         raise PackagingError("this key is not Ed25519", where=str(path), do=make)

@@ -1,8 +1,8 @@
 """Writing an .ekb. The same draft gives the same bytes; nothing of the machine or the clock gets in.
 
-    draft = BundleDraft()
-    digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
-    write_bundle(path, draft, manifest, keys)
+draft = BundleDraft()
+digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
+write_bundle(path, draft, manifest, keys)
 """
 
 from __future__ import annotations
@@ -81,8 +81,11 @@ def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Seque
             Path(partial).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise OutputError(f"the bundle cannot be written: {error.strerror or error}", where=str(path),
-                          do="Choose a writable folder with -o") from error
+        raise OutputError(
+            f"the bundle cannot be written: {error.strerror or error}",
+            where=str(path),
+            do="Choose a writable folder with -o",
+        ) from error
     return len(data)
 
 

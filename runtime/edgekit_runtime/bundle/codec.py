@@ -94,7 +94,9 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is Any:
         return value
-    _expect(isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value, f"a {kind.__name__}", where)
+    _expect(
+        isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value, f"a {kind.__name__}", where
+    )
     return value
 
 

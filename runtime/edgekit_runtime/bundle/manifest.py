@@ -136,7 +136,8 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     version = value.get("format") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads", where=where,
+            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads",
+            where=where,
             do="Upgrade edgekit-deploy, or build the bundle again",
         )
     manifest = from_json(Manifest, value, f"{where}: manifest")

@@ -96,11 +96,16 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BUNDLE_BYTES:
-                raise BundleError(f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(path))
+                raise BundleError(
+                    f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(path)
+                )
             return file.read(MAX_BUNDLE_BYTES + 1)
     except OSError as error:
-        raise BundleError(f"cannot be read: {error.strerror or error}", where=str(path),
-                          do="Check the path; `edgekit build` writes NAME-PROFILE.ekb") from error
+        raise BundleError(
+            f"cannot be read: {error.strerror or error}",
+            where=str(path),
+            do="Check the path; `edgekit build` writes NAME-PROFILE.ekb",
+        ) from error
 
 
 def _why_no_magic(data: bytes) -> str:

@@ -32,8 +32,12 @@ def pae(body: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(payload_type), payload_type.encode(), len(body), body)
 
 
-def keyid(raw_public_key: bytes) -> str:
-    return hashlib.sha256(raw_public_key).hexdigest()
+def keyid(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the raw 32 bytes of the public key, in hex."""
+    from cryptography.hazmat.primitives import serialization
+
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()
 
 
 def parse_signatures(block: bytes, where: str) -> tuple[Signature, ...]:
@@ -47,16 +51,23 @@ def parse_signatures(block: bytes, where: str) -> tuple[Signature, ...]:
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file. Raises SignatureError naming the file."""
-    serialization, ed25519 = _cryptography()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
     try:
         key = serialization.load_pem_public_key(path.read_bytes())
     except OSError as error:
         raise SignatureError(f"the key cannot be read: {error.strerror}", where=str(path)) from error
-    except Exception as error:  # noqa: BLE001 - the library raises ValueError, UnsupportedAlgorithm, TypeError
-        raise SignatureError("this is no PEM public key", where=str(path),
-                             do=f"Make one: openssl pkey -in KEY.pem -pubout -out {path.name}") from error
+    except Exception as error:
+        raise SignatureError(
+            "this is no PEM public key",
+            where=str(path),
+            do=f"Make one: openssl pkey -in KEY.pem -pubout -out {path.name}",
+        ) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise SignatureError("this key is not Ed25519", where=str(path), do="Make one: openssl genpkey -algorithm ed25519")
+        raise SignatureError(
+            "this key is not Ed25519", where=str(path), do="Make one: openssl genpkey -algorithm ed25519"
+        )
     return key
 
 
@@ -66,10 +77,7 @@ def verify(manifest: bytes, signatures: Sequence[Signature], trusted: Sequence[E
         return ()
     from cryptography.exceptions import InvalidSignature
 
-    serialization, _ = _cryptography()
-    keys = {
-        keyid(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)): key for key in trusted
-    }
+    keys = {keyid(key): key for key in trusted}
     message, good = pae(manifest), []
     for name, signature in signatures:
         key = keys.get(name)
@@ -81,13 +89,3 @@ def verify(manifest: bytes, signatures: Sequence[Signature], trusted: Sequence[E
             continue
         good.append(name)
     return tuple(good)
-
-
-def _cryptography():  # type: ignore[no-untyped-def]
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise SignatureError("checking a signature needs the package 'cryptography'",
-                             do="Run: pip install cryptography") from error
-    return serialization, ed25519

@@ -53,17 +53,24 @@ class Adapter:
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
         if self._from_pixels is not None and item.dtype == np.uint8 and item.shape == self._contract.shape:
             return self._layout(self._from_pixels(item))[None]
-        if item.dtype == self._dtype and self._fits(item.shape) and (self._tensor.quantization is not None or not self._to_nchw):
+        if (
+            item.dtype == self._dtype
+            and self._fits(item.shape)
+            and (self._tensor.quantization is not None or not self._to_nchw)
+        ):
             return item[None]
         if item.shape != self._contract.shape:
             raise InputError(
-                f"shape {_shape(item.shape)} does not fit", where=f"input '{self._contract.name}'",
+                f"shape {_shape(item.shape)} does not fit",
+                where=f"input '{self._contract.name}'",
                 do=f"Pass shape {_shape(self._contract.shape)}",
             )
         return self._layout(self._from_original(item))[None]
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(self._item_shape) and all(w in (-1, h) for w, h in zip(self._item_shape, shape, strict=True))
+        return len(shape) == len(self._item_shape) and all(
+            w in (-1, h) for w, h in zip(self._item_shape, shape, strict=True)
+        )
 
     def _layout(self, item: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(item.transpose(2, 0, 1)) if self._to_nchw else item
@@ -74,7 +81,8 @@ class Adapter:
         if np.issubdtype(self._dtype, np.integer) and not np.issubdtype(item.dtype, np.integer):
             raise InputError(
                 f"dtype {item.dtype} cannot become {self._dtype} without losing values",
-                where=f"input '{self._contract.name}'", do=f"Pass {self._dtype}",
+                where=f"input '{self._contract.name}'",
+                do=f"Pass {self._dtype}",
             )
         return np.ascontiguousarray(item, self._dtype)
 
@@ -83,7 +91,8 @@ def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any
     """q = clip(round(real / scale) + zero_point), round half to even, clipped to dtype's range."""
     limits = np.iinfo(dtype)
     steps = np.rint(np.asarray(real, np.float32) / np.float32(quantization.scale)) + quantization.zero_point
-    return np.clip(steps, limits.min, limits.max).astype(dtype)
+    quantized: NDArray[Any] = np.clip(steps, limits.min, limits.max).astype(dtype)
+    return quantized
 
 
 def _pixel_step(contract: InputContract, tensor: TensorSpec) -> Step:
@@ -111,7 +120,8 @@ def _pixel_step(contract: InputContract, tensor: TensorSpec) -> Step:
         one = np.ascontiguousarray(tables[:, 0])
 
         def _table(item: NDArray[Any]) -> NDArray[Any]:
-            return one[item]
+            looked_up: NDArray[Any] = one[item]
+            return looked_up
 
         return _table
 

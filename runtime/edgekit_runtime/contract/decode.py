@@ -17,6 +17,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,28 @@ from edgekit_runtime.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["MAX_PIXELS", "Decoder"]
+__all__ = ["MAX_PIXELS", "Decoder", "Encoded"]
 
 MAX_PIXELS = 100_000_000
 """Larger pictures are refused before they are decoded: a few kilobytes of PNG can ask for gigabytes."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The bytes of an encoded image and the place they came from, for the error message."""
+
+    data: bytes
+    where: str
+
+    @classmethod
+    def read(cls, path: Path) -> Encoded:
+        """Raises InputError naming the file."""
+        try:
+            return cls(path.read_bytes(), str(path))
+        except OSError as error:
+            raise InputError(
+                f"cannot be read: {error.strerror or error}", where=str(path), do="Check the path and its permissions"
+            ) from error
 
 
 class Decoder:
@@ -52,9 +71,11 @@ class Decoder:
         if image is None:
             return self._array(self._as_array(value))
         if isinstance(value, (str, os.PathLike)):
-            return render(open_image(Path(value)), image)
+            value = Encoded.read(Path(value))
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return render(decode_bytes(bytes(value), "the encoded image"), image)
+            value = Encoded(bytes(value), "the encoded image")
+        if isinstance(value, Encoded):
+            return render(decode_bytes(value.data, value.where), image)
         if hasattr(value, "convert") and hasattr(value, "size"):
             return render(value, image)
         return self._array(self._as_array(value))
@@ -90,7 +111,8 @@ class Decoder:
             raise self._refuse(f"a uint8 array of shape {list(array.shape)} is not a picture")
         if array.ndim == 3 and array.shape[2] == 3 and image.color == "bgr":
             array = array[:, :, ::-1]
-        return _pillow().fromarray(np.ascontiguousarray(array))
+        picture: Image.Image = _pillow().fromarray(np.ascontiguousarray(array))
+        return picture
 
     def _refuse(self, what: str) -> InputError:
         shape = list(self._contract.shape)
@@ -101,30 +123,24 @@ class Decoder:
         return InputError(what, where=self._where, do=do)
 
 
-def open_image(path: Path) -> Image.Image:
-    """Read and decode an image file. Raises InputError naming the file."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    return decode_bytes(data, str(path))
-
-
 def decode_bytes(data: bytes, where: str) -> Image.Image:
     """Decode PNG, JPEG and whatever else Pillow reads, fully, so that a truncated file fails here."""
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            picture = pillow.open(io.BytesIO(data))
+            picture: Image.Image = pillow.open(io.BytesIO(data))
             if picture.width * picture.height > MAX_PIXELS:
                 raise InputError(f"{picture.width} x {picture.height} pixels is more than {MAX_PIXELS:,}", where=where)
             picture.load()
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - decoders raise OSError, SyntaxError, ValueError, struct.error, ...
-        raise InputError(f"not an image that can be decoded ({type(error).__name__})", where=where,
-                         do="Pass a complete PNG, JPEG, WebP or BMP file") from error
+    except Exception as error:
+        raise InputError(
+            f"not an image that can be decoded ({type(error).__name__})",
+            where=where,
+            do="Pass a complete PNG, JPEG, WebP or BMP file",
+        ) from error
     return picture
 
 
@@ -144,10 +160,14 @@ def render(picture: Image.Image, image: ImageSpec) -> NDArray[np.uint8]:
 def _flatten(picture: Image.Image) -> Image.Image:
     """Transparency over white; 16-bit grey scaled to 8."""
     if picture.mode.startswith("I;16") or picture.mode == "I":
-        return _pillow().fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+        eight_bit = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        grey: Image.Image = _pillow().fromarray(eight_bit)
+        return grey
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         rgba = picture.convert("RGBA")
-        return _pillow().alpha_composite(_pillow().new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
+        white = _pillow().new("RGBA", rgba.size, (255, 255, 255, 255))
+        flat: Image.Image = _pillow().alpha_composite(white, rgba)
+        return flat
     return picture
 
 
@@ -172,7 +192,7 @@ def _letterbox(picture: Image.Image, image: ImageSpec) -> Image.Image:
     scale = min(image.width / width, image.height / height)
     inner = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), _filter(image))
     grey = 114 if inner.mode == "L" else (114, 114, 114)
-    canvas = _pillow().new(inner.mode, (image.width, image.height), grey)
+    canvas: Image.Image = _pillow().new(inner.mode, (image.width, image.height), grey)
     canvas.paste(inner, ((image.width - inner.width) // 2, (image.height - inner.height) // 2))
     return canvas
 

@@ -1,8 +1,8 @@
 """Raw engine outputs -> named, dequantized, read-only arrays, and for a classifier its best classes.
 
-    finisher = Finisher(contract, artifact.outputs)
-    outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}
-    top(outputs, contract, 3)                        # [Prediction("tabby", 281, 0.83), ...]
+finisher = Finisher(contract, artifact.outputs)
+outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}
+top(outputs, contract, 3)                        # [Prediction("tabby", 281, 0.83), ...]
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class OnnxEngine:
         options.log_severity_level = 3
         try:
             self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001 - the bindings raise a dozen unrelated types
+        except Exception as error:
             raise EngineError(f"onnxruntime {info.version} refuses the artifact: {_first_line(error)}") from error
         self._info = info
         self._inputs = tuple(_spec(node) for node in self._session.get_inputs())
@@ -62,7 +62,7 @@ class OnnxEngine:
         feeds = dict(zip(self._input_names, inputs, strict=True))
         try:
             return [np.asarray(output) for output in self._session.run(None, feeds)]
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             raise EngineError(f"the inference failed: {_first_line(error)}", where="onnxruntime") from error
 
     def close(self) -> None:

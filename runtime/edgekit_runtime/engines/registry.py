@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.errors import EngineError, MissingExtraError
@@ -121,13 +120,11 @@ def load_engine(
     except ImportError as error:
         if error.name and kind.distribution.replace("-", "_").startswith(error.name.split(".")[0]):
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error
-        raise EngineError(f"engine '{name}' cannot be imported: {error}", do=f"Run: pip install {kind.distribution}") from error
+        raise EngineError(
+            f"engine '{name}' cannot be imported: {error}", do=f"Run: pip install {kind.distribution}"
+        ) from error
     return loaded
 
 
 def _formats() -> list[str]:
     return sorted({kind.format for kind in ENGINES.values()})
-
-
-def as_dtype_name(dtype: Any) -> str:
-    return np.dtype(dtype).name

@@ -1,0 +1,45 @@
+"""What a board installs: open a bundle, ask it, get an answer. NumPy, an engine, little else.
+
+from edgekit_runtime import open_bundle
+
+with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verified, self-tested, warm
+    answer = model.predict("cat.jpg", budget_ms=100)
+    print(answer.top(3), answer.source, answer.timings["total"])
+"""
+
+from __future__ import annotations
+
+from edgekit_runtime.answer import Answer
+from edgekit_runtime.contract.finish import Prediction
+from edgekit_runtime.errors import (
+    BundleError,
+    ClosedError,
+    ContractError,
+    EdgekitError,
+    EngineError,
+    InputError,
+    IntegrityError,
+    MissingExtraError,
+    SelfTestError,
+    SignatureError,
+)
+from edgekit_runtime.model import Model, Stats
+from edgekit_runtime.opening import open_bundle
+
+__all__ = [
+    "Answer",
+    "BundleError",
+    "ClosedError",
+    "ContractError",
+    "EdgekitError",
+    "EngineError",
+    "InputError",
+    "IntegrityError",
+    "MissingExtraError",
+    "Model",
+    "Prediction",
+    "SelfTestError",
+    "SignatureError",
+    "Stats",
+    "open_bundle",
+]

@@ -1,0 +1,80 @@
+"""`open_bundle`: from a file to a model that is ready. Verify, choose the engine, self-test, warm up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
+from edgekit_runtime.errors import BundleError, MissingExtraError
+from edgekit_runtime.model import Model, Options
+from edgekit_runtime.selftest import first_open, replay
+
+__all__ = ["open_bundle"]
+
+_WARM_RUNS = 2
+
+
+def open_bundle(
+    path: str | os.PathLike[str],
+    *,
+    trust: Sequence[str | os.PathLike[str]] = (),
+    cache_mb: float = 64.0,
+    ttl_s: float | None = None,
+    threads: int | None = None,
+    engine: str | None = None,
+) -> Model:
+    """Open a bundle and return a model that is ready to answer.
+
+    trust: PEM files of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
+    in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
+    bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
+
+    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError.
+    """
+    bundle = read_bundle(path, trust=trust)
+    entry = _choose(bundle, engine)
+    count = threads if threads is not None else min(bundle.manifest.target.threads, os.cpu_count() or 1)
+    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=max(1, count), engine=engine)
+    try:
+        _check_fits(bundle, entry, loaded)
+        first_open(bundle, entry, loaded.info)
+        for _ in range(_WARM_RUNS):
+            tested = replay(bundle, entry, loaded)
+        return Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine))
+    except BaseException:
+        loaded.close()
+        raise
+
+
+def _choose(bundle: Bundle, engine: str | None) -> ArtifactEntry:
+    """The primary artifact, or an alternate where only that one's engine is installed."""
+    entries = [e for e in bundle.manifest.artifacts if e.role in ("primary", "alternate")]
+    formats = {ENGINES[name].format for name in ([engine] if engine in ENGINES else available())}
+    for entry in sorted(entries, key=lambda e: e.role != "primary"):
+        if entry.format in formats:
+            return entry
+    primary = bundle.artifact()
+    if engine in ENGINES:
+        raise BundleError(f"nothing in it runs on {engine}", where=str(bundle.path), do=f"It holds {primary.recipe}")
+    extra = next(kind.extra for kind in ENGINES.values() if kind.format == primary.format)
+    raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
+
+
+def _check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
+    """The manifest and the file must speak of the same tensors."""
+    for promised, real in zip((*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs), strict=False):
+        if promised.dtype != real.dtype or len(promised.shape) != len(real.shape):
+            raise BundleError(
+                f"the manifest says {promised.dtype} {list(promised.shape)} for '{promised.tensor}', the artifact has "
+                f"{real.dtype} {list(real.shape)}",
+                where=str(bundle.path),
+                do="Build the bundle again",
+            )
+    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
+        raise BundleError(
+            "the manifest and the artifact differ in their inputs or outputs",
+            where=str(bundle.path),
+            do="Build the bundle again",
+        )

@@ -1,0 +1,217 @@
+"""Does this bundle give its golden answers on this machine's engine?
+
+The golden examples travel in the bundle with what the artifact answered on the workstation. They are replayed
+
+- in a child process at the first open of a (bundle, engine, board) triple, so that a crash (an illegal instruction, a
+  segmentation fault) is a sentence instead of the application's end; the verdict is stored and not asked for again;
+- in this process at every open: that is the warm-up, and it checks the very bytes that will answer.
+
+With the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
+other, accuracy is what is comparable: the same best class and a high cosine similarity.
+
+EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.bundle import ArtifactEntry, Bundle, Golden, GoldenOutputs
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.finish import Finisher, dequantize
+from edgekit_runtime.engines import Engine, EngineInfo, load_engine
+from edgekit_runtime.errors import EdgekitError, SelfTestError
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["SelfTest", "first_open", "replay", "state_dir"]
+
+CHILD_TIMEOUT_S = 120.0
+_FLOAT_STEP = 1e-4
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """examples: golden pairs replayed. same_engine: they were made by this engine and version.
+
+    worst_steps: the largest difference, in quantization steps (or 1e-4 of the largest value, for float outputs).
+    worst_cosine: the least similarity of an output with its golden one.
+    """
+
+    examples: int
+    same_engine: bool
+    worst_steps: float
+    worst_cosine: float
+
+
+def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
+    """Run every golden example and compare. Raises SelfTestError at the first that is out of tolerance."""
+    contract = bundle.manifest.contract
+    adapters = [Adapter(contract.input(tensor.name), tensor) for tensor in entry.inputs]
+    finisher = Finisher(contract, entry.outputs)
+    worst_steps, worst_cosine, same, examples = 0.0, 1.0, True, 0
+    for number, golden in enumerate(bundle.manifest.golden):
+        answer = next((a for a in golden.answers if a.recipe == entry.recipe), None)
+        if answer is None:
+            continue
+        examples += 1
+        items = _inputs(bundle, golden)
+        got = finisher(engine.run([adapt(items[t.name]) for adapt, t in zip(adapters, entry.inputs, strict=True)]))
+        same = (answer.engine, answer.engine_version) == (engine.info.name, engine.info.version)
+        for tensor in entry.outputs:
+            if tensor.name not in answer.outputs:
+                continue
+            wanted = _output(bundle, answer, tensor)
+            steps, cosine = _difference(got[tensor.name], wanted, tensor)
+            worst_steps, worst_cosine = max(worst_steps, steps), min(worst_cosine, cosine)
+            classifier = contract.task == "classification" and tensor.name == contract.outputs[0].name
+            same_class = not classifier or int(np.argmax(got[tensor.name])) == int(np.argmax(wanted))
+            fits = steps <= answer.tolerance.steps if same else cosine >= answer.tolerance.cosine
+            if not (fits and same_class and np.isfinite(got[tensor.name]).all()):
+                raise SelfTestError(
+                    f"golden example {number} of '{tensor.name}' differs by {steps:.0f} steps (cosine {cosine:.4f}"
+                    f"{'' if same_class else ', another best class'}); it was made by {answer.engine} "
+                    f"{answer.engine_version}, this is {engine.info.name} {engine.info.version}",
+                    where=str(bundle.path),
+                    do="Do not use this bundle here: build it for this runtime, or install the engine it was made with",
+                )
+    return SelfTest(examples, same, worst_steps, worst_cosine)
+
+
+def first_open(
+    bundle: Bundle,
+    entry: ArtifactEntry,
+    engine: EngineInfo,
+    *,
+    folder: Path | None = None,
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> bool:
+    """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
+
+    Raises SelfTestError when the child failed or crashed. A folder that cannot be written only means asking again.
+    """
+    if os.environ.get("EDGEKIT_SELFTEST") == "in-process" or not sys.executable:
+        return False
+    verdict = (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
+    if verdict.is_file():
+        return False
+    command = [
+        sys.executable,
+        "-m",
+        "edgekit_runtime.selftest",
+        str(bundle.path),
+        entry.recipe,
+        engine.name,
+        str(engine.threads),
+    ]
+    try:
+        done = run(
+            command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _failed(bundle, engine, f"did not end within {CHILD_TIMEOUT_S:.0f} s") from error
+    except OSError:  # no child can be started here: the replay in this process is what there is
+        return False
+    if done.returncode != 0:
+        raise _failed(bundle, engine, _reason(done))
+    try:
+        verdict.parent.mkdir(parents=True, exist_ok=True)
+        verdict.write_text(done.stdout)
+    except OSError:
+        pass
+    return True
+
+
+def state_dir() -> Path:
+    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder."""
+    if configured := os.environ.get("EDGEKIT_STATE_DIR"):
+        return Path(configured)
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
+    return Path(base) / "edgekit"
+
+
+def _inputs(bundle: Bundle, golden: Golden) -> dict[str, NDArray[Any]]:
+    contract = bundle.manifest.contract
+    return {
+        name: np.frombuffer(bundle.blob(blob), golden.dtypes[name]).reshape(contract.input(name).shape)
+        for name, blob in golden.inputs.items()
+    }
+
+
+def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec) -> NDArray[Any]:
+    raw = np.frombuffer(bundle.blob(answer.outputs[tensor.name]), tensor.dtype).reshape(tensor.shape[1:])
+    return dequantize(raw, tensor, np.dtype(np.float32))
+
+
+def _difference(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec) -> tuple[float, float]:
+    a, b = np.asarray(got, np.float64).ravel(), np.asarray(wanted, np.float64).ravel()
+    step = (
+        tensor.quantization.scale if tensor.quantization else max(_FLOAT_STEP * float(np.abs(b).max(initial=0)), 1e-12)
+    )
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float(a @ b) / norms if norms > 0 else float(np.array_equal(a, b))
+    return float(np.abs(a - b).max(initial=0)) / step, cosine
+
+
+def _triple(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo) -> str:
+    board = (platform.machine(), platform.system(), platform.release(), _cpu_model(), str(engine.threads))
+    parts = (bundle.digest, entry.recipe, engine.name, engine.version, *board)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    keys = ("model name", "Model", "CPU part", "Hardware")
+    return "|".join(sorted({line for line in lines if line.split("\t")[0].strip() in keys}))
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode < 0:
+        try:
+            name = signal.Signals(-done.returncode).name
+        except ValueError:
+            name = f"signal {-done.returncode}"
+        return f"crashed with {name}"
+    return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with code {done.returncode}"
+
+
+def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
+    return SelfTestError(
+        f"the self-test with {engine.name} {engine.version} {why}",
+        where=str(bundle.path),
+        do="Do not use this bundle here: another engine or version may run it",
+    )
+
+
+def _main(arguments: list[str]) -> int:
+    from edgekit_runtime.bundle import read_bundle
+
+    path, recipe, engine_name, threads = arguments
+    try:
+        bundle = read_bundle(path)
+        entry = bundle.artifact(recipe)
+        with load_engine(entry.format, bundle.blob(entry.blob), threads=int(threads), engine=engine_name) as engine:
+            print(json.dumps(asdict(replay(bundle, entry, engine))))
+    except EdgekitError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
