@@ -1,0 +1,113 @@
+"""Which engines install on a board: its architecture, Python and glibc against the tags of the published wheels.
+
+Rules: the newest wheel that fits is the answer; where a profile pins a version only that one counts; where nothing
+fits the reason says what stands in the way. No board is named here: a refusal follows from the facts in `wheels.toml`.
+
+    installable(load("raspberry-pi-5"))[0]      # RuntimeSupport(engine="litert", format="tflite", ok=True, ...)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgekit_profiles.profile import Profile
+from edgekit_profiles.schema import Table
+from edgekit_runtime.engines.registry import ENGINES
+
+__all__ = ["RuntimeSupport", "Wheel", "installable", "wheels"]
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One published wheel line: CPython from python[0] to python[1], glibc at least that, on these machines."""
+
+    engine: str
+    version: str
+    python: tuple[str, str]
+    glibc: str
+    arch: tuple[str, ...]
+    needs: str = ""
+
+
+@dataclass(frozen=True)
+class RuntimeSupport:
+    """Whether an engine installs. version: the newest that does, None when none does. reason: a sentence either way."""
+
+    engine: str
+    format: str
+    ok: bool
+    version: str | None
+    reason: str
+
+
+@functools.cache
+def wheels() -> tuple[Wheel, ...]:
+    """The facts of `wheels.toml`, read once, newest first within an engine."""
+    text = (importlib.resources.files("edgekit_profiles") / "wheels.toml").read_text(encoding="utf-8")
+    top = Table(tomllib.loads(text), "wheels.toml")
+    return tuple(_wheel(table) for table in top.tables("wheels"))
+
+
+def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
+    """One verdict for each engine of the runtime, in the runtime's order of preference. Pure."""
+    facts = wheels() if facts is None else facts
+    return tuple(_support(profile, engine, [wheel for wheel in facts if wheel.engine == engine]) for engine in ENGINES)
+
+
+def _support(profile: Profile, engine: str, lines: list[Wheel]) -> RuntimeSupport:
+    kind = ENGINES[engine]
+    pin = profile.pins.get(engine)
+    if pin is not None:
+        lines = [wheel for wheel in lines if wheel.version == pin]
+    found, why = _newest(profile, f"{kind.distribution} {pin}" if pin else kind.distribution, lines)
+    if found is None:
+        return RuntimeSupport(engine, kind.format, False, None, why)
+    needs = f", with {found.needs}" if found.needs else ""
+    reason = (
+        f"{kind.distribution} {found.version} has a wheel for {profile.arch}, CPython {profile.os.python} "
+        f"and glibc {profile.os.glibc}{needs}"
+    )
+    return RuntimeSupport(engine, kind.format, True, found.version, reason)
+
+
+def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:
+    """The first line that fits, or why none does: the first of machine, Python, glibc that empties the list."""
+    if not lines:
+        return None, f"{what} has no wheel that edgekit knows of"
+    built = [wheel for wheel in lines if profile.arch in wheel.arch]
+    if not built:
+        machines = sorted({arch for wheel in lines for arch in wheel.arch})
+        return None, f"{what} has wheels for {', '.join(machines)} and none for {profile.arch}"
+    python = _parts(profile.os.python)
+    served = [wheel for wheel in built if _parts(wheel.python[0]) <= python[:2] <= _parts(wheel.python[1])]
+    if not served:
+        low = min((wheel.python[0] for wheel in built), key=_parts)
+        high = max((wheel.python[1] for wheel in built), key=_parts)
+        return None, f"Python {profile.os.python} is served by no current wheel of {what} (CPython {low} to {high})"
+    fitting = [wheel for wheel in served if _parts(wheel.glibc) <= _parts(profile.os.glibc)]
+    if not fitting:
+        low = min((wheel.glibc for wheel in served), key=_parts)
+        return None, f"glibc {profile.os.glibc} is older than the {low} that {what} needs on Python {profile.os.python}"
+    return fitting[0], ""
+
+
+def _wheel(table: Table) -> Wheel:
+    low, high = table.texts("python")
+    wheel = Wheel(
+        table.text("engine", choices=tuple(ENGINES)),
+        table.text("version"),
+        (low, high),
+        table.text("glibc"),
+        table.texts("arch"),
+        table.text("needs", ""),
+    )
+    table.done()
+    return wheel
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
