@@ -1,0 +1,135 @@
+"""TensorFlow and its friends write freely to stderr: here they are kept off the terminal, and their errors are not lost.
+
+Rules:
+- while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`
+  still reaches the terminal, so that a progress bar goes on;
+- nothing that is raised is swallowed; `Captured.text()` gives what was written, for an error's message;
+- EDGEKIT_CONVERTER_LOG=1 lets everything through.
+
+    with quiet() as log:
+        converter.convert()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import IO, Any
+
+from edgekit_converters.errors import SourceError
+from edgekit_runtime.errors import MissingExtraError
+
+__all__ = ["Captured", "import_keras", "import_tensorflow", "quiet"]
+
+_LOGGERS = ("tensorflow", "absl", "tf2onnx", "onnxslim", "root")
+_TAIL_BYTES = 64_000
+
+
+class Captured:
+    """What was written to stderr while it was quiet."""
+
+    def __init__(self, file: IO[bytes] | None = None) -> None:
+        self._file = file
+
+    def text(self) -> str:
+        """The last 64 kB of it."""
+        if self._file is None:
+            return ""
+        size = os.fstat(self._file.fileno()).st_size
+        self._file.seek(max(0, size - _TAIL_BYTES))
+        return self._file.read().decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Captured]:
+    """Keep notices off the terminal while a conversion tool works."""
+    if os.environ.get("EDGEKIT_CONVERTER_LOG"):
+        yield Captured()
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_quiet_loggers())
+        yield stack.enter_context(_redirected())
+
+
+@contextlib.contextmanager
+def _redirected() -> Iterator[Captured]:
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all: a daemon
+        yield Captured()
+        return
+    python_stderr, own = sys.stderr, None
+    with tempfile.TemporaryFile() as scratch:
+        try:
+            if _is_descriptor_2(python_stderr):
+                python_stderr.flush()
+                own = os.fdopen(os.dup(saved), "w", buffering=1, encoding="utf-8", errors="replace")
+                sys.stderr = own
+            os.dup2(scratch.fileno(), 2)
+            yield Captured(scratch)
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            if own is not None:
+                if sys.stderr is own:
+                    sys.stderr = python_stderr
+                own.close()
+
+
+def _is_descriptor_2(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() == 2)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """The tools' loggers speak of errors only. The null handler stops `logging.warning` from configuring the root logger."""
+    root, null = logging.getLogger(), logging.NullHandler()
+    loggers = [root if name == "root" else logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    root.addHandler(null)
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        root.removeHandler(null)
+
+
+def import_tensorflow() -> Any:
+    """The tensorflow module, imported without a word. Raises MissingExtraError with the command that adds it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        with quiet():
+            import tensorflow
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise MissingExtraError("convert", "reading a Keras model or writing TFLite") from error
+    return tensorflow
+
+
+def import_keras() -> Any:
+    """The keras module on its TensorFlow backend. Raises SourceError when another backend was chosen before."""
+    import_tensorflow()
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+    with quiet():
+        import keras
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise SourceError(
+            f"Keras runs on {backend} in this process; the converters need TensorFlow", do="Set KERAS_BACKEND=tensorflow"
+        )
+    return keras

@@ -1,0 +1,10 @@
+"""Real trained networks, rebuilt from ordinary packages, for the demo, the tests and the benchmarks.
+
+    save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
+"""
+
+from __future__ import annotations
+
+from edgekit_converters.zoo.efficientnet_lite0 import save_efficientnet_lite0
+
+__all__ = ["save_efficientnet_lite0"]
