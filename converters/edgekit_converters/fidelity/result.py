@@ -17,6 +17,8 @@ class Fidelity:
     original's, None for other tasks. cosine: mean cosine similarity of the outputs. sqnr_db: signal to quantization
     noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None when the two are equal.
     held_out: the items were held out of the calibration set because no evaluation set was given.
+    not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
+    and, in sqnr_db, as an answer of zeros.
     """
 
     items: int
@@ -33,3 +35,4 @@ class Fidelity:
     engine: str
     held_out: bool = False
     repaired: tuple[str, ...] = ()
+    not_finite: int = 0

@@ -1,0 +1,35 @@
+"""Representative and evaluation data: opened from a folder, an array file or a function, linted, split and streamed.
+
+    dataset = open_dataset("photos/", contract)
+    calibration, held_out = split(dataset)
+    artifact = convert(source, recipe, source_samples(calibration, contract, source), progress)
+
+Rules:
+- a dataset has a length, may be read again and again, and gives the same items each time; items are made one by one;
+- an item holds canonical arrays: what the board's own decoder makes of the file, so both see the same pixels;
+- array files are never unpickled;
+- NaN and infinity are refused where they are read, and the error names the item.
+"""
+
+from __future__ import annotations
+
+from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
+from edgekit_converters.calibration.lint import Finding, lint
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.calibration.samples import SourceSamples, source_samples
+from edgekit_converters.calibration.split import HELD_OUT, split, without
+
+__all__ = [
+    "HELD_OUT",
+    "Dataset",
+    "Example",
+    "Finding",
+    "SourceSamples",
+    "Subset",
+    "digest",
+    "lint",
+    "open_dataset",
+    "source_samples",
+    "split",
+    "without",
+]

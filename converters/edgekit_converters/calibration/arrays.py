@@ -1,0 +1,174 @@
+"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Nothing is ever unpickled.
+
+A `.npy` is mapped, so only the pages of the items that are read are in memory. A member of a `.npz` is an entry of a zip:
+it is read whole, once, when the set is opened; keep what does not fit in memory as `.npy` or as a folder.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Example
+from edgekit_converters.calibration.decode import Canonical, check_kind
+from edgekit_converters.calibration.labels import Classes
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.spec import Contract, InputContract
+
+__all__ = ["Arrays", "open_npy", "open_npz"]
+
+_READ_ERRORS = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, SyntaxError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A Dataset over arrays whose first axis counts the items."""
+
+    path: Path
+    inputs: Mapping[str, NDArray[Any]]
+    labels: NDArray[Any] | None
+    contract: Contract
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(len(self)))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical = Canonical(self.contract)
+        for index in indexes:
+            origin = f"{self.path}, item {index}"
+            values = {name: np.asarray(array[index]) for name, array in self.inputs.items()}
+            label = None if self.labels is None else int(self.labels[index])
+            yield Example(canonical(values, origin), label, origin)
+
+
+def open_npy(path: Path, contract: Contract) -> Arrays:
+    """One array [N, ...] for a model with one input. Raises CalibrationError."""
+    if len(contract.inputs) != 1:
+        names = ", ".join(spec.name for spec in contract.inputs)
+        raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
+    try:
+        array = _mapped(path)
+    except _READ_ERRORS as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise CalibrationError("this is a .npz under the name of a .npy", where=str(path), do="Rename it to .npz")
+    return _checked(path, {contract.inputs[0].name: array}, None, contract)
+
+
+def _mapped(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # an array with no items cannot be mapped
+        return np.load(path, allow_pickle=False)
+
+
+def open_npz(path: Path, contract: Contract) -> Arrays:
+    """Raises CalibrationError for missing, unknown, mismatched or unreadable members."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise CalibrationError(
+                    "this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy"
+                )
+            members = {name: archive[name] for name in _members(path, list(archive.files), contract)}
+    except _READ_ERRORS as error:
+        raise _unreadable(path, error) from error
+    labels = members.pop("y", None)
+    if "x" in members and "x" not in {spec.name for spec in contract.inputs}:
+        members[contract.inputs[0].name] = members.pop("x")
+    return _checked(path, members, labels, contract)
+
+
+def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
+    """The members to read. An unknown one is an error: a label array under another name would be lost in silence."""
+    inputs = [spec.name for spec in contract.inputs]
+    wanted = inputs if all(name in names for name in inputs) else ["x"] if len(inputs) == 1 else inputs
+    expected = "x" if len(inputs) == 1 else ", ".join(inputs)
+    for name in wanted:
+        if name not in names:
+            raise CalibrationError(
+                f"has no array '{name}'; it holds {', '.join(names) or 'nothing'}",
+                where=str(path),
+                do=f"Save it with numpy.savez(file, {expected}=...), and y=... for labels",
+            )
+    for name in names:
+        if name not in (*wanted, "y"):
+            raise CalibrationError(
+                f"holds an array '{name}' that nobody reads",
+                where=str(path),
+                do=f"Call inputs {expected} and labels y, and leave others out",
+            )
+    return names
+
+
+def _checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
+    counts = set()
+    for spec in contract.inputs:
+        array = arrays[spec.name]
+        _check_shape(spec, array, str(path))
+        counts.add(len(array))
+    if len(counts) > 1:
+        listed = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
+        raise CalibrationError(f"the arrays have different lengths: {listed}", where=str(path))
+    count = counts.pop()
+    if count == 0:
+        raise CalibrationError("holds no items", where=str(path), do="Give at least one")
+    return Arrays(path, arrays, None if labels is None else _labels(path, labels, count, contract), contract)
+
+
+def _check_shape(spec: InputContract, array: NDArray[Any], where: str) -> None:
+    shape = tuple(array.shape[1:])
+    check_kind(spec, array.dtype, where)
+    if spec.image is not None and array.dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and 0 not in shape)):
+        return  # pixels of any size: the decoder resizes them, and says what is no picture
+    fitting = [spec.shape]
+    if spec.image is not None:
+        fitting.append((spec.shape[2], spec.shape[0], spec.shape[1]))
+    if array.ndim == 0 or shape not in fitting:
+        expected = ", ".join(["N", *(str(n) for n in spec.shape)])
+        raise CalibrationError(
+            f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]", where=where
+        )
+
+
+def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) -> NDArray[Any]:
+    where = f"{path}, y"
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2:
+        raise CalibrationError(
+            f"has shape {list(labels.shape)}", where=where, do="Save y.argmax(axis=1) if it is one-hot"
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise CalibrationError(
+            f"is {labels.dtype} {list(labels.shape)}", where=where, do="Labels are integers [N]: the class of each item"
+        )
+    if len(labels) != count:
+        raise CalibrationError(f"there are {count} items and {len(labels)} labels", where=where)
+    classes = Classes(contract)
+    for index in (int(labels.argmin()), int(labels.argmax())):
+        classes.of_number(int(labels[index]), f"{where}[{index}]")
+    return labels
+
+
+def _unreadable(path: Path, error: Exception) -> CalibrationError:
+    if "allow_pickle" in str(error) or "pickle" in str(error).lower():
+        return CalibrationError(
+            "holds Python objects, which edgekit never unpickles", where=str(path), do="Save plain numeric arrays"
+        )
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0] if str(error) else type(error).__name__
+    return CalibrationError(f"cannot be read as NumPy arrays: {reason}", where=str(path), do="Save it again with NumPy")

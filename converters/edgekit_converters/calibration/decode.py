@@ -1,0 +1,82 @@
+"""A raw value -> the canonical array of one input, or a CalibrationError that names the item.
+
+reader = Canonical(contract)
+inputs = reader({"image": array}, origin="data.npz, item 3")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_runtime.errors import InputError
+
+__all__ = ["Canonical", "check_kind"]
+
+
+class Canonical:
+    """Callable: raw values by input name in, canonical arrays by input name out."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._inputs = contract.inputs
+        self._decoders = {spec.name: Decoder(spec) for spec in contract.inputs}
+
+    def __call__(self, values: Mapping[str, Any], origin: str) -> dict[str, NDArray[Any]]:
+        """Raises CalibrationError for a missing input, a wrong shape or dtype, NaN, infinity or a broken image."""
+        arrays = {}
+        for spec in self._inputs:
+            if spec.name not in values:
+                raise CalibrationError(f"has no value for the input '{spec.name}'", where=origin)
+            arrays[spec.name] = self._one(spec, values[spec.name], origin)
+        return arrays
+
+    def _one(self, spec: InputContract, value: Any, origin: str) -> NDArray[Any]:
+        try:
+            array = self._decoders[spec.name](value)
+        except InputError as error:
+            # A file's own error already says which file.
+            what = error.what if error.where == origin else f"{error.where}: {error.what}"
+            raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
+        check_kind(spec, array.dtype, origin)
+        if spec.image is not None and array.dtype == np.uint8:
+            return array
+        return _cast(spec, array, origin)
+
+
+def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
+    """Raises CalibrationError where values of this dtype cannot stand for the input without guessing."""
+    wanted = np.dtype(spec.dtype)
+    if spec.image is not None:
+        if dtype != np.uint8 and not (dtype.kind == "f" and wanted.kind == "f"):
+            raise CalibrationError(
+                f"the image input '{spec.name}' cannot be {dtype}",
+                where=where,
+                do="Save pixels 0..255 with .astype(numpy.uint8)"
+                + (f", or what the model takes as {spec.dtype}" if wanted.kind == "f" else ""),
+            )
+    elif dtype.kind not in "biuf" or not np.can_cast(dtype, wanted, "same_kind"):
+        raise CalibrationError(
+            f"the input '{spec.name}' takes {spec.dtype}, not {dtype}", where=where, do=f"Save it as {spec.dtype}"
+        )
+
+
+def _cast(spec: InputContract, array: NDArray[Any], origin: str) -> NDArray[Any]:
+    """To the contract's dtype, only if every value survives; contiguous and the example's own."""
+    wanted = np.dtype(spec.dtype)
+    if wanted.kind in "iu" and array.dtype != wanted and array.size:
+        limits = np.iinfo(wanted)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise CalibrationError(f"the input '{spec.name}' has values outside {spec.dtype}", where=origin)
+    with np.errstate(over="ignore"):
+        result = np.array(array, wanted, order="C")
+    if wanted.kind == "f" and not np.isfinite(result).all():
+        raise CalibrationError(
+            f"the input '{spec.name}' holds NaN or infinity", where=origin, do="Remove the item or mend what made it"
+        )
+    return result

@@ -1,0 +1,96 @@
+"""A folder of images: read recursively, in the order of their paths; sub-folders are labels when every image is in one.
+
+Hidden files and folders are passed over. A symbolic link to a folder is followed, once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit_converters.calibration.dataset import Example
+from edgekit_converters.calibration.decode import Canonical
+from edgekit_converters.calibration.labels import Classes
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["EXTENSIONS", "ImageFolder", "open_folder"]
+
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A Dataset of image files. labels: one a file, or None where the folder has none."""
+
+    root: Path
+    files: tuple[Path, ...]
+    labels: tuple[int, ...] | None
+    contract: Contract
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(len(self.files)))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical = Canonical(self.contract)
+        name = self.contract.inputs[0].name
+        for index in indexes:
+            file = self.files[index]
+            label = None if self.labels is None else self.labels[index]
+            yield Example(canonical({name: file}, str(file)), label, str(file))
+
+
+def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> ImageFolder:
+    """Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class."""
+    if len(contract.inputs) != 1 or contract.inputs[0].image is None:
+        raise CalibrationError(
+            "a folder of images does not fit a model that takes "
+            + ("tensors" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"),
+            where=str(root),
+            do='Give a .npz, or declare the input in the contract file: [input] with kind = "image"',
+        )
+    files = tuple(sorted(_images(root), key=lambda file: file.relative_to(root).parts))
+    if not files:
+        raise CalibrationError(
+            "no images in this folder", where=str(root), do=f"Put some there: {', '.join(sorted(EXTENSIONS))}"
+        )
+    return ImageFolder(root, files, _labels(root, files, contract) if labelled else None, contract)
+
+
+def _labels(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:
+    folders = [file.relative_to(root).parts[0] for file in files]
+    in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
+    if in_root or contract.task != "classification":
+        return None
+    classes = Classes(contract)
+    known = {folder: classes.of_folder(root / folder) for folder in dict.fromkeys(folders)}
+    return tuple(known[folder] for folder in folders)
+
+
+def _images(root: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for folder, inner, names in os.walk(root, followlinks=True, onerror=_refuse):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
+                yield Path(folder, name)
+
+
+def _refuse(error: OSError) -> None:
+    raise CalibrationError(
+        f"cannot be read: {error.strerror or error}", where=str(error.filename), do="Check its permissions"
+    ) from error

@@ -1,0 +1,151 @@
+"""`module:function`: a person's own code yields the examples, each a dict by input name (and "label"), `(x, y)`, or `x`.
+
+The function takes no arguments and is called again for every pass, so it must give the same items each time: it is
+counted once when the set is opened, and a pass that gives another number is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import itertools
+import operator
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit_converters.calibration.dataset import Example
+from edgekit_converters.calibration.decode import Canonical
+from edgekit_converters.calibration.labels import Classes
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["MAX_ITEMS", "Generated", "open_function"]
+
+MAX_ITEMS = 200_000
+"""A function that yields more is taken to be endless."""
+
+
+class Generated:
+    """A Dataset over what a function yields. count: what it yielded when it was opened."""
+
+    def __init__(self, name: str, function: Callable[[], Iterable[Any]], contract: Contract) -> None:
+        self.name = name
+        self._function = function
+        self._contract = contract
+        self._count = sum(1 for _ in self._values())
+        if self._count == 0:
+            raise CalibrationError("yields no items", where=name, do="Yield at least one example")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(self._count))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical, classes = Canonical(self._contract), Classes(self._contract)
+        values = enumerate(self._values())
+        for index in indexes:
+            value = next((value for at, value in values if at == index), _MISSING)
+            if value is _MISSING:
+                raise CalibrationError(
+                    f"gave {self._count} items the first time and fewer now",
+                    where=self.name,
+                    do="Give the same items at every call: fix the seed",
+                )
+            origin = f"{self.name}, item {index}"
+            raw, label = self._apart(value, origin)
+            yield Example(canonical(raw, origin), None if label is None else _number(label, classes, origin), origin)
+
+    def _values(self) -> Iterator[Any]:
+        """What the function yields; whatever it raises becomes one CalibrationError with the line that raised."""
+        try:
+            for count, value in enumerate(self._function()):
+                if count >= MAX_ITEMS:
+                    raise CalibrationError(
+                        f"yields more than {MAX_ITEMS:,} items", where=self.name, do="Stop after a representative set"
+                    )
+                yield value
+        except EdgekitError:
+            raise
+        except Exception as error:
+            raise _failed(self.name, error) from error
+
+    def _apart(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
+        names = [spec.name for spec in self._contract.inputs]
+        if isinstance(value, Mapping):
+            unknown = [str(key) for key in value if key not in (*names, "label")]
+            if unknown:
+                raise CalibrationError(
+                    f"has a key '{unknown[0]}'",
+                    where=origin,
+                    do=f'The model takes {", ".join(names)}; "label" is the class',
+                )
+            return value, (value.get("label") if "label" not in names else None)
+        label = None
+        if isinstance(value, tuple) and len(value) == 2:
+            value, label = value
+        if len(names) > 1 and not isinstance(value, Mapping):
+            raise CalibrationError(
+                f"is one value and the model takes {len(names)} inputs",
+                where=origin,
+                do=f"Yield a dict with the keys {', '.join(names)}",
+            )
+        return (value if isinstance(value, Mapping) else {names[0]: value}), label
+
+
+_MISSING = object()
+
+
+def open_function(spec: str, contract: Contract) -> Generated:
+    """spec: `package.module:function`; the current folder is searched first. Raises CalibrationError."""
+    module_name, function_name = spec.split(":", 1)
+    try:
+        with _importable(Path.cwd()):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise CalibrationError(
+                f"there is no module '{error.name}'", where=spec, do="Run edgekit in the folder that holds it"
+            ) from error
+        raise _failed(spec, error) from error
+    except Exception as error:
+        raise _failed(spec, error) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
+        hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
+        raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
+    return Generated(spec, function, contract)
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _number(label: Any, classes: Classes, origin: str) -> int:
+    try:
+        return classes.of_number(operator.index(label), origin)
+    except TypeError as error:
+        raise CalibrationError(
+            f"has a label of type {type(label).__name__}", where=origin, do="A label is the class index, an int"
+        ) from error
+
+
+def _failed(where: str, error: Exception) -> CalibrationError:
+    """The person's own line is what helps them: name it instead of showing a traceback."""
+    last = list(itertools.islice(reversed(traceback.extract_tb(error.__traceback__)), 1))
+    place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return CalibrationError(f"raised {type(error).__name__}: {text}{place}", where=where, do="Mend the function")

@@ -1,0 +1,195 @@
+"""Faults of a calibration or an evaluation set that can be seen without running the model; each set is read once.
+
+    for finding in lint(calibration, evaluation, contract):
+        print(finding.level, finding.what, finding.do)
+
+Codes: `few-samples`, `few-evaluation`, `duplicates`, `constant-samples`, `identical-samples`, `overlap`,
+`out-of-range`, `not-finite`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Dataset, Example, digest
+from edgekit_converters.progress import Progress, silent
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["Finding", "Survey", "lint", "survey"]
+
+_FEW, _BETTER = 8, 100
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """level: `error` stops a build, `warning` may spoil the result, `note` is worth knowing.
+
+    digests: for `overlap`, the items concerned, to give to `without`.
+    """
+
+    code: str
+    level: Literal["error", "warning", "note"]
+    what: str
+    do: str
+    digests: frozenset[str] = frozenset()
+
+
+@dataclass
+class Survey:
+    """What one pass over a set found. Values are origins of items, in reading order.
+
+    by_digest: digest -> items with that content. reach: per image input given as floats, the (least, greatest) value.
+    """
+
+    name: str
+    items: int = 0
+    by_digest: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    constant: list[str] = field(default_factory=list)
+    not_finite: list[str] = field(default_factory=list)
+    reach: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, example: Example) -> None:
+        self.items += 1
+        self.by_digest[digest(example)].append(example.origin)
+        arrays = list(example.inputs.values())
+        if all(array.size > 1 and (array == array.flat[0]).all() for array in arrays):
+            self.constant.append(example.origin)
+        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
+            self.not_finite.append(example.origin)
+        self._stretch(example.inputs)
+
+    def _stretch(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        for name, array in inputs.items():
+            if array.dtype.kind == "f" and array.size:
+                low, high = self.reach.get(name, (np.inf, -np.inf))
+                self.reach[name] = (min(low, float(array.min())), max(high, float(array.max())))
+
+
+def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
+    """Read a set once, holding a digest and an origin an item."""
+    result = Survey(dataset.name)
+    for example in dataset:
+        result.add(example)
+        progress("checking the data", result.items, len(dataset))
+    return result
+
+
+def lint(
+    calibration: Dataset, evaluation: Dataset | None, contract: Contract, progress: Progress = silent
+) -> tuple[Finding, ...]:
+    """Findings, errors first. Raises what reading raises (CalibrationError for a file that is no image, ...)."""
+    first = survey(calibration, progress)
+    found = [*_size(first), *_content(first, contract)]
+    if evaluation is not None:
+        second = survey(evaluation, progress)
+        found += [*_evaluation_size(second), *_content(second, contract), *_overlap(first, second)]
+    rank = {"error": 0, "warning": 1, "note": 2}
+    return tuple(sorted(found, key=lambda finding: rank[finding.level]))
+
+
+def _size(found: Survey) -> Iterator[Finding]:
+    if found.items < _FEW:
+        yield Finding(
+            "few-samples",
+            "warning",
+            f"{found.name}: {_count(found.items, 'item')} cannot show the ranges that the network will meet",
+            f"Give {_BETTER} or more that look like what the board will see",
+        )
+    elif found.items < _BETTER:
+        yield Finding(
+            "few-samples",
+            "note",
+            f"{found.name}: {found.items} items are few for calibration",
+            f"{_BETTER} to 500 make ranges steadier",
+        )
+
+
+def _evaluation_size(found: Survey) -> Iterator[Finding]:
+    if found.items < _BETTER:
+        yield Finding(
+            "few-evaluation",
+            "note",
+            f"{found.name}: one item of {found.items} is {100 / found.items:.1f} points of accuracy",
+            "Read the confidence interval, not the drop alone",
+        )
+
+
+def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
+    if found.not_finite:
+        yield Finding(
+            "not-finite",
+            "error",
+            f"{found.name}: {_some(found.not_finite)} with NaN or infinity",
+            "Remove them or mend what made them",
+        )
+    if found.items > 1 and len(found.by_digest) == 1:
+        yield Finding(
+            "identical-samples",
+            "warning",
+            f"{found.name}: all {found.items} items are the same",
+            "Give different items",
+        )
+    elif len(found.by_digest) < found.items:
+        repeated = [origin for origins in found.by_digest.values() for origin in origins[1:]]
+        yield Finding(
+            "duplicates",
+            "warning",
+            f"{found.name}: {_some(repeated)} that repeat an earlier one exactly",
+            "Remove them: they add weight, not information",
+        )
+    if found.constant:
+        yield Finding(
+            "constant-samples",
+            "warning",
+            f"{found.name}: {_some(found.constant)} with one value throughout",
+            "Remove blank pictures and broken captures",
+        )
+    yield from _reach(found, contract)
+
+
+def _reach(found: Survey, contract: Contract) -> Iterator[Finding]:
+    """Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here."""
+    for spec in contract.inputs:
+        if spec.image is None or spec.name not in found.reach:
+            continue
+        ends = [(pixel - m) / s for m, s in zip(spec.image.mean, spec.image.std, strict=True) for pixel in (0.0, 255.0)]
+        low, high = found.reach[spec.name]
+        slack = 0.05 * (max(ends) - min(ends))
+        if low < min(ends) - slack or high > max(ends) + slack:
+            yield Finding(
+                "out-of-range",
+                "warning",
+                f"{found.name}: values from {low:g} to {high:g} for '{spec.name}', but mean and std make pixels "
+                f"{min(ends):g} to {max(ends):g}",
+                "Save uint8 pixels, or normalise the floats as the contract says",
+            )
+
+
+def _overlap(calibration: Survey, evaluation: Survey) -> Iterator[Finding]:
+    shared = [key for key in calibration.by_digest if key in evaluation.by_digest]
+    if shared:
+        origins = [origin for key in shared for origin in calibration.by_digest[key]]
+        yield Finding(
+            "overlap",
+            "warning",
+            f"{calibration.name}: {_some(origins)} that the evaluation set {evaluation.name} has too",
+            "They are left out of calibration; a result measured on them would flatter",
+            frozenset(shared),
+        )
+
+
+def _some(origins: list[str]) -> str:
+    shown = ", ".join(origins[:_SHOWN])
+    rest = len(origins) - _SHOWN
+    return f"{_count(len(origins), 'item')} ({shown}{f' and {rest} more' if rest > 0 else ''})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,42 @@
+"""One way in: a path or `module:function` -> the Dataset that reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from edgekit_converters.calibration.arrays import open_npy, open_npz
+from edgekit_converters.calibration.dataset import Dataset
+from edgekit_converters.calibration.folder import open_folder
+from edgekit_converters.calibration.function import open_function
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["open_dataset"]
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
+    """An image folder (sub-folders are labels), a `.npy` or `.npz` (`x` or input names; `y`), or `module:function`.
+
+    labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
+    Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return open_folder(place, contract, labelled=labelled)
+    if place.is_file():
+        if place.suffix.lower() == ".npy":
+            return open_npy(place, contract)
+        if place.suffix.lower() == ".npz":
+            return open_npz(place, contract)
+        raise CalibrationError(
+            "is no set of examples", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
+        )
+    if isinstance(path, str) and _FUNCTION.fullmatch(path):
+        return open_function(path, contract)
+    raise CalibrationError(
+        "does not exist", where=str(path), do="Give an image folder, a .npy, a .npz or module:function"
+    )

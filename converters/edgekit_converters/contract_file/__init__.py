@@ -1,0 +1,17 @@
+"""What a model's inputs and outputs mean, from the model itself and the `.contract.toml` that a person put beside it.
+
+    file = find_contract_file(Path("model.keras"))      # model.contract.toml, or None
+    contract = describe(source, file)
+
+Rules:
+- without a file every input is a tensor, as the model has it: nothing about pixels is guessed;
+- a key that nobody reads, a wrong type or a number that does not fit the model is an error that names file and key;
+- `mean` and `std` have no default for a float input: a forgotten normalisation is the commonest silent mistake.
+"""
+
+from __future__ import annotations
+
+from edgekit_converters.contract_file.describe import describe, find_contract_file
+from edgekit_converters.contract_file.scores import detect_scores, with_scores
+
+__all__ = ["describe", "detect_scores", "find_contract_file", "with_scores"]

@@ -1,0 +1,187 @@
+"""A source model and its contract file -> Contract."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from edgekit_converters.contract_file.document import Table, read_document, read_text
+from edgekit_converters.contract_file.images import IMAGE_KEYS, image_spec
+from edgekit_converters.errors import ContractFileError
+from edgekit_converters.sources.model import SourceModel
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["describe", "find_contract_file"]
+
+_SUFFIX = ".contract.toml"
+_LATER = ("detection", "embedding")
+
+
+def find_contract_file(model: Path) -> Path | None:
+    """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`), None where neither exists."""
+    names = [model.name + _SUFFIX] if model.is_dir() else [model.stem + _SUFFIX, model.name + _SUFFIX]
+    return next((model.parent / name for name in names if (model.parent / name).is_file()), None)
+
+
+def describe(source: SourceModel, file: Path | None) -> Contract:
+    """The contract of a model.
+
+    With no file: tensors in, tensors out; a classifier if there is exactly one float output of item shape [C], C >= 2.
+    `scores` stays None where the file does not say; `with_scores` finds it once the original has answered.
+    Raises ContractFileError naming the file, the key and what to do.
+    """
+    outputs = tuple(OutputContract(spec.name, tuple(spec.shape[1:]), spec.dtype) for spec in source.outputs)
+    if file is None:
+        task: Task = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
+        return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs)
+    document = read_document(file)
+    document.only(("task", "labels", "scores", "input", "inputs"))
+    task = _task(document, outputs)
+    return Contract(
+        task=task,
+        inputs=_inputs(document, source.inputs),
+        outputs=outputs,
+        labels=_labels(document, task, outputs),
+        scores=_scores(document, task),
+    )
+
+
+def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
+    if document.values.get("task") in _LATER:
+        raise document.refuse("task", f"{document.values['task']} is not supported yet", 'Write task = "raw"')
+    guess = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
+    task = document.choice("task", ("classification", "raw"), guess)
+    if task == "classification" and not _is_classes(outputs[0]):
+        shape = list(outputs[0].shape)
+        raise document.refuse(
+            "task",
+            f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one float a class",
+            'Write task = "raw"',
+        )
+    return task  # type: ignore[return-value]  # choice() let only these pass
+
+
+def _is_vector(output: OutputContract) -> bool:
+    return len(output.shape) == 1 and _is_classes(output)
+
+
+def _is_classes(output: OutputContract) -> bool:
+    """Two classes or more along one axis; the others, if any, are 1."""
+    floating = np.issubdtype(np.dtype(output.dtype), np.floating)
+    return bool(floating) and max(output.shape, default=0) >= 2 and math.prod(output.shape) == max(output.shape)
+
+
+def _scores(document: Table, task: Task) -> Literal["probabilities", "logits"] | None:
+    if "scores" in document and task != "classification":
+        raise document.refuse("scores", f"a model whose task is {task} has no scores", "Remove it")
+    return document.choice("scores", ("probabilities", "logits"), None)  # type: ignore[return-value]  # as above
+
+
+def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) -> tuple[str, ...] | None:
+    value = document.values.get("labels")
+    if value is None:
+        return None
+    if task != "classification":
+        raise document.refuse(
+            "labels", f"a model whose task is {task} has no classes", 'Remove it, or task = "classification"'
+        )
+    source = "the list"
+    if isinstance(value, str):
+        source = value
+        value = _lines(document, value)
+    if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):
+        raise document.refuse("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
+    classes = math.prod(outputs[0].shape)
+    if len(value) != classes:
+        more = (
+            " Does the first one stand for a background class that the model lacks?"
+            if len(value) == classes + 1
+            else ""
+        )
+        raise document.refuse(
+            "labels",
+            f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes",
+            f"Write exactly one label a class, in index order.{more}",
+        )
+    return tuple(label.strip() for label in value)
+
+
+def _lines(document: Table, name: str) -> list[str]:
+    path = document.file.parent / name
+    lines = read_text(path, f"the label file named by {document.file.name}").split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise ContractFileError(
+                f"line {number} is empty", where=str(path), do="Write one label a line: the line number is the class"
+            )
+    return lines
+
+
+def _inputs(document: Table, specs: tuple[TensorSpec, ...]) -> tuple[InputContract, ...]:
+    tables = _input_tables(document, specs)
+    return tuple(
+        _image(tables[spec.name], spec) if _is_image(tables.get(spec.name)) else _tensor(spec, str(document.file))
+        for spec in specs
+    )
+
+
+def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, Table]:
+    names = [spec.name for spec in specs]
+    single, several = document.table("input"), document.table("inputs")
+    if single is not None and several is not None:
+        raise document.refuse("inputs", "stands beside [input]", "Keep one of the two")
+    if single is not None:
+        if len(names) > 1:
+            raise document.refuse("input", f"the model has {len(names)} inputs", f"Write [inputs.{names[0]}] and so on")
+        return {names[0]: single}
+    if several is None:
+        return {}
+    for name in several.values:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"Did you mean '{near[0]}'?" if near else f"Its inputs: {', '.join(names)}"
+            raise several.refuse(name, f"the model has no input '{name}'", hint)
+    return {name: table for name in several.values if (table := several.table(name)) is not None}
+
+
+def _is_image(table: Table | None) -> bool:
+    if table is None:
+        return False
+    table.only(("kind", *IMAGE_KEYS))
+    kind = table.choice("kind", ("image", "tensor"), None)
+    if kind is None:
+        raise table.refuse("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
+    if kind == "tensor":
+        for key in IMAGE_KEYS:
+            if key in table:
+                raise table.refuse(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
+    return kind == "image"
+
+
+def _image(table: Table, spec: TensorSpec) -> InputContract:
+    image = image_spec(table, spec)
+    return InputContract(spec.name, (image.height, image.width, image.channels), spec.dtype, image)
+
+
+def _tensor(spec: TensorSpec, where: str) -> InputContract:
+    if not spec.shape:
+        raise ContractFileError(
+            f"the model's input '{spec.name}' has no batch axis",
+            where=where,
+            do="Save the model so that every input's first axis is the batch",
+        )
+    if -1 in spec.shape[1:]:
+        shape = "[" + ", ".join("?" if n == -1 else str(n) for n in spec.shape) + "]"
+        raise ContractFileError(
+            f"the model's input '{spec.name}' leaves axes free beside the batch: {shape}",
+            where=where,
+            do="Save the model with a fixed shape",
+        )
+    return InputContract(spec.name, tuple(spec.shape[1:]), spec.dtype)

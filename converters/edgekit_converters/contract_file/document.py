@@ -1,0 +1,119 @@
+"""Reading a contract file key by key: each reader checks the type, and its error names the file, the key and the remedy.
+
+table = read_document(Path("model.contract.toml"))
+table.choice("task", ("classification", "raw"), None)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit_converters.errors import ContractFileError
+
+__all__ = ["Table", "read_document", "read_text"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One TOML table. title: as the person wrote it, `[input]`; empty for the top of the file."""
+
+    file: Path
+    title: str
+    values: Mapping[str, Any]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def refuse(self, key: str, what: str, do: str = "") -> ContractFileError:
+        """The error to raise about one key."""
+        place = " ".join(part for part in (self.title, key) if part)
+        return ContractFileError(what, where=f"{self.file}, {place}" if place else str(self.file), do=do)
+
+    def only(self, known: Iterable[str]) -> None:
+        """Raises ContractFileError for the first key that is not known, with the nearest one that is."""
+        known = list(known)
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(known)}"
+                raise self.refuse(key, "unknown key", hint)
+
+    def choice(self, key: str, options: Sequence[str], default: str | None) -> str | None:
+        """One of the options, or the default where the key is absent."""
+        if key not in self.values:
+            return default
+        value = self.values[key]
+        if value not in options:
+            listed = ", ".join(f'"{option}"' for option in options)
+            raise self.refuse(key, f"{_shown(value)} is none of its values", f"Write one of: {listed}")
+        return str(value)
+
+    def number(self, key: str, default: float) -> float:
+        if key not in self.values:
+            return default
+        return self._finite(key, self.values[key])
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...] | None:
+        """`count` numbers; a single one is repeated. None where the key is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            return (self._finite(key, value),) * count
+        if len(value) != count:
+            raise self.refuse(
+                key,
+                f"has {len(value)} numbers and the input has {count} channel{'s' if count != 1 else ''}",
+                f"Write {count} numbers, one a channel, or a single number for all",
+            )
+        return tuple(self._finite(key, item) for item in value)
+
+    def table(self, key: str) -> Table | None:
+        """The table `[key]`, None where it is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        name = f"{self.title[1:-1]}.{key}" if self.title else key
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"{_shown(value)} is not a table", f"Write [{name}] and its keys on lines below")
+        return Table(self.file, f"[{name}]", value)
+
+    def _finite(self, key: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refuse(key, f"{_shown(value)} is not a number", f"Write {key} = 127.5, or a list of numbers")
+        if not math.isfinite(value):
+            raise self.refuse(key, f"{value} is not a finite number")
+        return float(value)
+
+
+def read_document(file: Path) -> Table:
+    """The file as one table. Raises ContractFileError when it is missing, not UTF-8 or not TOML."""
+    try:
+        return Table(file, "", tomllib.loads(read_text(file, "the contract file")))
+    except tomllib.TOMLDecodeError as error:
+        raise ContractFileError(f"not valid TOML: {error}", where=str(file), do="Mend the line; see toml.io") from error
+
+
+def read_text(file: Path, what: str) -> str:
+    """UTF-8 text, with or without a byte order mark."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ContractFileError(
+            f"{what} is not UTF-8 (byte {error.start})", where=str(file), do="Save it again as UTF-8"
+        ) from error
+    except FileNotFoundError as error:
+        raise ContractFileError(f"{what} does not exist", where=str(file), do="Check the path") from error
+    except OSError as error:
+        raise ContractFileError(f"{what} cannot be read: {error.strerror or error}", where=str(file)) from error
+
+
+def _shown(value: Any) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
