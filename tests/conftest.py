@@ -78,3 +78,9 @@ def digits_onnx(digits_model: Digits) -> Path:
     path = digits_model.model.with_suffix(".onnx")
     path.write_bytes(sources.load(digits_model.model).onnx())
     return path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_state_folder(tmp_path_factory: pytest.TempPathFactory):
+    """Verdicts of self-tests go to a temporary folder, never to the developer's own."""
+    os.environ["EDGEKIT_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))

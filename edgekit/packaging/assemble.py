@@ -1,0 +1,130 @@
+"""From a chosen artifact to a bundle's manifest and blobs: the golden answers are computed here, by the board's engine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.packaging.writer import BundleDraft, canonical_json
+from edgekit_converters.targets.artifact import Artifact
+from edgekit_runtime.bundle import (
+    FORMAT_VERSION,
+    ArtifactEntry,
+    Golden,
+    GoldenOutputs,
+    Manifest,
+    Target,
+    Tolerance,
+)
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines import Engine, load_engine
+
+__all__ = ["Content", "assemble", "tolerance"]
+
+Item = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What goes into one bundle.
+
+    golden: canonical items (contract name -> array, no batch axis). fidelity, estimate: reports as `--json` prints them.
+    engine: the engine whose answers become golden; None for the one `pick` chooses.
+    """
+
+    name: str
+    version: str
+    model_id: str
+    contract: Contract
+    target: Target
+    artifact: Artifact
+    golden: Sequence[Item]
+    fidelity: dict[str, Any] | None = None
+    estimate: dict[str, Any] | None = None
+    tools: dict[str, str] = field(default_factory=dict)
+    engine: str | None = None
+
+
+def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
+    """The draft with every blob, and the manifest that names them."""
+    draft, artifact = BundleDraft(), content.artifact
+    entry = ArtifactEntry(
+        role="primary",
+        recipe=artifact.recipe.name,
+        format=artifact.recipe.format,
+        precision=artifact.recipe.precision,
+        blob=draft.add(artifact.data),
+        bytes=len(artifact.data),
+        inputs=artifact.inputs,
+        outputs=artifact.outputs,
+        tools=artifact.tools,
+        fidelity=content.fidelity,
+        estimate=content.estimate,
+    )
+    with _golden_engine(content) as engine:
+        golden = tuple(_golden(draft, content, engine, item) for item in content.golden)
+    manifest = Manifest(
+        format=FORMAT_VERSION,
+        name=content.name,
+        version=content.version,
+        model_id=content.model_id,
+        contract=content.contract,
+        contract_digest=hashlib.sha256(canonical_json(to_json(content.contract))).hexdigest(),
+        target=content.target,
+        artifacts=(entry,),
+        golden=golden,
+        blobs=(),
+        tools=content.tools,
+    )
+    return draft, manifest
+
+
+def tolerance(artifact: Artifact) -> Tolerance:
+    """How far a board's answer may lie from the golden one.
+
+    Measured between x86-64 and emulated ARM on the same engine version: TFLite int8 differs by at most one step of its
+    output, floats by less than 1e-5 of the largest value, ONNX Runtime's int8 by a few per cent of a deep net's largest
+    output. The bounds leave room for that and for little more.
+    """
+    if artifact.recipe.precision == "float32":
+        return Tolerance(steps=10, cosine=0.999)
+    if artifact.recipe.format == "tflite" and artifact.recipe.precision == "int8":
+        return Tolerance(steps=2, cosine=0.95)
+    return Tolerance(steps=500, cosine=0.95)
+
+
+def _golden_engine(content: Content) -> Engine:
+    # tflite-runtime's default x86 kernels differ from ARM's by up to 15 steps; its reference kernels give the same bits.
+    recipe, reference = content.artifact.recipe, content.engine == "tflite-runtime"
+    return load_engine(
+        recipe.format, content.artifact.data, threads=1, engine=content.engine, reference_kernels=reference
+    )
+
+
+def _golden(draft: BundleDraft, content: Content, engine: Engine, item: Item) -> Golden:
+    contract, artifact = content.contract, content.artifact
+    tensors = [Adapter(contract.input(spec.name), spec)(item[spec.name]) for spec in artifact.inputs]
+    outputs = engine.run(tensors)
+    answer = GoldenOutputs(
+        recipe=artifact.recipe.name,
+        engine=engine.info.name,
+        engine_version=engine.info.version,
+        outputs={
+            spec.name: draft.add(np.ascontiguousarray(value[0]).tobytes())
+            for spec, value in zip(artifact.outputs, outputs, strict=True)
+        },
+        tolerance=tolerance(artifact),
+    )
+    arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
+    return Golden(
+        inputs={name: draft.add(array.tobytes()) for name, array in arrays.items()},
+        dtypes={name: array.dtype.name for name, array in arrays.items()},
+        answers=(answer,),
+    )

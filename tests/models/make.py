@@ -1,0 +1,97 @@
+"""Make the tiny models of this folder: an 8x8 RGB classifier of 4 classes with seeded weights, a few kilobytes each.
+
+    python tests/models/make.py
+
+The weights are chosen so that the classes follow the picture: class c answers to the mean of channel c, class 3 to dark.
+They travel in the tree because the environment that has tflite-runtime cannot hold TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+FOLDER = Path(__file__).parent
+CLASSES = 4
+OPSET = 17
+
+
+def weights() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A 3x3 convolution that averages each channel, and the dense layer over the channel means (and its bias)."""
+    kernel = np.zeros((3, 3, 3, 3), np.float32)
+    for channel in range(3):
+        kernel[:, :, channel, channel] = 1 / 9
+    dense = np.array([[6, -3, -3, -2], [-3, 6, -3, -2], [-3, -3, 6, -2]], np.float32)
+    return kernel, dense, np.array([0, 0, 0, 1.5], np.float32)
+
+
+def examples(count: int) -> np.ndarray:
+    """float32 [count, 8, 8, 3] in 0..1, one colour a picture and noise over it."""
+    rng = np.random.default_rng(7)
+    colours = rng.uniform(0, 1, (count, 1, 1, 3))
+    return np.clip(colours + rng.normal(0, 0.1, (count, 8, 8, 3)), 0, 1).astype(np.float32)
+
+
+def tflite() -> None:
+    kernel, dense, bias = weights()
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3), tf.float32, "image")])
+    def network(image):
+        features = tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME"))
+        return {"probs": tf.nn.softmax(tf.reduce_mean(features, (1, 2)) @ dense + bias)}
+
+    def converter() -> tf.lite.TFLiteConverter:
+        return tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+
+    (FOLDER / "tiny_f32.tflite").write_bytes(converter().convert())
+
+    def representative() -> Iterator[list[np.ndarray]]:
+        for example in examples(64):
+            yield [example[None]]
+
+    quantized = converter()
+    quantized.optimizations = [tf.lite.Optimize.DEFAULT]
+    quantized.representative_dataset = representative
+    quantized.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    quantized.inference_input_type = quantized.inference_output_type = tf.int8
+    (FOLDER / "tiny_int8.tflite").write_bytes(quantized.convert())
+
+
+def onnx_model() -> None:
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    kernel, dense, bias = weights()
+    nodes = [
+        helper.make_node("Conv", ["image", "kernel"], ["conv"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["features"]),
+        helper.make_node("ReduceMean", ["features"], ["means"], axes=[2, 3], keepdims=0),
+        helper.make_node("Gemm", ["means", "dense", "bias"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probs"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [helper.make_tensor_value_info("probs", TensorProto.FLOAT, ["batch", CLASSES])],
+        [
+            numpy_helper.from_array(kernel.transpose(3, 2, 0, 1).copy(), "kernel"),
+            numpy_helper.from_array(dense, "dense"),
+            numpy_helper.from_array(bias, "bias"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    checker.check_model(model)
+    (FOLDER / "tiny_f32.onnx").write_bytes(model.SerializeToString())
+
+
+if __name__ == "__main__":
+    tflite()
+    onnx_model()
+    for path in sorted(FOLDER.glob("tiny*")):
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
