@@ -99,9 +99,7 @@ def test_a_negative_bound_is_the_callers_bug(make):
         make(-1)
 
 
-OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["get", "put"]), st.integers(0, 8), st.integers(0, 2000)), max_size=60
-)
+OPERATIONS = st.lists(st.tuples(st.sampled_from(["get", "put"]), st.integers(0, 8), st.integers(0, 2000)), max_size=60)
 
 
 @settings(max_examples=150, deadline=None)

@@ -203,8 +203,10 @@ def test_the_time_in_the_queue_comes_from_the_injected_clock():
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.sampled_from([1, 2, 3, "bad"]), min_size=1, max_size=12), min_size=1, max_size=6),
-       st.integers(1, 5))
+@given(
+    st.lists(st.lists(st.sampled_from([1, 2, 3, "bad"]), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.integers(1, 5),
+)
 def test_every_request_of_every_thread_is_answered_exactly_once(loads, max_batch):
     gate = Gate()
     batcher = Batcher(gate, max_batch=max_batch)

@@ -182,9 +182,8 @@ def _center_crop(picture: Image.Image, image: ImageSpec) -> Image.Image:
     scale = min(width / image.width, height / image.height) * image.crop
     crop_w, crop_h = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     left, upper = (width - crop_w) // 2, (height - crop_h) // 2
-    if (crop_w, crop_h) == picture.size == (image.width, image.height):
-        return picture
-    return picture.resize((image.width, image.height), _filter(image), (left, upper, left + crop_w, upper + crop_h))
+    # Cropped first: a resize with a box would let the filter look outside it.
+    return _stretch(picture.crop((left, upper, left + crop_w, upper + crop_h)), image)
 
 
 def _letterbox(picture: Image.Image, image: ImageSpec) -> Image.Image:

@@ -1,0 +1,173 @@
+"""A bundle is either exactly what was packed or refused, with a sentence that says why."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit.packaging import assemble, write_bundle
+from edgekit_runtime.bundle import MAGIC, read_bundle
+from edgekit_runtime.bundle.reader import MAX_MANIFEST_BYTES
+from edgekit_runtime.engines import available
+from edgekit_runtime.errors import BundleError, IntegrityError
+
+pytestmark = pytest.mark.skipif(
+    "tflite-int8" not in [tiny.RECIPE_OF_ENGINE[name] for name in available()], reason="no TFLite engine is installed"
+)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    return tiny.bundle(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("damaged") / "damaged.ekb"
+
+
+def test_holds_what_was_packed(packed):
+    bundle = read_bundle(packed)
+    assert bundle.manifest.contract == tiny.CONTRACT
+    assert bundle.blob(bundle.artifact().blob) == tiny.model_bytes("tflite-int8")
+    assert bundle.artifact("tflite-int8").role == "primary"
+    assert (bundle.signed_by, bundle.trusted) == ((), False)
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert tiny.bundle(tmp_path / "a").read_bytes() == tiny.bundle(tmp_path / "b").read_bytes()
+
+
+def test_blobs_lie_at_multiples_of_64(packed):
+    bundle, data = read_bundle(packed), packed.read_bytes()
+    assert all(blob.offset % 64 == 0 for blob in bundle.manifest.blobs)
+    assert data.find(tiny.model_bytes("tflite-int8")) % 64 == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_flipped_bit_goes_unseen(packed, scratch, data):
+    good = bytearray(packed.read_bytes())
+    position, bit = data.draw(st.integers(0, len(good) - 1)), data.draw(st.integers(0, 7))
+    good[position] ^= 1 << bit
+    scratch.write_bytes(bytes(good))
+    with pytest.raises(BundleError):
+        read_bundle(scratch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_truncation_goes_unseen(packed, scratch, data):
+    good = packed.read_bytes()
+    scratch.write_bytes(good[: data.draw(st.integers(0, len(good) - 1))])
+    with pytest.raises(BundleError):
+        read_bundle(scratch)
+
+
+def test_a_damaged_blob_is_named_and_the_way_out_given(packed, tmp_path):
+    good = bytearray(packed.read_bytes())
+    good[good.find(b"TFL3") + 100] ^= 1
+    (tmp_path / "x.ekb").write_bytes(bytes(good))
+    with pytest.raises(
+        IntegrityError, match=r"x\.ekb: blob [0-9a-f]{12} is not what was packed.*copy or build it again"
+    ):
+        read_bundle(tmp_path / "x.ekb")
+
+
+def test_appended_bytes_are_refused(packed, tmp_path):
+    (tmp_path / "x.ekb").write_bytes(packed.read_bytes() + bytes(64))
+    with pytest.raises(IntegrityError, match="does not end after its last blob"):
+        read_bundle(tmp_path / "x.ekb")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "the file is empty"),
+        (b"hello world, this is a text", "not an edgekit bundle"),
+        (MAGIC.replace(b"\r\n", b"\n") + bytes(100), "changed in transfer"),
+        (MAGIC, "ends before the manifest"),
+        (MAGIC + struct.pack("<I", 100) + b"{}", "ends inside the manifest"),
+        (MAGIC + struct.pack("<I", MAX_MANIFEST_BYTES + 1) + b"{}", "more than the"),
+    ],
+    ids=["empty", "text", "line ends", "no manifest", "short manifest", "huge manifest"],
+)
+def test_files_that_are_no_bundle_say_why(tmp_path, data, why):
+    (tmp_path / "x.ekb").write_bytes(data)
+    with pytest.raises(BundleError, match=why):
+        read_bundle(tmp_path / "x.ekb")
+
+
+def test_a_bare_model_is_recognised(tmp_path):
+    (tmp_path / "m.tflite").write_bytes(tiny.model_bytes("tflite-int8"))
+    with pytest.raises(BundleError, match="bare TFLite model"):
+        read_bundle(tmp_path / "m.tflite")
+
+
+def test_a_missing_file_and_a_folder_are_clear_errors(tmp_path):
+    with pytest.raises(BundleError, match="No such file"):
+        read_bundle(tmp_path / "absent.ekb")
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_bundle(tmp_path)
+
+
+def edited(tmp_path, change):
+    """A bundle whose manifest was changed by its own writer: the checks beyond the digest."""
+    draft, manifest = assemble(tiny.content())
+    value = json.loads(json.dumps(manifest.as_json()))
+
+    class Changed:
+        blobs = ()
+
+        def as_json(self):
+            value["blobs"] = [{"sha256": b.sha256, "offset": b.offset, "size": b.size} for b in draft.entries()]
+            change(value)
+            return value
+
+    draft.encode = lambda _manifest, keys=(), encode=draft.encode: _encode(draft, Changed())
+    write_bundle(tmp_path / "x.ekb", draft, manifest)
+    return tmp_path / "x.ekb"
+
+
+def _encode(draft, changed):
+    import hashlib
+
+    from edgekit.packaging.writer import canonical_json
+    from edgekit_runtime.bundle import aligned
+
+    body = canonical_json(changed.as_json())
+    head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", 2) + b"[]"
+    head += hashlib.sha256(head).digest()
+    parts = [head, *draft._blobs.values()]
+    return b"".join(part + bytes(aligned(len(part)) - len(part)) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m.update(format=2), "bundle format 2 is not 1"),
+        (lambda m: m.pop("contract"), "'contract' is missing"),
+        (lambda m: m["artifacts"][0].update(bytes="many"), r"artifacts\[0\]\.bytes: 'many' is not a int"),
+        (lambda m: m["artifacts"][0].update(format="gguf"), "'gguf' is not one of tflite, onnx"),
+        (lambda m: m["artifacts"][0].update(blob="f" * 64), "named but not listed"),
+        (lambda m: m["artifacts"][0].update(role="batch"), "no artifact has the role 'primary'"),
+        (lambda m: m["blobs"][0].update(offset=64), "does not lie where it should"),
+        (lambda m: m["blobs"][0].update(size=-1), "does not lie where it should|ends inside"),
+        (lambda m: m["contract"]["inputs"][0].update(shape=[8, "8", 3]), r"shape\[1\]: '8' is not a int"),
+    ],
+)
+def test_a_malformed_manifest_names_the_place(tmp_path, change, why):
+    with pytest.raises(BundleError, match=why):
+        read_bundle(edited(tmp_path, change))
+
+
+def test_unknown_keys_of_a_newer_writer_are_ignored(tmp_path):
+    path = edited(tmp_path, lambda m: m.update(colour="blue"))
+    assert read_bundle(path).manifest.name == "tiny"

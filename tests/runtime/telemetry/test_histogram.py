@@ -1,0 +1,77 @@
+"""The histogram's algebra: quantiles within 1.1 %, merging is adding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit_runtime.telemetry import Histogram, Meter
+
+VALUES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300)
+BOUND = 0.011
+
+
+def made(values):
+    histogram = Histogram()
+    for value in values:
+        histogram.record(value)
+    return histogram
+
+
+def exact(values, q):
+    return sorted(values)[max(1, math.ceil(q * len(values))) - 1]
+
+
+@settings(deadline=None)
+@given(VALUES, st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0]))
+def test_a_quantile_is_within_one_point_one_per_cent_of_the_exact_one(values, q):
+    assert made(values).quantile(q) == pytest.approx(exact(values, q), rel=BOUND)
+
+
+@given(VALUES, VALUES)
+def test_merging_equals_recording_both(left, right):
+    merged, both = made(left), made(left + right)
+    merged.merge(made(right))
+    assert merged.buckets == both.buckets
+    assert (merged.count, merged.maximum) == (both.count, both.maximum)
+
+
+@given(VALUES, VALUES)
+def test_merging_commutes(left, right):
+    a, b = made(left), made(right)
+    a.merge(made(right))
+    b.merge(made(left))
+    assert a.buckets == b.buckets
+
+
+def test_nothing_recorded_has_no_quantile():
+    assert Histogram().quantile(0.5) is None
+
+
+def test_zeros_are_counted_and_answered():
+    histogram = made([1.0])
+    histogram.record(0.0)
+    assert histogram.quantile(0.5) == 0.0
+    assert histogram.quantile(1.0) == pytest.approx(1.0, rel=BOUND)
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1])
+def test_a_quantile_outside_zero_to_one_is_the_callers_bug(q):
+    with pytest.raises(ValueError, match="quantile"):
+        made([1.0]).quantile(q)
+
+
+def test_the_meter_counts_by_source_and_over_budget_and_errors():
+    meter = Meter()
+    meter.record("device", 10.0, met_budget=True)
+    meter.record("device", 30.0, met_budget=False)
+    meter.record("cache", 0.01, met_budget=None)
+    meter.error("input")
+    stats = meter.stats()
+    assert stats.answers == {"device": 2, "cache": 1}
+    assert (stats.requests, stats.over_budget, stats.errors) == (4, 1, {"input": 1})
+    assert stats.device_ms.p50 == pytest.approx(10.0, rel=BOUND)
+    assert stats.latency_ms.maximum == 30.0

@@ -1,0 +1,236 @@
+"""The facade's promises, with real engines on a real, tiny bundle."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from edgekit_runtime import ClosedError, InputError, MissingExtraError, open_bundle
+from edgekit_runtime.engines import available
+
+LONG = 30
+
+
+@pytest.fixture(scope="module", params=sorted(available()))
+def path(request, tmp_path_factory):
+    return tiny.bundle_for(request.param, tmp_path_factory.mktemp("model")), request.param
+
+
+@pytest.fixture
+def model(path):
+    with open_bundle(path[0], engine=path[1]) as opened:
+        yield opened
+
+
+PICTURES = {"red": tiny.RED, "green": tiny.GREEN, "blue": tiny.BLUE, "dark": tiny.DARK}
+
+
+@pytest.mark.parametrize("label", PICTURES)
+def test_names_what_it_sees(model, label):
+    best = model.predict(PICTURES[label]).top(1)[0]
+    assert best.label == label
+    assert 0.5 < best.score <= 1.0
+
+
+def test_takes_a_picture_in_every_form(model, tmp_path):
+    picture = Image.fromarray(np.full((40, 60, 3), (20, 230, 20), np.uint8))
+    picture.save(tmp_path / "g.png")
+    forms = [
+        tmp_path / "g.png",
+        str(tmp_path / "g.png"),
+        (tmp_path / "g.png").read_bytes(),
+        picture,
+        np.asarray(picture),
+        (tiny.GREEN / 255).astype(np.float32),
+        {"image": picture},
+    ]
+    assert {model.predict(form).top(1)[0].label for form in forms} == {"green"}
+
+
+def test_an_answer_says_where_it_came_from_and_how_long_each_stage_took(model):
+    answer = model.predict(tiny.RED, budget_ms=60_000)
+    assert (answer.source, answer.met_budget) == ("device", True)
+    assert set(answer.timings) == {"identify", "decode", "adapt", "queue", "engine", "finish", "total"}
+    assert answer.timings["total"] >= answer.timings["engine"] > 0
+    assert answer.outputs["probs"].shape == (4,)
+
+
+def test_a_missed_budget_is_told_and_counted(model):
+    answer = model.predict(tiny.RED, budget_ms=1e-9)
+    assert answer.met_budget is False
+    assert model.stats().meter.over_budget == 1
+
+
+def test_the_same_picture_comes_from_the_cache_bit_for_bit(model):
+    first, second = model.predict(tiny.RED), model.predict(tiny.RED.copy())
+    assert (first.source, second.source) == ("device", "cache")
+    np.testing.assert_array_equal(first.outputs["probs"], second.outputs["probs"])
+    assert model.stats().cache.hits == 1
+
+
+def test_one_pixel_more_is_never_answered_from_the_cache(model):
+    other = tiny.RED.copy()
+    other[3, 3, 1] ^= 1
+    model.predict(tiny.RED)
+    assert model.predict(other).source == "device"
+
+
+def test_outputs_are_read_only(model):
+    with pytest.raises(ValueError, match="read-only"):
+        model.predict(tiny.RED).outputs["probs"][0] = 1.0
+
+
+def test_flushing_the_cache_asks_the_device_again(model):
+    model.predict(tiny.RED)
+    model.flush_cache()
+    assert model.predict(tiny.RED).source == "device"
+
+
+def test_a_cache_of_no_bytes_is_off(path):
+    with open_bundle(path[0], engine=path[1], cache_mb=0) as model:
+        assert [model.predict(tiny.RED).source for _ in range(2)] == ["device", "device"]
+        assert model.stats().cache is None
+
+
+def test_the_frame_may_be_reused_once_submit_has_returned(model):
+    frame = tiny.RED.copy()
+    futures = []
+    for picture in (tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK):
+        frame[:] = picture
+        futures.append(model.submit(frame))
+        frame[:] = 0
+    assert [f.result(LONG).top(1)[0].label for f in futures] == ["red", "green", "blue", "dark"]
+
+
+def test_a_ready_tensor_may_be_reused_too(model):
+    adapted = np.ascontiguousarray(model._adapters[0][1](tiny.RED)[0])
+    if adapted.dtype == np.float32:
+        adapted = (tiny.RED / 255).astype(np.float32)
+    future = model.submit(adapted)
+    adapted[:] = 0
+    assert future.result(LONG).top(1)[0].label == "red"
+
+
+def test_many_threads_each_get_their_own_answer(model):
+    rng = np.random.default_rng(0)
+    pictures = [
+        np.clip(base.astype(int) + rng.integers(0, 20, base.shape), 0, 255).astype(np.uint8)
+        for base in PICTURES.values()
+        for _ in range(25)
+    ]
+    wanted = [label for label in PICTURES for _ in range(25)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(model.predict, pictures))
+    assert [answer.top(1)[0].label for answer in answers] == wanted
+    assert model.stats().meter.requests == 100
+
+
+def test_identical_requests_in_flight_share_one_inference(model):
+    gate, entered, runs = threading.Event(), threading.Event(), []
+    engine_run = model._engine.run
+
+    def slow(tensors):
+        runs.append(1)
+        entered.set()
+        assert gate.wait(LONG)
+        return engine_run(tensors)
+
+    model._engine.run = slow
+    leader = model.submit(tiny.RED)
+    assert entered.wait(LONG)
+    followers = [model.submit(tiny.RED.copy()) for _ in range(5)]
+    gate.set()
+    assert {f.result(LONG).top(1)[0].label for f in [leader, *followers]} == {"red"}
+    assert len(runs) == 1
+    assert all("joined" in f.result().timings for f in followers)
+
+
+def test_an_engine_failure_reaches_the_leader_and_its_followers_and_the_next_request_works(model):
+    gate, entered = threading.Event(), threading.Event()
+    engine_run = model._engine.run
+
+    def broken(tensors):
+        entered.set()
+        assert gate.wait(LONG)
+        raise RuntimeError("a cosmic ray")
+
+    model._engine.run = broken
+    leader = model.submit(tiny.RED)
+    assert entered.wait(LONG)
+    follower = model.submit(tiny.RED.copy())
+    gate.set()
+    for future in (leader, follower):
+        with pytest.raises(RuntimeError, match="a cosmic ray"):
+            future.result(LONG)
+    model._engine.run = engine_run
+    assert model.predict(tiny.RED).top(1)[0].label == "red"
+    assert model.stats().meter.errors == {"RuntimeError": 2}
+
+
+def test_a_cancelled_future_leaves_the_others_alone(model):
+    futures = [model.submit(picture) for picture in PICTURES.values()]
+    futures[1].cancel()
+    assert futures[3].result(LONG).top(1)[0].label == "dark"
+
+
+def test_answers_can_be_awaited(model):
+    async def ask():
+        return await asyncio.gather(*(model.apredict(picture) for picture in PICTURES.values()))
+
+    assert [answer.top(1)[0].label for answer in asyncio.run(ask())] == list(PICTURES)
+
+
+@pytest.mark.parametrize("ask", ["predict", "submit"])
+def test_bad_input_raises_at_once_and_frees_the_key(model, ask):
+    for _ in range(2):  # the second would wait for ever for a flight that nobody landed
+        with pytest.raises(InputError):
+            getattr(model, ask)(b"not a picture")
+    assert model.predict(tiny.RED).top(1)[0].label == "red"
+    assert model.stats().meter.errors["input"] == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"picture": tiny.RED}, "no input 'picture'"),
+        ({}, "'image' is missing"),
+        ({"image": tiny.RED, "more": 1}, "no input 'more'"),
+    ],
+)
+def test_wrong_names_are_told_with_the_right_ones(model, inputs, why):
+    with pytest.raises(InputError, match=f"{why}.*Inputs: image"):
+        model.predict(inputs)
+
+
+def test_a_closed_model_refuses_new_requests(path):
+    model = open_bundle(path[0], engine=path[1])
+    model.close()
+    with pytest.raises(ClosedError):
+        model.predict(tiny.RED)
+    model.close()
+
+
+def test_closing_leaves_no_thread_behind(path):
+    before = set(threading.enumerate())
+    with open_bundle(path[0], engine=path[1]) as model:
+        model.submit(tiny.RED).result(LONG)
+    assert set(threading.enumerate()) <= before
+
+
+def test_describe_tells_what_answers_here(model, path):
+    described = model.describe()
+    assert described["engine"]["name"] == path[1]
+    assert described["selftest"]["examples"] == 2
+    assert described["inputs"] == {"image": "xor" if path[1] != "onnxruntime" else "float"}
+
+
+def test_an_engine_that_cannot_run_it_is_a_typed_error(path):
+    other = "onnxruntime" if path[1] != "onnxruntime" else "litert"
+    with pytest.raises((MissingExtraError, Exception), match="onnxruntime|litert|runs"):
+        open_bundle(path[0], engine=other)

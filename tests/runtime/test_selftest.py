@@ -1,0 +1,135 @@
+"""Golden answers are replayed: a machine that computes something else is found out before it answers anybody."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+
+from edgekit.packaging import assemble, write_bundle
+from edgekit_runtime import SelfTestError, open_bundle
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.engines import available, load_engine
+from edgekit_runtime.selftest import first_open, replay
+
+RECIPE = tiny.RECIPE_OF_ENGINE[sorted(available())[0]]
+ENGINE = sorted(available())[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return read_bundle(tiny.bundle_for(ENGINE, tmp_path_factory.mktemp("selftest")))
+
+
+@pytest.fixture
+def engine(bundle):
+    entry = bundle.artifact()
+    with load_engine(entry.format, bundle.blob(entry.blob), engine=ENGINE) as loaded:
+        yield loaded
+
+
+class Elsewhere:
+    """The same engine, as if it were another: another version, or other numbers."""
+
+    def __init__(self, engine, *, version=None, change=lambda array: array):
+        self._engine, self._change = engine, change
+        self.info = replace(engine.info, version=version or engine.info.version)
+
+    def run(self, inputs):
+        return [self._change(array) for array in self._engine.run(inputs)]
+
+
+def test_the_machine_that_made_them_gives_them_back_exactly(bundle, engine):
+    result = replay(bundle, bundle.artifact(), engine)
+    assert (result.examples, result.same_engine, result.worst_steps) == (2, True, 0.0)
+
+
+def test_a_few_steps_off_is_refused_on_the_same_version(bundle, engine):
+    shifted = Elsewhere(
+        engine, change=lambda a: np.where(a == a.max(), a - a.dtype.type(20 if a.dtype == np.int8 else 0.1), a)
+    )
+    with pytest.raises(SelfTestError, match=r"golden example 0 of 'probs' differs by .* steps"):
+        replay(bundle, bundle.artifact(), shifted)
+
+
+def test_the_same_answer_in_other_steps_is_accepted_from_another_version(bundle, engine):
+    other = Elsewhere(
+        engine,
+        version="0.0.1",
+        change=lambda a: np.where(a == a.max(), a - a.dtype.type(4 if a.dtype == np.int8 else 0.02), a),
+    )
+    result = replay(bundle, bundle.artifact(), other)
+    assert not result.same_engine
+    assert result.worst_steps > 2
+
+
+def test_class_zero_for_every_input_is_found_out_on_any_version(bundle, engine):
+    def class_zero(array):
+        wrong = np.full_like(array, array.min())
+        wrong[..., 0] = array.max()
+        return wrong
+
+    with pytest.raises(SelfTestError, match="another best class"):
+        replay(bundle, bundle.artifact(), Elsewhere(engine, version="0.0.1", change=class_zero))
+
+
+def test_open_bundle_refuses_a_forged_golden(tmp_path):
+    content = tiny.content(RECIPE, ENGINE)
+    draft, manifest = assemble(content)
+    wrong = np.full(4, 3, manifest.artifacts[0].outputs[0].dtype)
+    golden = manifest.golden[0]
+    forged = replace(golden, answers=(replace(golden.answers[0], outputs={"probs": draft.add(wrong.tobytes())}),))
+    write_bundle(tmp_path / "forged.ekb", draft, replace(manifest, golden=(forged,)))
+    with pytest.raises(SelfTestError, match=r"forged\.ekb.*Do not use this bundle here"):
+        open_bundle(tmp_path / "forged.ekb", engine=ENGINE)
+
+
+def test_the_first_open_asks_a_child_and_the_second_believes_its_verdict(bundle, engine, tmp_path):
+    asked = [first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path) for _ in range(2)]
+    assert asked == [True, False]
+    (verdict,) = (tmp_path / "selftest").iterdir()
+    assert json.loads(verdict.read_text())["examples"] == 2
+
+
+def test_another_engine_version_is_asked_again(bundle, engine, tmp_path):
+    first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path)
+    asked = []
+
+    def run(command, **options):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, "{}", "")
+
+    assert first_open(bundle, bundle.artifact(), replace(engine.info, version="9"), folder=tmp_path, run=run)
+    assert asked
+
+
+@pytest.mark.parametrize(
+    ("returncode", "stderr", "why"),
+    [
+        (-4, "", "crashed with SIGILL"),
+        (-11, "", "crashed with SIGSEGV"),
+        (1, "failed: worst", "failed: worst"),
+        (3, "", "ended with code 3"),
+    ],
+)
+def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, returncode, stderr, why):
+    def run(command, **options):
+        return subprocess.CompletedProcess(command, returncode, "", stderr)
+
+    with pytest.raises(SelfTestError, match=why):
+        first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run)
+    assert not (tmp_path / "selftest").exists()
+
+
+def test_a_folder_that_cannot_be_written_only_means_asking_again(bundle, engine, tmp_path):
+    (tmp_path / "selftest").write_text("a file where a folder should be")
+    assert first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path) is True
+
+
+def test_no_child_is_started_when_the_environment_says_so(bundle, engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    assert first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path) is False
