@@ -223,7 +223,7 @@ def test_every_request_of_every_thread_is_answered_exactly_once(loads, max_batch
         t.start()
     for t in threads:
         t.join()
-    done, pending = wait([future for _, future in futures], LONG)
+    _, pending = wait([future for _, future in futures], LONG)
     assert not pending
     for item, future in futures:
         if future.exception() is None:

@@ -16,8 +16,8 @@ from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available, load_engine
 from edgekit_runtime.selftest import first_open, replay
 
-RECIPE = tiny.RECIPE_OF_ENGINE[sorted(available())[0]]
-ENGINE = sorted(available())[0]
+ENGINE = min(available())
+RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
 
 
 @pytest.fixture(scope="module")
