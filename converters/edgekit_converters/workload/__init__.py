@@ -1,0 +1,53 @@
+"""What an artifact asks of a processor, read from its own bytes: the input of the latency estimate.
+
+Rules: an operation is counted as the engine runs it (activations fused, constants folded, quantize pairs absorbed);
+what cannot be counted is listed in `Workload.unknown` by name, so that the estimate can refuse it.
+
+    workload = read_workload("tflite", artifact.data, "int8")
+    macs, weights = quantized_fraction("tflite", artifact.data)      # 1.0, 1.0 for a full INT8 model
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload.reading import Reading
+from edgekit_profiles.workload import Precision, Workload
+
+__all__ = ["quantized_fraction", "read_workload"]
+
+READERS = {
+    "tflite": "edgekit_converters.workload.tflite:read",
+    "onnx": "edgekit_converters.workload.onnx:read",
+}
+
+
+def read_workload(format: str, data: bytes, precision: Precision) -> Workload:  # noqa: A002
+    """The operations of a model file, batch 1 where the file leaves the batch free.
+
+    format: `tflite` or `onnx`. Raises ConversionError when the bytes are not such a model.
+    """
+    reading = _read(format, data)
+    return Workload(precision, tuple(item.op for item in reading.counted), reading.unknown, reading.batch)
+
+
+def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa: A002
+    """The fractions (0..1) of multiply-accumulates that run in 8 bits and of weight elements stored in 8 bits or fewer.
+
+    Work that cannot be counted is in neither part of the first. A model without such work or weights has 0.0.
+    Raises ConversionError as `read_workload` does.
+    """
+    reading = _read(format, data)
+    macs = sum(item.op.macs for item in reading.counted)
+    eight = sum(item.op.macs for item in reading.counted if item.eight_bit)
+    return (eight / macs if macs else 0.0, reading.eight_bit_weights / reading.weights if reading.weights else 0.0)
+
+
+def _read(format: str, data: bytes) -> Reading:  # noqa: A002
+    target = READERS.get(format)
+    if target is None:
+        raise ConversionError(f"nothing reads the operations of the format '{format}'", do=f"Known: {', '.join(READERS)}")
+    module, function = target.split(":")
+    reading: Reading = getattr(importlib.import_module(module), function)(data)
+    return reading

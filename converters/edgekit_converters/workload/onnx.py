@@ -1,0 +1,259 @@
+"""The operations of an ONNX model, counted as ONNX Runtime runs them after its own fusions. Nothing is run.
+
+Rules: what has only constant inputs (or computes a shape) is folded and takes no time; activations and batch
+normalisation behind a product are fused into it; a DequantizeLinear or QuantizeLinear that stands beside an operation
+between the two is absorbed by its 8-bit kernel, any other is an operation of its own; recurrent layers, control flow,
+other domains' operations and products of two computed tensors are unknown.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload.reading import Counted, Reading, convolution_kind, dense_kind
+from edgekit_profiles.workload import Op, OpKind
+
+__all__ = ["read"]
+
+# What moves nothing; and what dynamic quantization adds in front of a product, which is in its factor against float.
+FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "DynamicQuantizeLinear"})
+# What ONNX Runtime fuses into a product before it: always, and where no quantization stands between.
+ACTIVATIONS = frozenset({"Relu", "Clip"})
+FOLDED = frozenset({"BatchNormalization", "Mul", "Add", "Cast"})
+# Where an operation that multiplies keeps its input and its kernel.
+KERNELS = {
+    "Conv": (0, 1),
+    "ConvTranspose": (0, 1),
+    "ConvInteger": (0, 1),
+    "QLinearConv": (0, 3),
+    "MatMul": (0, 1),
+    "Gemm": (0, 1),
+    "MatMulInteger": (0, 1),
+    "QLinearMatMul": (0, 3),
+}
+INTEGER = frozenset({"ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"})
+_ELEMENTWISE = """Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Cos DepthToSpace
+    DequantizeLinear Div Elu Equal Erf Exp Expand Floor Gather GatherElements GatherND Gelu GlobalAveragePool
+    GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish InstanceNormalization LRN LayerNormalization LeakyRelu
+    Less LessOrEqual Log LogSoftmax LpNormalization Max MaxPool Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow
+    QuantizeLinear Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Resize Round Selu Sigmoid Sign
+    Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Sub Sum Tanh Tile Transpose Upsample Where"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+
+
+def read(data: bytes) -> Reading:
+    """Raises ConversionError when the bytes are not an ONNX model whose shapes can be worked out."""
+    import onnx
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError derives from Exception alone
+        raise ConversionError("these bytes are not an ONNX model") from error
+    if not model.graph.node:
+        raise ConversionError("these bytes are not an ONNX model")
+    batch, free = _fix_batch(model.graph)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
+    graph = _Graph(model.graph)
+    graph.unknown.extend(free)
+    for node in model.graph.node:
+        graph.count(node)
+    weights, eight_bit = _weights(model.graph)
+    return Reading(tuple(graph.counted), tuple(dict.fromkeys(graph.unknown)), batch, weights, eight_bit)
+
+
+class _Graph:
+    """Who makes and who uses each tensor, its shape, and what was counted so far."""
+
+    def __init__(self, graph: Any) -> None:
+        self.counted: list[Counted] = []
+        self.unknown: list[str] = []
+        self.maker = {name: node for node in graph.node for name in node.output}
+        self.users: dict[str, list[Any]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.users.setdefault(name, []).append(node)
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            self.shapes[value.name] = _shape(value)
+        # name -> the element type it is stored in
+        self.constants: dict[str, int] = {}
+        for tensor in graph.initializer:
+            self.shapes[tensor.name] = tuple(tensor.dims)
+            self.constants[tensor.name] = tensor.data_type
+
+    def count(self, node: Any) -> None:
+        name = node.op_type
+        if node.domain not in ("", "ai.onnx"):
+            self.unknown.append(f"{node.domain}.{name}")
+        elif self._folds(node) or name in FREE or self._fuses(node) or self._absorbed(node):
+            return
+        elif name in KERNELS:
+            self._count_kernel(node)
+        elif name in ELEMENTWISE and all(map(self._single, (*node.input, *node.output))):
+            return
+        elif name in ELEMENTWISE:
+            tensors = [item for item in (*node.input, *node.output) if item and item not in self.constants]
+            shapes = [self.shapes.get(item) for item in tensors]
+            if any(shape is None for shape in shapes):
+                self.unknown.append(f"{name} of a shape known only at run time")
+                return
+            moved = sum(prod(shape) for shape in shapes if shape is not None)
+            self.counted.append(Counted(Op("ew", 0, moved, 0, node.output[0])))
+        else:
+            self.unknown.append(name)
+
+    def _count_kernel(self, node: Any) -> None:
+        at, kernel_at = KERNELS[node.op_type]
+        stored = self.constants.get(node.input[kernel_at])
+        if stored is None:
+            self.unknown.append(f"{node.op_type} of two computed tensors")
+            return
+        source, kernel, result = (
+            self.shapes.get(name) for name in (node.input[at], node.input[kernel_at], node.output[0])
+        )
+        if source is None or kernel is None or result is None:
+            self.unknown.append(f"{node.op_type} of a shape known only at run time")
+            return
+        kind, macs = _work(node, source, kernel, result)
+        op = Op(kind, macs, prod(source) + prod(result), prod(kernel), node.output[0])
+        dequantized = self._made_by(node.input[at], "DequantizeLinear")
+        self.counted.append(Counted(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
+
+    def _folds(self, node: Any) -> bool:
+        """True when the output is known before anything runs; its storage type is then its first input's."""
+        inputs = [name for name in node.input if name]
+        if node.op_type == "Constant":
+            stored, shape = _constant(node)
+            self.shapes[node.output[0]] = shape
+        elif node.op_type == "Shape":
+            stored = 7
+        elif inputs and node.op_type in ELEMENTWISE | FREE and all(name in self.constants for name in inputs):
+            stored = self.constants[inputs[0]]
+        else:
+            return False
+        self.constants.update(dict.fromkeys(node.output, stored))
+        return True
+
+    def _fuses(self, node: Any) -> bool:
+        """An activation, normalisation, scale or bias that only follows a product, or one already fused behind it."""
+        computed = [name for name in node.input if name and name not in self.constants and not self._single(name)]
+        if len(computed) != 1:
+            return False
+        name = computed[0]
+        if node.op_type in ACTIVATIONS:
+            while self._made_by(name, "DequantizeLinear") or self._made_by(name, "QuantizeLinear"):
+                name = self.maker[name].input[0]
+        elif node.op_type not in FOLDED:
+            return False
+        maker = self.maker.get(name)
+        if maker is None or len(self.users.get(name, ())) > 1:
+            return False
+        sum_behind = node.op_type in ACTIVATIONS and maker.op_type == "Add"
+        return maker.op_type in KERNELS or sum_behind or self._fuses(maker)
+
+    def _absorbed(self, node: Any) -> bool:
+        if node.op_type == "DequantizeLinear":
+            users = self.users.get(node.output[0], [])
+            return bool(users) and all(self._between(user) for user in users)
+        if node.op_type == "QuantizeLinear":
+            maker = self.maker.get(node.input[0])
+            return maker is not None and (self._between(maker) or self._fuses(maker))
+        return False
+
+    def _between(self, node: Any) -> bool:
+        """Takes dequantized tensors only and gives only to quantization: what an 8-bit kernel replaces."""
+        computed = [name for name in node.input if name and name not in self.constants]
+        return all(self._made_by(name, "DequantizeLinear") for name in computed) and all(
+            self._feeds_quantize(name) for name in node.output
+        )
+
+    def _feeds_quantize(self, name: str) -> bool:
+        users = self.users.get(name, [])
+        return bool(users) and all(
+            user.op_type == "QuantizeLinear" or (self._fuses(user) and self._feeds_quantize(user.output[0])) for user in users
+        )
+
+    def _single(self, name: str) -> bool:
+        """One number, such as a scale worked out at run time."""
+        shape = self.shapes.get(name)
+        return shape is not None and prod(shape) == 1
+
+    def _made_by(self, name: str, op_type: str) -> bool:
+        maker = self.maker.get(name)
+        return maker is not None and maker.op_type == op_type
+
+
+def _work(
+    node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]
+) -> tuple[OpKind, int]:
+    """The class and multiply-accumulates. Kernels are [out, in / groups, ...], transposed [in, out / groups, ...]."""
+    attributes = {item.name: item for item in node.attribute}
+    if node.op_type == "ConvTranspose":
+        return "cx", prod(source) * prod(kernel[1:])
+    if "Conv" in node.op_type:
+        groups = attributes["group"].i if "group" in attributes else 1
+        macs = prod(result) * prod(kernel[1:])
+        if groups > 1:
+            return ("dw" if kernel[1] == 1 and groups == source[1] else "cx"), macs
+        strides, dilations = (tuple(attributes[key].ints) if key in attributes else () for key in ("strides", "dilations"))
+        return convolution_kind(kernel[2:], strides, dilations), macs
+    transposed = node.op_type == "Gemm" and "transB" in attributes and attributes["transB"].i == 1
+    depth, width = (kernel[1], kernel[0]) if transposed else (kernel[-2] if len(kernel) > 1 else kernel[0], kernel[-1])
+    macs = prod(result) * depth
+    return dense_kind(prod(result) // width if len(kernel) > 1 else prod(result)), macs
+
+
+def _fix_batch(graph: Any) -> tuple[int, list[str]]:
+    """Sets a free first axis of every input to 1; returns the batch and the inputs with other free axes.
+
+    Shapes noted in the file are dropped: they may hold names for axes that are now known.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    batch, free = 0, []
+    for value in graph.input:
+        if value.name in constants:
+            continue
+        axes = value.type.tensor_type.shape.dim
+        if axes and axes[0].dim_value < 1:
+            axes[0].dim_value = 1
+        if any(axis.dim_value < 1 for axis in axes):
+            free.append(f"input '{value.name}' of a shape known only at run time")
+        if len(axes) > 1:
+            batch = batch or axes[0].dim_value
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return batch or 1, free
+
+
+def _weights(graph: Any) -> tuple[int, int]:
+    """Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer."""
+    found = [(tuple(tensor.dims), tensor.data_type) for tensor in graph.initializer]
+    found += [_constant(node)[::-1] for node in graph.node if node.op_type == "Constant"]
+    sizes = [(prod(shape), kind) for shape, kind in found if len(shape) > 1 and (_eight_bit(kind) or kind in (1, 10, 16))]
+    return sum(size for size, _ in sizes), sum(size for size, kind in sizes if _eight_bit(kind))
+
+
+def _constant(node: Any) -> tuple[int, tuple[int, ...]]:
+    """Element type and shape of a Constant node; the forms that hold no tensor are small, and counted as int64."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return attribute.t.data_type, tuple(attribute.t.dims)
+    return 7, ()
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    sides = tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
+    return sides if all(side > 0 for side in sides) else None
+
+
+def _eight_bit(kind: int) -> bool:
+    """uint8, int8, uint4 and int4 in TensorProto.DataType."""
+    return kind in (2, 3, 21, 22)

@@ -1,0 +1,46 @@
+"""What the readers of both formats find in a model file, and how a convolution is classed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgekit_profiles.workload import Op, OpKind
+
+__all__ = ["Counted", "Reading", "convolution_kind", "dense_kind"]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An operation, and whether its multiply-accumulates run in 8 bits."""
+
+    op: Op
+    eight_bit: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """unknown: what could not be counted. batch: items at once, 1 where the file leaves it free.
+
+    weights: elements of the constants with two axes or more; eight_bit_weights: of those, the ones stored in 8 bits
+    or fewer. (Biases and scales have one axis; every kernel, matrix and embedding has more.)
+    """
+
+    counted: tuple[Counted, ...]
+    unknown: tuple[str, ...]
+    batch: int
+    weights: int
+    eight_bit_weights: int
+
+
+def convolution_kind(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> OpKind:
+    """The class of a convolution that is not depthwise. kernel, strides, dilations: spatial axes only."""
+    if all(side == 1 for side in kernel):
+        return "pw"
+    plain = all(step == 1 for step in (*strides, *dilations))
+    return "c3" if plain and tuple(kernel) == (3, 3) else "cx"
+
+
+def dense_kind(rows: int) -> OpKind:
+    """A matrix times one vector is a dense layer; times many it does what a 1x1 convolution does."""
+    return "fc" if rows == 1 else "pw"

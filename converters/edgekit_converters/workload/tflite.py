@@ -1,0 +1,187 @@
+"""The operations of a .tflite file, from its flatbuffer. Nothing is run, and only the main graph is read.
+
+Rules: reshapes, shape arithmetic and whatever has only constant inputs take no time; recurrent layers, control flow,
+custom operations and products of two computed tensors are unknown; a kernel in 8 bits makes 8-bit arithmetic (with
+float activations too: the hybrid kernels quantize them on the fly), unless it is dequantized first.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload.reading import Counted, Reading, convolution_kind, dense_kind
+from edgekit_profiles.workload import Op, OpKind
+
+__all__ = ["read"]
+
+FREE = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
+_ELEMENTWISE = """ABS ADD ADD_N ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_TO_SPACE_ND BROADCAST_TO CAST CEIL CONCATENATION COS
+    DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP FLOOR FLOOR_DIV FLOOR_MOD GATHER GATHER_ND GELU GREATER GREATER_EQUAL
+    HARD_SWISH L2_NORMALIZATION LEAKY_RELU LESS LESS_EQUAL LOCAL_RESPONSE_NORMALIZATION LOG LOGICAL_AND LOGICAL_NOT
+    LOGICAL_OR LOGISTIC LOG_SOFTMAX MAXIMUM MAX_POOL_2D MEAN MINIMUM MIRROR_PAD MUL NEG NOT_EQUAL ONE_HOT PACK PAD
+    PADV2 POW PRELU QUANTIZE REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1
+    RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REVERSE_V2 ROUND RSQRT SELECT SELECT_V2 SIGN SIN SLICE SOFTMAX
+    SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQRT SQUARE SQUARED_DIFFERENCE STRIDED_SLICE SUB SUM TANH TILE
+    TRANSPOSE UNPACK ZEROS_LIKE"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+# Where an operation that multiplies keeps its input and its kernel.
+KERNELS = {"CONV_2D": (0, 1), "DEPTHWISE_CONV_2D": (0, 1), "FULLY_CONNECTED": (0, 1), "TRANSPOSE_CONV": (2, 1)}
+EIGHT_BITS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT2"})
+WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """fixed: False when an axis other than the first is only known at run time."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fixed: bool
+    constant: bool
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass
+class _Graph:
+    """What is known so far while the operators are walked in order. constants: index -> the type it is stored in."""
+
+    tensors: list[_Tensor]
+    constants: dict[int, str]
+    counted: list[Counted] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read(data: bytes) -> Reading:
+    """Raises ConversionError when the bytes are not a TFLite model."""
+    if data[4:8] != b"TFL3":
+        raise ConversionError("these bytes are not a TFLite model")
+    try:
+        return _read(data)
+    except (struct.error, IndexError, ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
+
+
+def _read(data: bytes) -> Reading:
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(data, 0)
+    main = model.Subgraphs(0)
+    types = _names(schema.TensorType)
+    tensors = [_tensor(model, main.Tensors(index), types) for index in range(main.TensorsLength())]
+    graph = _Graph(tensors, {index: item.dtype for index, item in enumerate(tensors) if item.constant})
+    weights = [item for item in tensors if item.constant and len(item.shape) > 1 and item.dtype in WEIGHT_TYPES]
+    operations = _operation_names(schema, model)
+    for index in range(main.OperatorsLength()):
+        operator = main.Operators(index)
+        _count(schema, graph, operator, operations[operator.OpcodeIndex()])
+    return Reading(
+        tuple(graph.counted),
+        tuple(dict.fromkeys(graph.unknown)),
+        _batch(main),
+        sum(item.elements for item in weights),
+        sum(item.elements for item in weights if item.dtype in EIGHT_BITS),
+    )
+
+
+def _count(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
+    inputs = [operator.Inputs(i) for i in range(operator.InputsLength()) if operator.Inputs(i) >= 0]
+    outputs = [operator.Outputs(i) for i in range(operator.OutputsLength())]
+    if name == "SHAPE" or (inputs and all(index in graph.constants for index in inputs)):
+        stored = graph.constants.get(inputs[0], "INT32") if inputs else "INT32"
+        graph.constants.update(dict.fromkeys(outputs, stored))
+    elif name in FREE:
+        return
+    elif name in KERNELS:
+        _count_kernel(schema, graph, operator, name)
+    elif name in ELEMENTWISE:
+        moved = sum(graph.tensors[index].elements for index in (*inputs, *outputs) if index not in graph.constants)
+        graph.counted.append(Counted(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
+    else:
+        graph.unknown.append(name)
+
+
+def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
+    at, kernel_at = KERNELS[name]
+    source, result = graph.tensors[operator.Inputs(at)], graph.tensors[operator.Outputs(0)]
+    index = operator.Inputs(kernel_at)
+    kernel = graph.tensors[index]
+    if index not in graph.constants:
+        graph.unknown.append(f"{name} of two computed tensors")
+        return
+    if not (source.fixed and result.fixed):
+        graph.unknown.append(f"{name} of a shape known only at run time")
+        return
+    macs = _macs(name, source, kernel, result)
+    kind = _kind(schema, operator, name, kernel, result)
+    op = Op(kind, macs, source.elements + result.elements, kernel.elements, result.name)
+    # A kernel that is constant only after DEQUANTIZE is float by the time it multiplies.
+    graph.counted.append(Counted(op, kernel.constant and kernel.dtype in EIGHT_BITS))
+
+
+def _macs(name: str, source: _Tensor, kernel: _Tensor, result: _Tensor) -> int:
+    """Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
+    if name == "DEPTHWISE_CONV_2D":
+        return result.elements * prod(kernel.shape[1:3])
+    if name == "TRANSPOSE_CONV":
+        return source.elements * prod(kernel.shape[:3])
+    return result.elements * prod(kernel.shape[1:])
+
+
+def _kind(schema: Any, operator: Any, name: str, kernel: _Tensor, result: _Tensor) -> OpKind:
+    if name == "DEPTHWISE_CONV_2D":
+        return "dw"
+    if name == "TRANSPOSE_CONV":
+        return "cx"
+    if name == "FULLY_CONNECTED":
+        return dense_kind(result.elements // kernel.shape[0])
+    options = schema.Conv2DOptions()
+    table = operator.BuiltinOptions()
+    options.Init(table.Bytes, table.Pos)
+    strides = (options.StrideH(), options.StrideW())
+    return convolution_kind(kernel.shape[1:3], strides, (options.DilationHFactor(), options.DilationWFactor()))
+
+
+def _batch(main: Any) -> int:
+    """The first axis of the first input with two axes or more; 1 where the file leaves it free."""
+    for index in range(main.InputsLength()):
+        tensor = main.Tensors(main.Inputs(index))
+        if tensor.ShapeLength() > 1:
+            free = tensor.ShapeSignatureLength() > 0 and tensor.ShapeSignature(0) < 0
+            return 1 if free else int(tensor.Shape(0))
+    return 1
+
+
+def _tensor(model: Any, tensor: Any, types: dict[int, str]) -> _Tensor:
+    signature = [tensor.ShapeSignature(i) for i in range(tensor.ShapeSignatureLength())]
+    buffer = model.Buffers(tensor.Buffer())
+    return _Tensor(
+        name=(tensor.Name() or b"").decode("utf-8", "replace"),
+        dtype=types.get(tensor.Type(), "?"),
+        shape=tuple(int(tensor.Shape(i)) for i in range(tensor.ShapeLength())),
+        fixed=all(side >= 0 for side in signature[1:]),
+        constant=tensor.Buffer() > 0 and (buffer.DataLength() > 0 or buffer.Size() > 1),
+    )
+
+
+def _operation_names(schema: Any, model: Any) -> list[str]:
+    names = _names(schema.BuiltinOperator)
+    codes = []
+    for index in range(model.OperatorCodesLength()):
+        code = model.OperatorCodes(index)
+        # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
+        name = names.get(max(code.DeprecatedBuiltinCode(), code.BuiltinCode()), "?")
+        custom = code.CustomCode()
+        codes.append(f"custom {custom.decode('utf-8', 'replace')}" if custom else name)
+    return codes
+
+
+def _names(constants: Any) -> dict[int, str]:
+    return {value: name for name, value in vars(constants).items() if isinstance(value, int)}
