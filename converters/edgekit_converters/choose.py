@@ -1,0 +1,260 @@
+"""Which artifact a profile gets, and why not each of the others. A pure function of what was measured and estimated.
+
+A candidate is refused, by the first that applies, when
+- no engine for its format installs on the board (`runtime-unavailable`), or its conversion failed (`conversion-failed`);
+- it drifts further than the limit (`drop`): the metric's drop where there are labels, else the share of items whose
+  answer changed; a drop equal to the limit passes;
+- the high end of its latency range is above the budget, or is not known (`budget`);
+- it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, or, where only one
+  of the two was measured on the board, when the ranges do not even touch.
+
+Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest, then
+TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The others
+are refused as `not-preferred`. Every candidate is either chosen or has exactly one refusal.
+
+    choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
+    choice.chosen, [(refusal.recipe, refusal.code) for refusal in choice.refused]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edgekit_converters.fidelity.result import Fidelity
+from edgekit_profiles.estimate import Estimate
+from edgekit_profiles.wheels import RuntimeSupport
+
+__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
+
+RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "budget", "slower", "not-preferred"]
+
+# A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
+NOISE = 1e-9
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One artifact that could be shipped. failed: why there is none, and then the rest is empty.
+
+    estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated.
+    """
+
+    recipe: str
+    format: str
+    precision: str
+    size_bytes: int = 0
+    fidelity: Fidelity | None = None
+    estimate: Estimate | None = None
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """max_drop: 0..1, on the metric's drop or, without labels, on the disagreement. None: no limit."""
+
+    max_drop: float | None = None
+    budget_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    recipe: str
+    reason: str
+    code: RefusalCode
+
+
+@dataclass(frozen=True)
+class Choice:
+    """chosen: None when every candidate was refused. refused: in the candidates' order. notes: on the chosen one."""
+
+    chosen: Candidate | None
+    refused: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose(
+    profile_name: str, candidates: Sequence[Candidate], limits: Limits, support: Sequence[RuntimeSupport]
+) -> Choice:
+    """support: the verdicts of `installable` for the profile. Raises ValueError when two candidates share a recipe."""
+    if len({candidate.recipe for candidate in candidates}) != len(candidates):
+        raise ValueError("two candidates have the same recipe")
+    refusals: dict[str, Refusal] = {}
+    for candidate in candidates:
+        refusal = (
+            _unavailable(profile_name, candidate, support)
+            or _too_far(candidate, limits)
+            or _over_budget(candidate, limits)
+            or _slower(candidate, candidates)
+        )
+        if refusal is not None:
+            refusals[candidate.recipe] = refusal
+    acceptable = [candidate for candidate in candidates if candidate.recipe not in refusals]
+    if not acceptable:
+        return Choice(None, tuple(refusals[candidate.recipe] for candidate in candidates))
+    equals = _equals(acceptable)
+    chosen = _preferred(equals)
+    for other in acceptable:
+        if other is not chosen:
+            refusals[other.recipe] = Refusal(other.recipe, _why_not(other, chosen, equals), "not-preferred")
+    refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate is not chosen)
+    return Choice(chosen, refused, _notes(chosen, limits))
+
+
+def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSupport]) -> Refusal | None:
+    engines = [verdict for verdict in support if verdict.format == candidate.format]
+    if not any(verdict.ok for verdict in engines):
+        why = "; ".join(verdict.reason for verdict in engines) or "edgekit has no engine for it"
+        return Refusal(
+            candidate.recipe, f"no {candidate.format} runtime installs on {profile}: {why}", "runtime-unavailable"
+        )
+    if candidate.failed is not None:
+        return Refusal(candidate.recipe, candidate.failed, "conversion-failed")
+    return None
+
+
+def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
+    if limits.max_drop is None:
+        return None
+    fidelity = candidate.fidelity
+    if fidelity is None:
+        return Refusal(candidate.recipe, "it was not compared with the original, so the limit cannot be kept", "drop")
+    drop = _drop(fidelity)
+    if drop is None or drop <= limits.max_drop + NOISE:
+        return None
+    if fidelity.metric is not None:
+        found = f"{fidelity.metric} drops by {_points(drop)} points{_interval(fidelity)}"
+        reason = f"{found} on {fidelity.items} items, more than the {_points(limits.max_drop)} allowed"
+    else:
+        found = f"{_points(drop)} % of {fidelity.items} items get another answer than the original's"
+        reason = f"{found}, more than the {_points(limits.max_drop)} % allowed (there are no labels to measure a drop with)"
+    return Refusal(candidate.recipe, reason, "drop")
+
+
+def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:
+    if limits.budget_ms is None:
+        return None
+    if candidate.estimate is None:
+        return Refusal(candidate.recipe, "its latency cannot be estimated, so the budget cannot be promised", "budget")
+    if candidate.estimate.high_ms <= limits.budget_ms:
+        return None
+    reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"
+    return Refusal(candidate.recipe, reason, "budget")
+
+
+def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
+    """A quantized artifact against the float one of its format, whatever became of that one."""
+    if candidate.precision == "float32" or candidate.estimate is None:
+        return None
+    rivals = [other for other in candidates if (other.format, other.precision) == (candidate.format, "float32")]
+    for rival in sorted(rivals, key=lambda other: other.recipe):
+        if rival.estimate is not None and _is_slower(candidate.estimate, rival.estimate):
+            reason = (
+                f"it is slower than {rival.recipe} in the same runtime: "
+                f"{_range(candidate.estimate)}, against {_range(rival.estimate)}"
+            )
+            return Refusal(candidate.recipe, reason, "slower")
+    return None
+
+
+def _is_slower(quantized: Estimate, original: Estimate) -> bool:
+    if (quantized.grade == "measured") == (original.grade == "measured"):
+        return quantized.mid_ms > original.mid_ms
+    return quantized.low_ms > original.high_ms
+
+
+def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
+    """Those whose range overlaps the fastest one's; one without an estimate overlaps everything."""
+    timed = [candidate.estimate for candidate in acceptable if candidate.estimate is not None]
+    if not timed:
+        return list(acceptable)
+    high = min(timed, key=lambda estimate: (estimate.mid_ms, estimate.high_ms)).high_ms
+    return [other for other in acceptable if other.estimate is None or other.estimate.low_ms <= high]
+
+
+def _preferred(equals: Sequence[Candidate]) -> Candidate:
+    pool = _first_in_line(equals)
+    by_time = _all_measured(pool)
+
+    def rank(candidate: Candidate) -> tuple[bool, float, int, str]:
+        other_format = not by_time and candidate.format != "tflite"
+        return (other_format, _middle(candidate), candidate.size_bytes, candidate.recipe)
+
+    return min(pool, key=rank)
+
+
+def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
+    return [candidate for candidate in equals if candidate.precision == "int8"] or list(equals)
+
+
+def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> str:
+    """Which rule put `chosen` before `other`, in words."""
+    if other not in equals:
+        why = "is faster beyond doubt"
+    elif chosen.precision == "int8" and other.precision != "int8":
+        why = "is INT8, which comes first where the ranges overlap"
+    elif chosen.format == "tflite" != other.format and not _all_measured(_first_in_line(equals)):
+        why = "is TFLite, which comes before ONNX where nothing measured separates them"
+    elif _middle(chosen) < _middle(other):
+        why = "is faster by the middle of the range"
+    elif chosen.size_bytes < other.size_bytes:
+        why = "is as fast, and smaller"
+    else:
+        why = "is its equal, and comes first by name"
+    return f"acceptable, but {chosen.recipe} {why} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
+
+
+def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
+    notes = []
+    if chosen.precision != "float32" and (chosen.estimate is None or chosen.estimate.grade != "measured"):
+        notes.append(f"{chosen.recipe} was not measured on the board: {_range(chosen.estimate)}")
+    fidelity = chosen.fidelity
+    if limits.max_drop is not None and fidelity is not None:
+        if _drop(fidelity) is None:
+            notes.append(
+                f"the limit on the drop could not be applied: the task has no metric and no classes (cosine {fidelity.cosine:.4f})"
+            )
+        elif fidelity.ci95 is not None and fidelity.ci95[1] > limits.max_drop + NOISE:
+            notes.append(
+                f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)} points: "
+                f"the drop is {_points(fidelity.drop or 0.0)}{_interval(fidelity)}"
+            )
+    return tuple(notes)
+
+
+def _drop(fidelity: Fidelity) -> float | None:
+    """What the limit applies to, or None where there are neither labels nor classes."""
+    if fidelity.metric is not None and fidelity.drop is not None:
+        return fidelity.drop
+    return None if fidelity.agreement is None else 1.0 - fidelity.agreement
+
+
+def _all_measured(pool: Sequence[Candidate]) -> bool:
+    return all(candidate.estimate is not None and candidate.estimate.grade == "measured" for candidate in pool)
+
+
+def _middle(candidate: Candidate) -> float:
+    return float("inf") if candidate.estimate is None else candidate.estimate.mid_ms
+
+
+def _range(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "no estimate"
+    return f"{_ms(estimate.low_ms)} to {_ms(estimate.high_ms)} ms, {estimate.grade}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _points(fraction: float) -> str:
+    """Hundredths, to two digits; what rounds to nothing has no sign."""
+    return f"{round(100 * fraction, 2) + 0.0:g}"
+
+
+def _interval(fidelity: Fidelity) -> str:
+    if fidelity.ci95 is None:
+        return ""
+    low, high = fidelity.ci95
+    return f" (95 % interval {_points(low)} to {_points(high)})"

@@ -1,0 +1,281 @@
+"""Every candidate is chosen or refused once, with a reason; what is chosen keeps every limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit_converters.choose import Candidate, Choice, Limits, choose
+from edgekit_converters.fidelity.result import Fidelity
+from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
+
+BOTH = (
+    RuntimeSupport("litert", "tflite", True, "2.3.0", "fits"),
+    RuntimeSupport("tflite-runtime", "tflite", False, None, "no wheel"),
+    RuntimeSupport("onnxruntime", "onnx", True, "1.31.1", "fits"),
+)
+
+
+def fidelity(drop: float | None = 0.0, **more: object) -> Fidelity:
+    known = {
+        "items": 200, "metric": None if drop is None else "top1", "original": 0.9, "artifact": 0.9, "drop": drop,
+        "ci95": None, "agreement": 1.0, "cosine": 0.999, "sqnr_db": 30.0, "quantized_macs": 1.0,
+        "quantized_weights": 1.0, "engine": "litert",
+    }  # fmt: skip
+    return Fidelity(**{**known, **more})  # type: ignore[arg-type]
+
+
+def estimated(low: float, mid: float, high: float, grade: str = "estimated") -> Estimate:
+    return Estimate(low, mid, high, grade)  # type: ignore[arg-type]
+
+
+def candidate(recipe: str, estimate: Estimate | None, size: int = 100, **more: object) -> Candidate:
+    kind, precision = recipe.split("-")[:2]
+    precision = {"f32": "float32"}.get(precision, precision)
+    known = {"fidelity": fidelity(), **more}
+    return Candidate(recipe, kind, precision, size, estimate=estimate, **known)  # type: ignore[arg-type]
+
+
+def codes(choice: Choice) -> dict[str, str]:
+    return {refusal.recipe: refusal.code for refusal in choice.refused}
+
+
+def reason(choice: Choice, recipe: str) -> str:
+    return next(refusal.reason for refusal in choice.refused if refusal.recipe == recipe)
+
+
+def test_a_board_without_a_runtime_refuses_everything_with_its_python_as_the_reason():
+    candidates = [candidate("tflite-int8", None), candidate("onnx-f32", None, failed="not tried")]
+    choice = choose("jetson-nano", candidates, Limits(), installable(load("jetson-nano")))
+    assert choice.chosen is None
+    assert codes(choice) == {"tflite-int8": "runtime-unavailable", "onnx-f32": "runtime-unavailable"}
+    assert all("Python 3.6 is served by no current wheel" in refusal.reason for refusal in choice.refused)
+
+
+def test_a_format_without_any_engine_is_refused():
+    choice = choose("b", [candidate("tensorrt-int8", estimated(1, 2, 3))], Limits(), BOTH)
+    assert codes(choice) == {"tensorrt-int8": "runtime-unavailable"}
+
+
+def test_a_failed_conversion_says_what_failed():
+    choice = choose("b", [candidate("tflite-int8", None, failed="operation LSTM has no int8 form")], Limits(), BOTH)
+    assert codes(choice) == {"tflite-int8": "conversion-failed"}
+    assert reason(choice, "tflite-int8") == "operation LSTM has no int8 form"
+
+
+@pytest.mark.parametrize("drop", [0.95 - 0.90, 1.0 - 0.95, 0.05, -0.02])
+def test_a_drop_equal_to_the_limit_passes_despite_float_noise(drop):
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(drop))
+    assert choose("b", [item], Limits(max_drop=0.05), BOTH).chosen is item
+
+
+def test_a_larger_drop_is_refused_with_the_drop_the_limit_and_the_interval():
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(0.0725, ci95=(0.031, 0.114)))
+    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    assert codes(choice) == {"tflite-int8": "drop"}
+    assert reason(choice, "tflite-int8") == (
+        "top1 drops by 7.25 points (95 % interval 3.1 to 11.4) on 200 items, more than the 5 allowed"
+    )
+
+
+def test_without_labels_the_limit_applies_to_the_disagreement():
+    items = [
+        candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(None, agreement=0.94)),
+        candidate("tflite-f32", estimated(4, 5, 6), fidelity=fidelity(None, agreement=0.95)),
+    ]
+    choice = choose("b", items, Limits(max_drop=0.05), BOTH)
+    assert choice.chosen is items[1]
+    assert "6 % of 200 items get another answer" in reason(choice, "tflite-int8")
+
+
+def test_a_drop_that_was_never_measured_does_not_keep_a_limit():
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=None)
+    assert codes(choose("b", [item], Limits(max_drop=0.05), BOTH)) == {"tflite-int8": "drop"}
+    assert choose("b", [item], Limits(), BOTH).chosen is item
+
+
+def test_a_task_without_metric_or_classes_passes_with_a_note_that_the_limit_was_not_applied():
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(None, agreement=None))
+    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    assert choice.chosen is item
+    assert any("could not be applied" in note for note in choice.notes)
+
+
+def test_an_interval_beyond_the_limit_is_noted():
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(0.0, items=20, ci95=(-0.1, 0.1)))
+    assert any("20 items are too few" in note for note in choose("b", [item], Limits(max_drop=0.05), BOTH).notes)
+
+
+def test_the_high_end_of_the_range_must_keep_the_budget():
+    item = candidate("tflite-int8", estimated(60, 80, 120, "anchored"))
+    choice = choose("b", [item], Limits(budget_ms=100), BOTH)
+    assert codes(choice) == {"tflite-int8": "budget"}
+    assert reason(choice, "tflite-int8") == "it may take 60 to 120 ms, anchored, above the budget of 100 ms"
+    assert choose("b", [item], Limits(budget_ms=120), BOTH).chosen is item
+
+
+def test_a_budget_is_not_promised_without_an_estimate():
+    item = candidate("tflite-int8", None)
+    assert codes(choose("b", [item], Limits(budget_ms=100), BOTH)) == {"tflite-int8": "budget"}
+    assert choose("b", [item], Limits(), BOTH).chosen is item
+
+
+SLOWER = {
+    "measured slower": (measured(9, 10), measured(6, 7), True),
+    "measured faster": (measured(6, 7), measured(9, 10), False),
+    "estimated slower by the middle": (estimated(3, 9, 20), estimated(4, 8, 16), True),
+    "estimated equal": (estimated(3, 8, 20), estimated(4, 8, 16), False),
+    "an anchored and an estimated one are alike": (estimated(3, 9, 20), estimated(4, 8, 16, "anchored"), True),
+    "one measured, ranges touching": (measured(9, 10), estimated(4, 8, 16), False),
+    "one measured, ranges apart": (measured(20, 22), estimated(4, 8, 16), True),
+    "nothing known of float": (estimated(3, 9, 20), None, False),
+}
+
+
+@pytest.mark.parametrize(("quantized", "original", "refused"), SLOWER.values(), ids=SLOWER)
+@pytest.mark.parametrize("precision", ["int8", "dynamic"])
+def test_a_quantized_artifact_slower_than_float_is_never_shipped(precision, quantized, original, refused):
+    items = [candidate(f"tflite-{precision}", quantized), candidate("tflite-f32", original)]
+    choice = choose("b", items, Limits(), BOTH)
+    assert (codes(choice).get(f"tflite-{precision}") == "slower") is refused
+
+
+def test_float_of_another_runtime_makes_nothing_slower():
+    items = [candidate("onnx-int8-qdq", estimated(3, 9, 20)), candidate("tflite-f32", estimated(4, 8, 16))]
+    assert choose("b", items, Limits(), BOTH).chosen is items[0]
+
+
+def test_the_slower_reason_prints_both_ranges():
+    items = [candidate("tflite-int8", measured(59, 61)), candidate("tflite-f32", measured(6.9, 7))]
+    assert reason(choose("b", items, Limits(), BOTH), "tflite-int8") == (
+        "it is slower than tflite-f32 in the same runtime: 59 to 61 ms, measured, against 6.9 to 7 ms, measured"
+    )
+
+
+PREFERRED = {
+    "int8 first where ranges overlap": (
+        [("tflite-f32", estimated(10, 18, 33)), ("tflite-int8", estimated(12, 18, 35))], "tflite-int8"),
+    "the faster where they do not": (
+        [("tflite-f32", estimated(1, 2, 3)), ("onnx-int8-qdq", estimated(12, 18, 35))], "tflite-f32"),
+    "TFLite before ONNX where nothing was measured": (
+        [("onnx-int8-qdq", estimated(3, 5, 9)), ("tflite-int8", estimated(4, 6, 9))], "tflite-int8"),
+    "the lower measured middle, whatever the format": (
+        [("onnx-int8-qdq", measured(5, 9)), ("tflite-int8", measured(6, 9))], "onnx-int8-qdq"),
+    "the lower middle of one format": (
+        [("tflite-int8-mixed", estimated(3, 6, 9)), ("tflite-int8", estimated(3, 5, 9))], "tflite-int8"),
+    "int8 without any estimate": ([("tflite-f32", None), ("tflite-int8", None)], "tflite-int8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given_items", "expected"), PREFERRED.values(), ids=PREFERRED)
+def test_preference(given_items, expected):
+    items = [candidate(recipe, estimate) for recipe, estimate in given_items]
+    choice = choose("b", items, Limits(), BOTH)
+    assert choice.chosen is not None
+    assert choice.chosen.recipe == expected
+    assert set(codes(choice).values()) == {"not-preferred"}
+    assert expected in choice.refused[0].reason
+
+
+def test_of_equals_the_smaller_is_chosen():
+    items = [candidate("tflite-int8", estimated(3, 5, 9), 100), candidate("tflite-int8-mixed", estimated(3, 5, 9), 90)]
+    choice = choose("b", items, Limits(), BOTH)
+    assert choice.chosen is items[1]
+    assert "smaller" in reason(choice, "tflite-int8")
+
+
+def test_int8_that_was_not_measured_on_the_board_says_so():
+    assert any(
+        "not measured on the board" in note
+        for note in choose("b", [candidate("tflite-int8", estimated(1, 2, 3))], Limits(), BOTH).notes
+    )
+    assert not choose("b", [candidate("tflite-int8", measured(2, 3))], Limits(), BOTH).notes
+
+
+def test_two_candidates_of_one_recipe_are_the_callers_bug():
+    with pytest.raises(ValueError, match="same recipe"):
+        choose("b", [candidate("tflite-int8", None)] * 2, Limits(), BOTH)
+
+
+def test_no_candidates_choose_nothing():
+    assert choose("b", [], Limits(), BOTH) == Choice(None, ())
+
+
+RECIPES = ["tflite-int8", "tflite-int8-mixed", "tflite-dynamic", "tflite-f32", "onnx-int8-qdq", "onnx-f32"]
+times = st.floats(0.1, 500, allow_nan=False)
+estimates = st.none() | st.builds(
+    lambda three, grade: Estimate(*sorted(three), grade),  # type: ignore[arg-type]
+    st.tuples(times, times, times),
+    st.sampled_from(["measured", "anchored", "estimated"]),
+)
+fractions = st.floats(0, 1, allow_nan=False)
+fidelities = st.none() | st.builds(
+    lambda drop, agreement, interval: fidelity(drop, agreement=agreement, ci95=interval),
+    st.none() | st.floats(-1, 1, allow_nan=False),
+    st.none() | fractions,
+    st.none() | st.tuples(fractions, fractions),
+)
+
+
+@st.composite
+def situations(draw):
+    recipes = draw(st.lists(st.sampled_from(RECIPES), unique=True))
+    candidates = [
+        replace(
+            candidate(recipe, draw(estimates), draw(st.integers(1, 3)), fidelity=draw(fidelities)),
+            failed=draw(st.none() | st.just("it failed")),
+        )
+        for recipe in recipes
+    ]
+    limits = Limits(draw(st.none() | fractions), draw(st.none() | times))
+    support = [replace(verdict, ok=draw(st.booleans())) for verdict in BOTH]
+    return candidates, limits, support
+
+
+@given(situations())
+def test_chosen_and_refused_are_all_the_candidates_once_each(situation):
+    candidates, limits, support = situation
+    choice = choose("b", candidates, limits, support)
+    named = [refusal.recipe for refusal in choice.refused] + ([choice.chosen.recipe] if choice.chosen else [])
+    assert sorted(named) == sorted(item.recipe for item in candidates)
+    assert all(refusal.reason for refusal in choice.refused)
+
+
+@given(situations())
+def test_the_chosen_one_keeps_every_limit(situation):
+    candidates, limits, support = situation
+    chosen = choose("b", candidates, limits, support).chosen
+    if chosen is None:
+        return
+    assert chosen.failed is None
+    assert any(verdict.ok for verdict in support if verdict.format == chosen.format)
+    if limits.budget_ms is not None:
+        assert chosen.estimate is not None
+        assert chosen.estimate.high_ms <= limits.budget_ms
+    if limits.max_drop is not None:
+        assert chosen.fidelity is not None
+        if chosen.fidelity.metric is not None:
+            assert chosen.fidelity.drop <= limits.max_drop or math.isclose(chosen.fidelity.drop, limits.max_drop)
+        elif chosen.fidelity.agreement is not None:
+            assert 1 - chosen.fidelity.agreement <= limits.max_drop + 1e-9
+
+
+@given(situations())
+def test_something_is_chosen_whenever_something_is_acceptable(situation):
+    choice = choose("b", *situation)
+    assert (choice.chosen is None) == ("not-preferred" not in codes(choice).values() and len(choice.refused) == len(situation[0]))
+
+
+@given(situations(), st.randoms(use_true_random=False))
+@settings(max_examples=200)
+def test_the_order_of_the_candidates_changes_nothing(situation, random):
+    candidates, limits, support = situation
+    shuffled = random.sample(candidates, len(candidates))
+    first, second = choose("b", candidates, limits, support), choose("b", shuffled, limits, support)
+    assert first.chosen == second.chosen
+    assert set(first.refused) == set(second.refused)
+    assert first.notes == second.notes
