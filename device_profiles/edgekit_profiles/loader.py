@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import re
 import tomllib
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -155,9 +156,16 @@ def _check_sources(top: Table, data: dict[str, object]) -> None:
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> UnknownProfileError:
-    near = difflib.get_close_matches(name.lower().replace("_", "-").replace(" ", "-"), known, n=3, cutoff=0.5)
+    words = _words(name)
+    near = [profile for profile in known if words and words <= _words(profile)]
+    near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     asked = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownProfileError(f"there is no profile '{name}'", do=f"{asked}Profiles: {', '.join(known)}")
+
+
+def _words(name: str) -> set[str]:
+    """`Pi4` and `pi-4` are the words pi and 4."""
+    return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
 def _read(source: Traversable | Path, file: str) -> str:

@@ -29,7 +29,7 @@ class Table:
     def text(self, key: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
         value: str = self._take(key, (str,), "a string", default)
         if choices and value not in choices:
-            raise self.error(key, f"'{value}' is none of {', '.join(choices)}", _near(value, choices))
+            raise self.error(key, f"is '{value}', which is none of {', '.join(choices)}", _near(value, choices))
         return value
 
     def integer(self, key: str) -> int:

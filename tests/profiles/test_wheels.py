@@ -1,0 +1,86 @@
+"""Which engines install follows from the board's machine, Python and glibc, and from nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_profiles import Profile, System, installable, load
+from edgekit_profiles.wheels import wheels
+from edgekit_runtime.engines.registry import ENGINES
+
+
+def board(arch: str = "aarch64", python: str = "3.11", glibc: str = "2.36", **more: object) -> Profile:
+    return replace(load("raspberry-pi-4"), arch=arch, os=System("any", python, glibc), **more)  # type: ignore[arg-type]
+
+
+def versions(profile: Profile) -> dict[str, str | None]:
+    return {verdict.engine: verdict.version for verdict in installable(profile)}
+
+
+MATRIX = {
+    "bookworm, 64 bit": (("aarch64", "3.11", "2.36"), ("2.3.0", "2.14.0", "1.31.1")),
+    "trixie, 64 bit": (("aarch64", "3.13", "2.41"), ("2.3.0", None, "1.31.1")),
+    "bookworm, 32 bit": (("armv7l", "3.11", "2.36"), (None, "2.14.0", None)),
+    "trixie, 32 bit": (("armv7l", "3.13", "2.41"), (None, None, None)),
+    "Ubuntu 22.04": (("aarch64", "3.10", "2.35"), ("2.3.0", "2.14.0", "1.23.2")),
+    "Debian 11": (("aarch64", "3.9", "2.31"), (None, None, "1.19.2")),
+    "an x86-64 machine of that age": (("x86_64", "3.9", "2.31"), (None, "2.14.0", "1.19.2")),
+    "a current Python on glibc 2.27": (("aarch64", "3.12", "2.27"), ("2.3.0", None, "1.28.0")),
+    "JetPack 4": (("aarch64", "3.6", "2.27"), (None, None, None)),
+    "ARMv6": (("armv6l", "3.11", "2.36"), (None, None, None)),
+    "a Python nobody serves yet": (("aarch64", "3.15", "2.41"), (None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("system", "expected"), MATRIX.values(), ids=MATRIX)
+def test_the_newest_wheel_that_fits(system: tuple[str, str, str], expected: tuple[str | None, ...]):
+    assert versions(board(*system)) == dict(zip(("litert", "tflite-runtime", "onnxruntime"), expected, strict=True))
+
+
+def test_the_verdicts_are_the_runtimes_engines_in_its_order():
+    verdicts = installable(load("raspberry-pi-5"))
+    assert [(verdict.engine, verdict.format) for verdict in verdicts] == [(n, k.format) for n, k in ENGINES.items()]
+
+
+def test_jetson_nano_is_refused_by_its_python_for_every_engine():
+    for verdict in installable(load("jetson-nano")):
+        assert not verdict.ok
+        assert verdict.reason.startswith("Python 3.6 is served by no current wheel of ")
+
+
+def test_reasons_name_what_stands_in_the_way():
+    reasons = {verdict.engine: verdict.reason for verdict in installable(board("armv7l", "3.11", "2.31"))}
+    assert reasons["litert"] == "ai-edge-litert has wheels for aarch64, x86_64 and none for armv7l"
+    assert reasons["tflite-runtime"] == "glibc 2.31 is older than the 2.34 that tflite-runtime needs on Python 3.11"
+
+
+def test_tflite_runtime_says_that_it_needs_an_old_numpy():
+    verdict = next(item for item in installable(load("raspberry-pi-4")) if item.engine == "tflite-runtime")
+    assert verdict.reason.endswith("with numpy<2")
+
+
+def test_a_pinned_version_is_the_only_one_that_counts():
+    assert versions(board(pins={"onnxruntime": "1.23.2"}))["onnxruntime"] == "1.23.2"
+    verdict = installable(board(pins={"onnxruntime": "1.2.0"}))[2]
+    assert (verdict.ok, verdict.reason) == (False, "onnxruntime 1.2.0 has no wheel that edgekit knows of")
+
+
+def test_wheels_stand_newest_first_within_an_engine_and_machine():
+    for engine in ENGINES:
+        for arch in ("x86_64", "aarch64"):
+            listed = [wheel.version for wheel in wheels() if wheel.engine == engine and arch in wheel.arch]
+            assert listed == sorted(listed, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
+
+
+@given(
+    st.sampled_from(["x86_64", "aarch64", "armv7l", "armv6l"]), st.integers(5, 16), st.integers(17, 45), st.integers(0, 9)
+)
+def test_a_newer_glibc_never_takes_an_engine_away(arch: str, python: int, glibc: int, more: int):
+    before = installable(board(arch, f"3.{python}", f"2.{glibc}"))
+    after = installable(board(arch, f"3.{python}", f"2.{glibc + more}"))
+    assert all(new.ok or not old.ok for old, new in zip(before, after, strict=True))
+    assert all(verdict.reason and verdict.ok == (verdict.version is not None) for verdict in before)
