@@ -1,0 +1,112 @@
+"""Every recipe carried out once, measured once; then looked at from each board."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edgekit.build.data import Sets
+from edgekit_converters import calibration, fidelity, targets, workload
+from edgekit_converters.choose import Candidate
+from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.progress import Progress
+from edgekit_converters.sources import SourceModel
+from edgekit_converters.targets import Artifact, Recipe
+from edgekit_profiles import CannotEstimateError, Estimate, Profile, RuntimeSupport, estimate, measured
+from edgekit_runtime.contract import Contract
+from edgekit_runtime.engines import pick
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["Made", "candidates", "make"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none."""
+
+    recipe: Recipe
+    artifact: Artifact | None
+    fidelity: Fidelity | None
+    failed: str | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What every recipe is made from and compared with."""
+
+    source: SourceModel
+    contract: Contract
+    sets: Sets
+    reference: Reference
+
+
+def make(subject: Subject, recipes: Sequence[Recipe], progress: Progress) -> list[Made]:
+    """Convert and compare; a recipe that fails is a reason, never the end of the build."""
+    return [_make(subject, recipe, progress) for recipe in recipes]
+
+
+def _make(subject: Subject, recipe: Recipe, progress: Progress) -> Made:
+    sets, samples = subject.sets, None
+    if recipe.needs_calibration:
+        if sets.calibration is None:
+            return Made(recipe, None, None, "int8 needs representative data: give --calibration")
+        samples = calibration.source_samples(sets.calibration, subject.contract, subject.source)
+    try:
+        artifact = targets.convert(subject.source, recipe, samples, progress)
+        found = fidelity.compare(subject.reference, artifact, subject.contract, sets.evaluation, progress)
+    except EdgekitError as error:
+        return Made(recipe, None, None, str(error))
+    return Made(recipe, artifact, found, None)
+
+
+def candidates(
+    profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], timed: Callable[[Made], Estimate]
+) -> list[Candidate]:
+    """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
+    here = is_here(profile)
+    return [
+        Candidate(
+            recipe=m.recipe.name,
+            format=m.recipe.format,
+            precision=m.recipe.precision,
+            size_bytes=len(m.artifact.data) if m.artifact else 0,
+            fidelity=m.fidelity,
+            estimate=(timed(m) if here else _estimate(profile, support, m)) if m.artifact else None,
+            failed=m.failed,
+        )
+        for m in made
+    ]
+
+
+def is_here(profile: Profile, machine: str | None = None) -> bool:
+    """Whether a time taken on this machine is a time on the board: only the generic x86-64 profile says so."""
+    machine = (machine or platform.machine()).lower()
+    return profile.arch == "x86_64" and machine in ("x86_64", "amd64")
+
+
+def timer(subject: Subject) -> Callable[[Made], Estimate]:
+    """Times each artifact on this machine at most once."""
+    times: dict[str, Estimate] = {}
+    (example,) = subject.sets.evaluation.pick([0])
+
+    def timed(made: Made) -> Estimate:
+        assert made.artifact is not None
+        if made.recipe.name not in times:
+            p50_ms, p95_ms = fidelity.measure_ms(made.artifact, subject.contract, example)
+            times[made.recipe.name] = measured(p50_ms, p95_ms, source=f"{pick(made.recipe.format)} on this machine")
+        return times[made.recipe.name]
+
+    return timed
+
+
+def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> Estimate | None:
+    """With the engine that the board will have; None where nothing is known, which `choose` then says."""
+    engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
+    if engine is None or made.artifact is None:
+        return None
+    try:
+        work = workload.read_workload(made.recipe.format, made.artifact.data, made.recipe.precision)
+        return estimate(profile, work, engine)
+    except CannotEstimateError:
+        return None

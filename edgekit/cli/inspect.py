@@ -1,0 +1,98 @@
+"""edgekit inspect: what is in a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgekit.cli.options import BUNDLE, as_json, print_json, trust
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle import ArtifactEntry, Bundle
+    from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["inspect"]
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@trust
+@as_json
+def inspect(bundle: Path, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Check BUNDLE (every digest, and its signature with --trust) and show what it holds."""
+    from edgekit_runtime.bundle import read_bundle
+
+    opened = read_bundle(bundle, trust=trust)
+    if as_json:
+        print_json(
+            {"manifest": opened.manifest.as_json(), "signed_by": list(opened.signed_by), "trusted": opened.trusted}
+        )
+        return
+    for line in _lines(opened):
+        click.echo(line)
+
+
+def _lines(bundle: Bundle) -> Iterator[str]:
+    manifest, contract = bundle.manifest, bundle.manifest.contract
+    yield f"{manifest.name} version {manifest.version} for {manifest.target.profile} ({manifest.target.arch})"
+    yield f"  file       {bundle.size:,} bytes, {len(manifest.blobs)} blobs, every SHA-256 checked"
+    yield f"  digest     {bundle.digest}"
+    yield f"  model      {manifest.model_id}"
+    yield f"  signed     {_signed(bundle)}"
+    classes = f", {len(contract.labels)} labels" if contract.labels else ""
+    yield f"  task       {contract.task}{classes}"
+    for spec in contract.inputs:
+        size = " x ".join(map(str, spec.shape))
+        if spec.image:
+            i = spec.image
+            yield f"  input      {spec.name}: {i.color} image, {i.resize} to {size}, (pixel - {_each(i.mean)}) / {_each(i.std)}"
+        else:
+            yield f"  input      {spec.name}: {spec.dtype} [{size}]"
+    for entry in manifest.artifacts:
+        yield from _artifact_lines(entry)
+    yield f"  golden     {len(manifest.golden)} examples, replayed when the bundle is opened"
+
+
+def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
+    yield f"  {entry.role:<10} {entry.recipe}, {entry.bytes:,} bytes"
+    for tensor in entry.inputs:
+        yield f"    in       {tensor.name}: {_tensor(tensor)}"
+    for tensor in entry.outputs:
+        yield f"    out      {tensor.name}: {_tensor(tensor)}"
+    found, expected = entry.fidelity, entry.estimate
+    if found is not None:
+        drop = (
+            ""
+            if found["drop"] is None
+            else (
+                f"top-1 {100 * found['artifact']:.1f} %, drop {100 * found['drop']:+.1f} points "
+                f"(95 % interval {100 * found['ci95'][0]:+.1f} to {100 * found['ci95'][1]:+.1f}), "
+            )
+        )
+        agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
+        yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {found['items']} items with {found['engine']}"
+    if expected is not None:
+        yield (
+            f"    latency  {expected['mid_ms']:.1f} ms ({expected['low_ms']:.1f} to {expected['high_ms']:.1f}), "
+            f"{expected['grade']}"
+        )
+
+
+def _signed(bundle: Bundle) -> str:
+    if not bundle.signed_by:
+        return "no"
+    names = ", ".join(name[:16] for name in bundle.signed_by)
+    return f"by {names}, trusted here" if bundle.trusted else f"by {names}; not checked (give --trust PEM)"
+
+
+def _tensor(tensor: TensorSpec) -> str:
+    shape = " x ".join("any" if n == -1 else str(n) for n in tensor.shape)
+    q = tensor.quantization
+    return f"{tensor.dtype} [{shape}]" + (f", scale {q.scale:.6g}, zero-point {q.zero_point}" if q else "")
+
+
+def _each(values: tuple[float, ...]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "[" + ", ".join(f"{v:g}" for v in values) + "]"

@@ -1,0 +1,82 @@
+"""Progress of long work on stderr: a bar with a rate and an ETA on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from edgekit_converters.progress import Progress
+
+__all__ = ["PlainLines", "shown"]
+
+
+@contextmanager
+def shown(stream: TextIO | None = None) -> Iterator[Progress]:
+    """Yields a Progress that draws on `stream` (stderr)."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield PlainLines(stream)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with RichProgress(*columns, console=Console(file=stream)) as bars:
+        yield _Bars(bars)
+
+
+class PlainLines:
+    """A line when a stage starts, every few seconds while it runs, and when it ends."""
+
+    def __init__(self, stream: TextIO, *, every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._every_s, self._clock = stream, every_s, clock
+        self._stage, self._began, self._said = "", 0.0, 0.0
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        now = self._clock()
+        if stage != self._stage:
+            self._stage, self._began = stage, now
+        elif now - self._said < self._every_s and done != total:
+            return
+        self._said = now
+        spent = now - self._began
+        amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
+        print(f"{stage}{amount}{_pace(done, total, spent)}", file=self._stream, flush=True)
+
+
+class _Bars:
+    def __init__(self, bars: RichProgress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, tuple[TaskID, float]] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = (self._bars.add_task(stage, total=total, rate=""), time.monotonic())
+        task, began = self._tasks[stage]
+        self._bars.update(task, completed=done, total=total, rate=_rate(done, time.monotonic() - began))
+
+
+def _rate(done: int, spent: float) -> str:
+    return f"{done / spent:.1f}/s" if done and spent > 0.05 else ""
+
+
+def _pace(done: int, total: int | None, spent: float) -> str:
+    rate = _rate(done, spent)
+    if not rate or total is None:
+        return f" ({rate})" if rate else ""
+    left = (total - done) * spent / done
+    return f" ({rate}, {left:.0f} s left)" if done < total else f" ({rate}, {spent:.1f} s)"

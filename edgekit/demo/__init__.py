@@ -1,0 +1,8 @@
+"""The demo: the main job on a real network and real photos, out of ordinary packages."""
+
+from __future__ import annotations
+
+from edgekit.demo.assets import make_assets
+from edgekit.demo.steps import Step, steps
+
+__all__ = ["Step", "make_assets", "steps"]

