@@ -79,11 +79,10 @@ def _mapped(path: Path) -> Any:
 def open_npz(path: Path, contract: Contract) -> Arrays:
     """Raises CalibrationError for missing, unknown, mismatched or unreadable members."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise CalibrationError(
-                    "this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy"
-                )
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
+        with archive:
             members = {name: archive[name] for name in _members(path, list(archive.files), contract)}
     except _READ_ERRORS as error:
         raise _unreadable(path, error) from error

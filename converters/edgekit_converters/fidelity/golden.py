@@ -23,12 +23,11 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
         return [different[(2 * place + 1) * len(different) // (2 * wanted)] for place in range(wanted)]
     best = reference.best
     surest = sorted(different, key=lambda index: (-_lead(reference, index), index))
-    chosen: list[int] = []
+    chosen: dict[int, int] = {}  # class -> its surest item
     for index in surest:
-        if best[index] not in {best[earlier] for earlier in chosen}:
-            chosen.append(index)
-    rest = [index for index in surest if index not in set(chosen)]
-    return sorted([*chosen, *rest][:count])
+        chosen.setdefault(best[index], index)
+    others = [index for index in surest if index != chosen[best[index]]]
+    return sorted([*chosen.values(), *others][:count])
 
 
 def _lead(reference: Reference, index: int) -> float:

@@ -42,7 +42,8 @@ class Adapter:
         self._tensor = tensor
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
-        self._to_nchw = contract.image is not None and tensor.layout == "NCHW"
+        # A tensor input keeps the original's own axes: it is turned only where this artifact has them in another order.
+        self._to_nchw = tensor.layout == "NCHW" and (contract.image is not None or not self._fits(contract.shape))
         self._from_pixels = _pixel_step(contract, tensor) if contract.image is not None else None
 
     @property

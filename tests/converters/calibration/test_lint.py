@@ -1,0 +1,147 @@
+"""Faults that show in the data itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit_converters.calibration import Example, digest, lint, open_dataset, without
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+
+SPEC = ImageSpec(2, 2, (127.5,) * 3, (127.5,) * 3)
+IMAGES = Contract(
+    "classification", (InputContract("image", (2, 2, 3), "float32", SPEC),), (OutputContract("p", (4,), "float32"),)
+)
+VECTORS = Contract("raw", (InputContract("x", (3,), "float32"),), (OutputContract("p", (4,), "float32"),))
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def give(tmp_path):
+    """Write an array as a data set."""
+    count = iter(range(9))
+
+    def write(array, contract=VECTORS):
+        path = tmp_path / f"set{next(count)}.npz"
+        np.savez(path, x=array)
+        return open_dataset(path, contract)
+
+    return write
+
+
+def codes(findings):
+    return {finding.code: finding.level for finding in findings}
+
+
+def test_enough_different_items_are_clean(give):
+    assert lint(give(RNG.normal(size=(120, 3))), give(RNG.normal(size=(120, 3))), VECTORS) == ()
+
+
+@pytest.mark.parametrize(("items", "level"), [(7, "warning"), (8, "note"), (99, "note"), (100, None)])
+def test_few_samples_are_told(give, items, level):
+    assert codes(lint(give(RNG.normal(size=(items, 3))), None, VECTORS)).get("few-samples") == level
+
+
+def test_a_small_evaluation_set_says_what_it_resolves(give):
+    (finding,) = lint(give(RNG.normal(size=(100, 3))), give(RNG.normal(size=(20, 3))), VECTORS)
+    assert "one item of 20 is 5.0 points" in finding.what
+
+
+def test_exact_duplicates_are_counted_and_named(give):
+    x = RNG.normal(size=(100, 3))
+    x[7] = x[8] = x[3]
+    (finding,) = lint(give(x), None, VECTORS)
+    assert (finding.code, finding.level) == ("duplicates", "warning")
+    assert "2 items (" in finding.what
+    assert "item 7, " in finding.what
+    assert "item 8)" in finding.what
+
+
+def test_identical_and_constant_samples_are_told(give):
+    found = codes(lint(give(np.full((100, 3), 5.0)), None, VECTORS))
+    assert found == {"identical-samples": "warning", "constant-samples": "warning"}
+
+
+def test_overlap_is_named_counted_and_can_be_left_out(give):
+    x = RNG.normal(size=(110, 3))
+    calibration, evaluation = give(x), give(np.concatenate([RNG.normal(size=(95, 3)), x[5:10]]))
+    (finding,) = lint(calibration, evaluation, VECTORS)
+    assert (finding.code, finding.level, len(finding.digests)) == ("overlap", "warning", 5)
+    assert "5 items (" in finding.what
+    assert "and 2 more" in finding.what
+    rest = without(calibration, finding.digests)
+    assert len(rest) == len(list(rest)) == 105
+    assert {digest(e) for e in rest}.isdisjoint(digest(e) for e in evaluation)
+    assert without(calibration, ()) is calibration
+
+
+def test_nothing_left_after_the_overlap_is_an_error(give):
+    dataset = give(RNG.normal(size=(3, 3)))
+    with pytest.raises(CalibrationError, match="every item is in the evaluation set too"):
+        without(dataset, {digest(e) for e in dataset})
+
+
+def test_overlap_is_found_by_pixels_not_by_file(give):
+    pixels = RNG.integers(0, 256, (100, 2, 2, 3), dtype=np.uint8)
+    found = codes(lint(give(pixels, IMAGES), give(pixels[::-1][:50], IMAGES), IMAGES))
+    assert found == {"overlap": "warning", "few-evaluation": "note"}
+
+
+def test_pixels_saved_as_floats_for_a_normalised_input_are_told(give):
+    pixels = RNG.integers(0, 256, (100, 2, 2, 3)).astype(np.float32)
+    (finding,) = lint(give(pixels, IMAGES), None, IMAGES)
+    assert finding.code == "out-of-range"
+    assert "mean and std make pixels -1 to 1" in finding.what
+    assert lint(give((pixels - 127.5) / 127.5, IMAGES), None, IMAGES) == ()
+
+
+def test_errors_come_first_and_nan_is_one():
+    class Own:
+        """A Dataset that nobody checked while it was read."""
+
+        name = "own"
+
+        def __len__(self):
+            return 3
+
+        def __iter__(self):
+            return (Example({"x": np.array([i, np.nan, 0], np.float32)}, None, f"own {i}") for i in range(3))
+
+    findings = lint(Own(), None, VECTORS)
+    assert (findings[0].code, findings[0].level) == ("not-finite", "error")
+    assert "3 items (own 0, own 1, own 2)" in findings[0].what
+
+
+def test_each_set_is_read_once_and_progress_is_told(give):
+    reads = []
+
+    class Counted:
+        name = "counted"
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __len__(self):
+            return len(self.inner)
+
+        def __iter__(self):
+            reads.append(1)
+            return iter(self.inner)
+
+    told = []
+    sets = [Counted(give(RNG.normal(size=(10, 3)))) for _ in range(2)]
+    lint(*sets, VECTORS, lambda stage, done, total: told.append((done, total)))
+    assert len(reads) == 2
+    assert told == [(i + 1, 10) for i in range(10)] * 2
+
+
+def test_digest_sees_dtype_shape_and_order_of_values():
+    def of(array):
+        return digest(Example({"x": array}, None, ""))
+
+    base = np.arange(6, dtype=np.uint8)
+    different = [base, base.astype(np.int8), base.reshape(2, 3), base.reshape(2, 3).T, base[::-1]]
+    assert len({of(array) for array in different}) == len(different)
+    assert of(base.reshape(2, 3).T) == of(np.ascontiguousarray(base.reshape(2, 3).T))
+    assert of(base) == digest(Example({"x": base.copy()}, 3, "elsewhere"))

@@ -1,0 +1,81 @@
+"""What is held out, and what the original is fed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from linear import linear
+
+from edgekit_converters.calibration import HELD_OUT, Example, open_dataset, source_samples, split
+from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+
+
+class Numbers:
+    """A Dataset of the numbers below n."""
+
+    name = "numbers"
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return self.pick(range(self.n))
+
+    def pick(self, indexes):
+        return (Example({"x": np.array([i])}, None, str(i)) for i in indexes)
+
+
+def numbers(dataset):
+    return [int(example.origin) for example in dataset]
+
+
+@given(st.integers(2, 2000))
+def test_the_two_parts_are_the_whole_and_a_fifth_at_most_64_is_held_out(n):
+    calibration, held_out = split(Numbers(n))
+    assert sorted(numbers(calibration) + numbers(held_out)) == list(range(n))
+    assert numbers(calibration) == sorted(numbers(calibration))
+    assert len(held_out) == min(HELD_OUT, max(1, n // 5))
+    assert len(calibration) >= 1
+
+
+def test_every_fifth_item_is_held_out_and_a_large_set_is_covered_to_its_ends():
+    assert numbers(split(Numbers(20))[1]) == [2, 7, 12, 17]
+    gaps = np.diff([0, *numbers(split(Numbers(6400))[1]), 6399])
+    assert gaps.max() <= 100
+
+
+def test_one_item_cannot_be_split():
+    with pytest.raises(CalibrationError, match="Give more items"):
+        split(Numbers(1))
+
+
+def test_parts_can_be_picked_from_and_split_again():
+    calibration, held_out = split(Numbers(20))
+    assert numbers(held_out.pick([0, 3])) == [2, 17]
+    assert numbers(split(calibration)[1].pick([1])) == [10]
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("NHWC", (-1, 2, 5, 3)), ("NCHW", (-1, 3, 2, 5))])
+def test_the_original_gets_normalised_pixels_in_its_own_layout(tmp_path, layout, shape):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 2, 5, 3), dtype=np.uint8)
+    np.savez(tmp_path / "set.npz", x=pixels)
+    image = ImageSpec(2, 5, (10.0, 20.0, 30.0), (2.0, 4.0, 8.0))
+    contract = Contract(
+        "raw", (InputContract("x", (2, 5, 3), "float32", image),), (OutputContract("p", (3,), "float32"),)
+    )
+    samples = source_samples(open_dataset(tmp_path / "set.npz", contract), contract, linear(shape, layout=layout))
+    assert len(samples) == 6
+    wanted = (pixels - np.array([10, 20, 30])) / np.array([2, 4, 8])
+    for _ in range(2):
+        for (array,), expected in zip(samples, wanted, strict=True):
+            assert array.dtype == np.float32
+            assert array.shape == (1, *shape[1:])
+            np.testing.assert_allclose(
+                array[0], expected if layout == "NHWC" else expected.transpose(2, 0, 1), rtol=1e-5
+            )

@@ -1,0 +1,165 @@
+"""A linear model in NumPy against itself as ONNX: a real engine, answers known in advance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from linear import linear, onnx_artifact
+
+from edgekit_converters.calibration import Example, open_dataset
+from edgekit_converters.contract_file import describe, with_scores
+from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_converters.fidelity import compare, measure_ms, reference
+from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.errors import EngineError
+
+# Three inputs, three classes: the class is the greatest input.
+SOURCE = linear((-1, 3), 3, weights=np.eye(3))
+CONTRACT = describe(SOURCE, None)
+X = np.eye(3, dtype=np.float32)[np.arange(20) % 3] + np.float32(0.1)
+Y = np.arange(20) % 3
+
+
+@pytest.fixture
+def give(tmp_path):
+    def write(x=X, y=Y, contract=CONTRACT):
+        arrays = {"x": x} if y is None else {"x": x, "y": y}
+        np.savez(tmp_path / "set.npz", **arrays)
+        return open_dataset(tmp_path / "set.npz", contract)
+
+    return write
+
+
+def run(dataset, artifact, contract=CONTRACT, source=SOURCE):
+    return compare(reference(source, contract, dataset), artifact, contract, dataset)
+
+
+def test_an_artifact_that_is_the_original_loses_nothing(give):
+    found = run(give(), onnx_artifact(SOURCE))
+    assert (found.items, found.metric, found.original, found.artifact, found.drop) == (20, "top1", 1.0, 1.0, 0.0)
+    assert found.ci95 == pytest.approx((-0.0891, 0.0891), abs=1e-4)
+    assert (found.agreement, found.sqnr_db, found.not_finite) == (1.0, None, 0)
+    assert found.cosine == pytest.approx(1.0)
+    assert found.engine.startswith("onnxruntime 1.")
+
+
+def test_an_artifact_that_swaps_two_classes_loses_them_exactly(give):
+    found = run(give(), onnx_artifact(SOURCE, np.eye(3)[:, [0, 2, 1]]))
+    assert found.drop == 13 / 20
+    assert found.agreement == 7 / 20
+    low, high = found.ci95
+    assert low < 13 / 20 < high
+    assert found.cosine < 0.7
+    assert found.sqnr_db < 3
+
+
+def test_a_worse_original_gives_a_negative_drop(give):
+    y = Y.copy()
+    y[1] = 2  # the original is wrong here; the artifact, which answers 2 for 1, is right
+    found = run(give(y=y), onnx_artifact(SOURCE, np.array([[1, 0, 0], [0, 0, 0.9], [0, 0, 1]])))
+    assert found.original == 19 / 20
+    assert found.artifact == (20 - 7 + 1) / 20
+    assert found.drop == (6 - 1) / 20
+
+
+def test_without_labels_there_is_agreement_and_no_metric(give):
+    found = run(give(y=None), onnx_artifact(SOURCE))
+    assert (found.metric, found.original, found.artifact, found.drop, found.ci95) == (None,) * 5
+    assert found.agreement == 1.0
+
+
+def test_a_raw_model_has_distances_only(give):
+    contract = replace(CONTRACT, task="raw")
+    found = run(give(y=None, contract=contract), onnx_artifact(SOURCE), contract)
+    assert (found.metric, found.agreement) == (None, None)
+    assert found.cosine == pytest.approx(1.0)
+
+
+def test_nan_answers_are_wrong_answers_and_are_counted(give):
+    found = run(give(), onnx_artifact(SOURCE, np.full((3, 3), np.nan)))
+    assert (found.not_finite, found.agreement, found.artifact, found.cosine, found.sqnr_db) == (20, 0.0, 0.0, 0.0, 0.0)
+    assert found.drop == 1.0
+
+
+def test_an_original_that_answers_nan_cannot_be_compared_with(give):
+    with pytest.raises(SourceError, match=r"answers NaN or infinity for .*item 0"):
+        reference(replace(SOURCE, weights=np.full((3, 3), np.nan, np.float32)), CONTRACT, give())
+
+
+def test_a_file_with_a_fixed_batch_is_filled_and_the_filling_is_not_counted(give):
+    source = linear((8, 3), 3, weights=np.eye(3))
+    found = run(give(), onnx_artifact(source, np.eye(3)[:, [0, 2, 1]]), source=source)
+    assert found.items == 20
+    assert found.drop == 13 / 20
+
+
+def test_pixels_reach_original_and_artifact_alike_though_their_layouts_differ(give):
+    image = ImageSpec(2, 5, (10.0, 20.0, 30.0), (2.0, 4.0, 8.0))
+    contract = Contract(
+        "classification",
+        (InputContract("x", (2, 5, 3), "float32", image),),
+        (OutputContract("scores", (4,), "float32"),),
+    )
+    source = linear((-1, 2, 5, 3), 4, layout="NHWC")
+    turned = source.weights.reshape(2, 5, 3, 4).transpose(2, 0, 1, 3).reshape(30, 4)
+    artifact = onnx_artifact(replace(source, inputs=linear((-1, 3, 2, 5), layout="NCHW").inputs), turned)
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 7, 9, 3), dtype=np.uint8)
+    found = run(give(pixels, None, contract), artifact, contract, source)
+    assert found.agreement == 1.0
+    assert found.sqnr_db is None or found.sqnr_db > 90
+
+
+def test_a_tensor_input_is_turned_for_an_artifact_with_its_channels_first(give):
+    source = linear((-1, 2, 5, 3), 4, layout="NHWC")
+    turned = source.weights.reshape(2, 5, 3, 4).transpose(2, 0, 1, 3).reshape(30, 4)
+    artifact = onnx_artifact(replace(source, inputs=linear((-1, 3, 2, 5), layout="NCHW").inputs), turned)
+    contract = describe(source, None)
+    x = np.random.default_rng(0).normal(size=(50, 2, 5, 3))
+    assert run(give(x, None, contract), artifact, contract, source).agreement == 1.0
+
+
+def test_reference_keeps_answers_and_scores_are_found_from_them(give):
+    kept = reference(SOURCE, CONTRACT, give())
+    assert len(kept) == 20
+    assert kept.labels == tuple(Y)
+    assert kept.best == tuple(Y)
+    np.testing.assert_array_equal([answer["scores"] for answer in kept.outputs], X)
+    assert with_scores(CONTRACT, kept.outputs).scores == "logits"
+
+
+def test_a_set_that_changes_between_two_passes_is_noticed(give):
+    kept = reference(SOURCE, CONTRACT, give())
+    with pytest.raises(CalibrationError, match="item 0: is not the item that the original answered"):
+        compare(kept, onnx_artifact(SOURCE), CONTRACT, give(X[::-1]))
+    with pytest.raises(CalibrationError, match="has 19 items and the original answered 20"):
+        compare(kept, onnx_artifact(SOURCE), CONTRACT, give(X[1:], Y[1:]))
+
+
+def test_progress_is_told_of_both_passes(give):
+    told = []
+    dataset = give()
+
+    def progress(stage, done, total):
+        told.append((stage, done, total))
+
+    kept = reference(SOURCE, CONTRACT, dataset, progress)
+    compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset, progress)
+    assert told[0] == ("running the original", 20, 20)
+    assert told[-1] == ("evaluating onnx-f32", 20, 20)
+
+
+def test_an_artifact_that_no_engine_takes_is_an_engine_error(give):
+    with pytest.raises(EngineError, match="refuses the artifact"):
+        run(give(), replace(onnx_artifact(SOURCE), data=b"no model"))
+
+
+def test_latency_is_a_median_and_a_tail_of_the_engine_alone():
+    ticks = iter(range(10**6))
+    example = Example({"x": X[0]}, None, "")
+    p50, p95 = measure_ms(onnx_artifact(SOURCE), CONTRACT, example, clock=lambda: next(ticks) * 1e-3)
+    assert p50 == pytest.approx(1.0)
+    assert p95 == pytest.approx(1.0)
+    p50, p95 = measure_ms(onnx_artifact(SOURCE), CONTRACT, example)
+    assert 0 < p50 <= p95

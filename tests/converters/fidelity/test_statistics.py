@@ -1,0 +1,95 @@
+"""What is counted while items stream by."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from edgekit_converters.fidelity.statistics import FLOOR_DB, Accuracy, Drift, best_class, cosine
+
+VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=False))
+
+
+def drift(pairs) -> Drift:
+    found = Drift()
+    for x, y in pairs:
+        found.add({"out": np.asarray(x, np.float32)}, {"out": np.asarray(y, np.float32)})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1, 0], [2, 0], 1.0),
+        ([1, 0], [0, 2], 0.0),
+        ([1, 1], [-1, -1], -1.0),
+        ([1, 0], [1, 1], math.sqrt(0.5)),
+        ([0, 0], [0, 0], 1.0),
+        ([0, 0], [1, 0], 0.0),
+        ([1, 0], [0, 0], 0.0),
+        ([1e-200, 0], [1e200, 0], 1.0),
+    ],
+)
+def test_cosine_is_defined_for_every_finite_pair(x, y, expected):
+    assert cosine(np.array(x, float), np.array(y, float)) == pytest.approx(expected)
+
+
+@given(VECTORS, VECTORS, st.floats(1e-3, 1e3))
+def test_cosine_is_symmetric_bounded_and_blind_to_scale(x, y, scale):
+    value = cosine(x, y)
+    assert -1 <= value <= 1
+    assert value == pytest.approx(cosine(y, x))
+    assert cosine(x * scale, y) == pytest.approx(value, abs=1e-9)
+
+
+def test_sqnr_is_over_everything_and_none_where_nothing_differs():
+    assert drift([([3, 4], [3, 4])]).sqnr_db is None
+    assert drift([([3, 4], [3, 4]), ([0, 5], [0, 4.5])]).sqnr_db == pytest.approx(10 * math.log10(50 / 0.25))
+    assert drift([([0, 0], [1, 0])]).sqnr_db == FLOOR_DB
+    assert drift([([3, 4], [0, 0])]).sqnr_db == pytest.approx(0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_answer_that_is_not_finite_counts_as_nothing_and_does_not_spread(bad):
+    found = drift([([3, 4], [3, 4]), ([3, 4], [3, bad])])
+    assert (found.items, found.not_finite) == (2, 1)
+    assert found.cosine == pytest.approx(0.5)
+    assert found.sqnr_db == pytest.approx(10 * math.log10(50 / 25))
+
+
+def test_cosine_is_the_mean_over_items_of_the_mean_over_outputs():
+    found = Drift()
+    found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([0.0, 1]), "b": np.array([2.0])})
+    found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([1.0, 0]), "b": np.array([1.0])})
+    assert found.cosine == pytest.approx(0.75)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_accuracy_agrees_with_counting_by_hand(pairs):
+    found = Accuracy()
+    for pair in pairs:
+        found.add(*pair)
+    original, artifact = (sum(column) for column in zip(*pairs, strict=True))
+    assert found.original == original / len(pairs)
+    assert found.artifact == artifact / len(pairs)
+    assert found.drop == (original - artifact) / len(pairs)
+    low, high = found.ci95
+    assert low <= found.drop <= high
+
+
+def test_one_item_of_twenty_is_exactly_five_points():
+    found = Accuracy()
+    for index in range(20):
+        found.add(index < 18, index < 17)
+    assert found.drop == 0.05
+    assert found.original - found.artifact != 0.05  # what subtracting the two shares would give
+
+
+@pytest.mark.parametrize(("scores", "best"), [([1, 3, 2], 1), ([2, 2, 1], 0), ([[0, 5]], 1)])
+def test_the_best_class_is_what_a_board_answers(scores, best):
+    assert best_class(np.array(scores, np.float32)) == best

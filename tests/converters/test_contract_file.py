@@ -1,0 +1,225 @@
+"""What a contract file may say, and how it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linear import linear
+
+from edgekit_converters.contract_file import describe, detect_scores, find_contract_file, with_scores
+from edgekit_converters.errors import ContractFileError
+from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.tensors import TensorSpec
+
+PICTURES = linear((-1, 8, 6, 3), layout="NHWC")
+IMAGE = '[input]\nkind = "image"\nmean = 0\nstd = 255\n'
+
+
+def write(folder: Path, text: str, name: str = "model.contract.toml") -> Path:
+    file = folder / name
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return file
+
+
+def two_inputs():
+    one = linear()
+    return replace(
+        one, inputs=(TensorSpec("left", "l", "float32", (-1, 4)), TensorSpec("right", "r", "float32", (-1, 2)))
+    )
+
+
+def test_a_complete_file_says_everything(tmp_path):
+    (tmp_path / "labels.txt").write_text("cat\ndog\nnewt\n", encoding="utf-8")
+    file = write(
+        tmp_path,
+        'task = "classification"\nlabels = "labels.txt"\nscores = "logits"\n[input]\nkind = "image"\ncolor = "bgr"\n'
+        'resize = "center-crop"\ncrop = 0.875\ninterpolation = "bicubic"\nmean = [1, 2.5, 3]\nstd = 128\n',
+    )
+    image = ImageSpec(8, 6, (1.0, 2.5, 3.0), (128.0,) * 3, "bgr", "center-crop", 0.875, "bicubic")
+    assert describe(PICTURES, file) == Contract(
+        task="classification",
+        inputs=(InputContract("x", (8, 6, 3), "float32", image),),
+        outputs=(OutputContract("scores", (3,), "float32"),),
+        labels=("cat", "dog", "newt"),
+        scores="logits",
+    )
+
+
+def test_size_and_grey_come_from_the_model_whatever_its_layout(tmp_path):
+    contract = describe(linear((-1, 1, 8, 6), layout="NCHW"), write(tmp_path, IMAGE))
+    assert contract.inputs[0].shape == (8, 6, 1)
+    assert contract.inputs[0].image == ImageSpec(8, 6, (0.0,), (255.0,), "gray")
+
+
+def test_without_a_file_an_image_shaped_input_stays_a_tensor():
+    contract = describe(PICTURES, None)
+    assert contract.inputs == (InputContract("x", (8, 6, 3), "float32"),)
+    assert (contract.task, contract.labels, contract.scores) == ("classification", None, None)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "task"),
+    [
+        ([("float32", (-1, 3))], "classification"),
+        ([("float32", (-1, 1))], "raw"),
+        ([("int64", (-1, 3))], "raw"),
+        ([("float32", (-1, 7, 3))], "raw"),
+        ([("float32", (-1, -1))], "raw"),
+        ([("float32", (-1, 3)), ("float32", (-1, 3))], "raw"),
+    ],
+)
+def test_one_float_vector_is_a_classifier_and_all_else_is_raw(outputs, task):
+    specs = tuple(TensorSpec(f"out{i}", "t", dtype, shape) for i, (dtype, shape) in enumerate(outputs))
+    assert describe(replace(linear(), outputs=specs), None).task == task
+
+
+def test_a_classifier_with_axes_of_one_beside_the_classes_can_be_declared(tmp_path):
+    source = replace(linear(), outputs=(TensorSpec("scores", "t", "float32", (-1, 1, 1, 3)),))
+    assert describe(source, None).task == "raw"
+    contract = describe(source, write(tmp_path, 'task = "classification"\nlabels = ["a", "b", "c"]\n'))
+    assert contract.labels == ("a", "b", "c")
+
+
+def test_several_inputs_are_described_by_name_and_the_rest_stay_tensors(tmp_path):
+    contract = describe(two_inputs(), write(tmp_path, '[inputs.right]\nkind = "tensor"\n'))
+    assert [spec.shape for spec in contract.inputs] == [(4,), (2,)]
+
+
+def test_labels_may_have_a_byte_order_mark_and_windows_line_ends(tmp_path):
+    (tmp_path / "labels.txt").write_bytes("\ufeffcat\r\nÄffchen\r\nnewt\r\n\r\n".encode())
+    assert describe(linear(), write(tmp_path, 'labels = "labels.txt"')).labels == ("cat", "Äffchen", "newt")
+
+
+def test_a_uint8_model_needs_no_mean_and_std(tmp_path):
+    source = replace(PICTURES, inputs=(replace(PICTURES.inputs[0], dtype="uint8"),))
+    image = describe(source, write(tmp_path, '[input]\nkind = "image"\n')).inputs[0].image
+    assert (image.mean, image.std) == ((0.0,) * 3, (1.0,) * 3)
+
+
+REFUSED = {
+    "unknown key": ('tsk = "raw"', "tsk: unknown key. Did you mean 'task'?"),
+    "unknown key of an input": (IMAGE + "meen = 1", "[input] meen: unknown key. Did you mean 'mean'?"),
+    "a task of later": ('task = "detection"', "task: detection is not supported yet"),
+    "a wrong task": ("task = 3", "task: 3 is none of its values"),
+    "a list where a word belongs": ("task = ['raw']", "task: ['raw'] is none of its values"),
+    "labels of another type": ("labels = 3", "labels: is neither a file's name nor a list of names"),
+    "labels of mixed types": ("labels = ['a', 2, 'c']", "labels: is neither a file's name nor a list of names"),
+    "too few labels": ("labels = ['a', 'b']", "labels: the list has 2 labels and the output 'scores' has 3 classes"),
+    "one label too many": ("labels = ['a', 'b', 'c', 'd']", "background class"),
+    "labels of a raw model": ("task = 'raw'\nlabels = ['a', 'b', 'c']", "labels: a model whose task is raw"),
+    "scores of a raw model": ("task = 'raw'\nscores = 'logits'", "scores: a model whose task is raw"),
+    "a label file that is not there": ("labels = 'nowhere.txt'", "nowhere.txt: the label file named by"),
+    "a table that is a number": ("input = 3", "input: 3 is not a table. Write [input]"),
+    "no kind": ("[input]\nmean = 0", '[input] kind: is missing. Write kind = "image" or kind = "tensor"'),
+    "image keys of a tensor": ('[input]\nkind = "tensor"\nmean = 0', "[input] mean: has no meaning"),
+    "no mean": ('[input]\nkind = "image"\nstd = 1', "[input] mean: is missing. Say what the model was trained on"),
+    "no std": ('[input]\nkind = "image"\nmean = 1', "[input] std: is missing"),
+    "std 0": ('[input]\nkind = "image"\nmean = 1\nstd = [1, 0, 1]', "[input] std: 0 would divide by zero"),
+    "two means for three channels": (
+        IMAGE.replace("mean = 0", "mean = [0, 1]"),
+        "mean: has 2 numbers and the input has 3",
+    ),
+    "mean that is text": (IMAGE.replace("mean = 0", 'mean = "0"'), '[input] mean: "0" is not a number'),
+    "mean that is a truth value": (IMAGE.replace("mean = 0", "mean = true"), "[input] mean: True is not a number"),
+    "mean that is not finite": (IMAGE.replace("mean = 0", "mean = nan"), "[input] mean: nan is not a finite number"),
+    "grey for three channels": (IMAGE + 'color = "gray"', '[input] color: "gray" does not fit'),
+    "an unknown colour": (IMAGE + 'color = "cmyk"', '[input] color: "cmyk" is none of its values'),
+    "a crop above 1": (IMAGE + 'resize = "center-crop"\ncrop = 87.5', "[input] crop: 87.5 is not a fraction"),
+    "a crop of nothing": (IMAGE + "crop = 0.8", '[input] crop: has no meaning with resize = "stretch"'),
+    "input and inputs": (IMAGE + "[inputs.x]\nkind = 'tensor'", "inputs: stands beside [input]"),
+    "an input the model lacks": (
+        "[inputs.y]\nkind = 'tensor'",
+        "[inputs] y: the model has no input 'y'. Its inputs: x",
+    ),
+    "bad TOML": ("task = ", "not valid TOML"),
+    "not UTF-8": (b"task = '\xff'", "the contract file is not UTF-8 (byte 8)"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_file_is_an_error_that_names_file_key_and_remedy(tmp_path, text, message):
+    file = write(tmp_path, text)
+    with pytest.raises(ContractFileError) as caught:
+        describe(PICTURES, file)
+    assert message in str(caught.value)
+    assert str(tmp_path) in caught.value.where
+
+
+def test_a_missing_file_and_an_empty_label_line_are_named(tmp_path):
+    with pytest.raises(ContractFileError, match="does not exist"):
+        describe(PICTURES, tmp_path / "none.contract.toml")
+    (tmp_path / "labels.txt").write_text("cat\n\nnewt\n")
+    with pytest.raises(ContractFileError, match="line 2 is empty"):
+        describe(PICTURES, write(tmp_path, 'labels = "labels.txt"'))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (linear((-1, 4)), "has shape [?, 4], which is no picture's"),
+        (linear((-1, 8, 8, 4), layout="NHWC"), "has 4 channels"),
+        (replace(PICTURES, inputs=(TensorSpec("x", "x", "float32", (-1, -1, -1, 3), "NHWC"),)), "leaves its size free"),
+    ],
+)
+def test_an_image_must_fit_the_models_input(tmp_path, source, message):
+    with pytest.raises(ContractFileError) as caught:
+        describe(source, write(tmp_path, IMAGE))
+    assert message in str(caught.value)
+
+
+def test_a_uint8_model_refuses_a_normalisation_it_cannot_have(tmp_path):
+    source = replace(PICTURES, inputs=(replace(PICTURES.inputs[0], dtype="uint8"),))
+    with pytest.raises(ContractFileError, match="takes uint8 pixels as they are"):
+        describe(source, write(tmp_path, IMAGE))
+
+
+@pytest.mark.parametrize("shape", [(-1, -1), ()])
+def test_an_input_without_a_fixed_item_shape_is_refused(shape):
+    source = replace(linear(), inputs=(TensorSpec("x", "x", "float32", shape),))
+    with pytest.raises(ContractFileError, match="'x'"):
+        describe(source, None)
+
+
+def test_single_table_for_a_model_with_two_inputs_is_refused(tmp_path):
+    with pytest.raises(ContractFileError, match=r"Write \[inputs.left\]"):
+        describe(two_inputs(), write(tmp_path, '[input]\nkind = "tensor"\n'))
+
+
+def test_the_file_is_found_beside_the_model(tmp_path):
+    model = tmp_path / "net.v2.keras"
+    assert find_contract_file(model) is None
+    whole = write(tmp_path, "", "net.v2.keras.contract.toml")
+    assert find_contract_file(model) == whole
+    short = write(tmp_path, "", "net.v2.contract.toml")
+    assert find_contract_file(model) == short
+    folder = tmp_path / "saved.v2"
+    folder.mkdir()
+    assert find_contract_file(folder) is None
+    assert find_contract_file(folder) != write(tmp_path, "", "saved.contract.toml")
+    beside = write(tmp_path, "", "saved.v2.contract.toml")
+    assert find_contract_file(folder) == beside
+
+
+@pytest.mark.parametrize(
+    ("rows", "scores"),
+    [
+        ([[0.25, 0.75], [1, 0]], "probabilities"),
+        ([[0.2505, 0.75]], "probabilities"),
+        ([[0.26, 0.75]], "logits"),
+        ([[0.25, 0.75], [2, -1]], "logits"),
+        ([[-0.1, 1.1]], "logits"),
+    ],
+)
+def test_rows_that_are_distributions_are_probabilities(rows, scores):
+    assert detect_scores(rows) == scores
+
+
+def test_scores_are_filled_in_only_where_a_person_left_them_out():
+    contract = describe(linear(), None)
+    answers = [{"scores": np.array([0.5, 0.25, 0.25], np.float32)}]
+    assert with_scores(contract, answers).scores == "probabilities"
+    assert with_scores(replace(contract, scores="logits"), answers).scores == "logits"
+    assert with_scores(replace(contract, task="raw"), answers).scores is None
