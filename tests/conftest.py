@@ -84,3 +84,30 @@ def digits_onnx(digits_model: Digits) -> Path:
 def _own_state_folder(tmp_path_factory: pytest.TempPathFactory):
     """Verdicts of self-tests go to a temporary folder, never to the developer's own."""
     os.environ["EDGEKIT_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+
+
+@dataclass(frozen=True)
+class Demo:
+    """`edgekit demo` run once: its working directory (which holds demo/), exit code, stdout and stderr."""
+
+    directory: Path
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def folder(self) -> Path:
+        return self.directory / "demo"
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The whole demo, as `make demo` runs it, in a folder of its own: about a minute."""
+    import subprocess
+    import sys
+
+    pytest.importorskip("keras")
+    directory = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", "demo"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
+    return Demo(directory, done.returncode, done.stdout, done.stderr)
