@@ -1,16 +1,16 @@
 """Which artifact a profile gets, and why not each of the others. A pure function of what was measured and estimated.
 
 A candidate is refused, by the first that applies, when
-- no engine for its format installs on the board (`runtime-unavailable`), or its conversion failed (`conversion-failed`);
+- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`);
 - it drifts further than the limit (`drop`): the metric's drop where there are labels, else the share of items whose
   answer changed; a drop equal to the limit passes;
 - the high end of its latency range is above the budget, or is not known (`budget`);
 - it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, or, where only one
   of the two was measured on the board, when the ranges do not even touch.
 
-Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest, then
-TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The others
-are refused as `not-preferred`. Every candidate is either chosen or has exactly one refusal.
+Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
+then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The
+others are refused as `not-preferred`. Every candidate is either chosen or has exactly one refusal.
 
     choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, [(refusal.recipe, refusal.code) for refusal in choice.refused]
@@ -128,7 +128,8 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
         reason = f"{found} on {fidelity.items} items, more than the {_points(limits.max_drop)} allowed"
     else:
         found = f"{_points(drop)} % of {fidelity.items} items get another answer than the original's"
-        reason = f"{found}, more than the {_points(limits.max_drop)} % allowed (there are no labels to measure a drop with)"
+        allowed = f"more than the {_points(limits.max_drop)} % allowed"
+        reason = f"{found}, {allowed} (there are no labels to measure a drop with)"
     return Refusal(candidate.recipe, reason, "drop")
 
 
@@ -212,9 +213,8 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
     fidelity = chosen.fidelity
     if limits.max_drop is not None and fidelity is not None:
         if _drop(fidelity) is None:
-            notes.append(
-                f"the limit on the drop could not be applied: the task has no metric and no classes (cosine {fidelity.cosine:.4f})"
-            )
+            why = f"the task has no metric and no classes (cosine {fidelity.cosine:.4f})"
+            notes.append(f"the limit on the drop could not be applied: {why}")
         elif fidelity.ci95 is not None and fidelity.ci95[1] > limits.max_drop + NOISE:
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)} points: "

@@ -58,7 +58,8 @@ def predict(machine: Machine, workload: Workload, precision: str, framework: str
             if op.kind not in speeds:
                 raise CannotEstimateError(f"no speed was fitted for operations of kind '{op.kind}'", do=MEASURE)
             terms[op.kind] = terms.get(op.kind, 0.0) + 1e3 * op.macs / (base * speeds[op.kind])
-    moved = sum(op.activation_elements + op.weight_elements for op in workload.ops) * fitted["machine"]["bytes"][precision]
+    elements = sum(op.activation_elements + op.weight_elements for op in workload.ops)
+    moved = elements * fitted["machine"]["bytes"][precision]
     terms["memory"] = 1e3 * moved / (machine.bandwidth_gbps * 1e9 * fitted["machine"]["bandwidth_efficiency"])
     terms["overhead"] = 1e-3 * len(workload.ops) * fitted["machine"]["overhead_us"] / machine.clock_ghz
     return terms

@@ -102,8 +102,8 @@ class Table:
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a boolean", str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
-    return names.get(type(value), type(value).__name__)
+    names = {bool: "a boolean", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+    return "a string" if isinstance(value, str) else names.get(type(value), type(value).__name__)
 
 
 def _near(word: str, known: Sequence[str]) -> str:

@@ -47,7 +47,8 @@ def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa
 def _read(format: str, data: bytes) -> Reading:  # noqa: A002
     target = READERS.get(format)
     if target is None:
-        raise ConversionError(f"nothing reads the operations of the format '{format}'", do=f"Known: {', '.join(READERS)}")
+        what = f"nothing reads the operations of the format '{format}'"
+        raise ConversionError(what, do=f"Known: {', '.join(READERS)}")
     module, function = target.split(":")
     reading: Reading = getattr(importlib.import_module(module), function)(data)
     return reading

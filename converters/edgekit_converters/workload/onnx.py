@@ -60,8 +60,11 @@ def read(data: bytes) -> Reading:
         raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
     graph = _Graph(model.graph)
     graph.unknown.extend(free)
-    for node in model.graph.node:
-        graph.count(node)
+    try:
+        for node in model.graph.node:
+            graph.count(node)
+    except (IndexError, KeyError, ZeroDivisionError) as error:
+        raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
     weights, eight_bit = _weights(model.graph)
     return Reading(tuple(graph.counted), tuple(dict.fromkeys(graph.unknown)), batch, weights, eight_bit)
 
@@ -174,9 +177,10 @@ class _Graph:
 
     def _feeds_quantize(self, name: str) -> bool:
         users = self.users.get(name, [])
-        return bool(users) and all(
-            user.op_type == "QuantizeLinear" or (self._fuses(user) and self._feeds_quantize(user.output[0])) for user in users
-        )
+        return bool(users) and all(user.op_type == "QuantizeLinear" or self._fuses_into_quantize(user) for user in users)
+
+    def _fuses_into_quantize(self, node: Any) -> bool:
+        return self._fuses(node) and self._feeds_quantize(node.output[0])
 
     def _single(self, name: str) -> bool:
         """One number, such as a scale worked out at run time."""
@@ -200,8 +204,8 @@ def _work(
         macs = prod(result) * prod(kernel[1:])
         if groups > 1:
             return ("dw" if kernel[1] == 1 and groups == source[1] else "cx"), macs
-        strides, dilations = (tuple(attributes[key].ints) if key in attributes else () for key in ("strides", "dilations"))
-        return convolution_kind(kernel[2:], strides, dilations), macs
+        steps = {key: tuple(item.ints) for key, item in attributes.items() if key in ("strides", "dilations")}
+        return convolution_kind(kernel[2:], steps.get("strides", ()), steps.get("dilations", ())), macs
     transposed = node.op_type == "Gemm" and "transB" in attributes and attributes["transB"].i == 1
     depth, width = (kernel[1], kernel[0]) if transposed else (kernel[-2] if len(kernel) > 1 else kernel[0], kernel[-1])
     macs = prod(result) * depth
@@ -235,7 +239,8 @@ def _weights(graph: Any) -> tuple[int, int]:
     """Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer."""
     found = [(tuple(tensor.dims), tensor.data_type) for tensor in graph.initializer]
     found += [_constant(node)[::-1] for node in graph.node if node.op_type == "Constant"]
-    sizes = [(prod(shape), kind) for shape, kind in found if len(shape) > 1 and (_eight_bit(kind) or kind in (1, 10, 16))]
+    floats = (1, 10, 16)
+    sizes = [(prod(shape), kind) for shape, kind in found if len(shape) > 1 and (_eight_bit(kind) or kind in floats)]
     return sum(size for size, _ in sizes), sum(size for size, kind in sizes if _eight_bit(kind))
 
 

@@ -65,7 +65,7 @@ def read(data: bytes) -> Reading:
         raise ConversionError("these bytes are not a TFLite model")
     try:
         return _read(data)
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ConversionError(f"the TFLite model cannot be read: {error}") from error
 
 

@@ -1,0 +1,164 @@
+"""An ONNX graph is counted as ONNX Runtime runs it: what it fuses, folds or absorbs takes no time of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload import quantized_fraction, read_workload
+
+onnx = pytest.importorskip("onnx")
+
+
+def graph(body: str, inputs: str, outputs: str, **constants: np.ndarray) -> bytes:
+    """A model from ONNX's text form; `constants` become initializers."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    return model.SerializeToString()
+
+
+def kernel(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+def kinds(data: bytes) -> dict[str, int]:
+    work = read_workload("onnx", data, "float32")
+    assert work.unknown == ()
+    return dict(Counter(op.kind for op in work.ops))
+
+
+CONVOLUTIONS = {
+    "1x1": ("y = Conv(x, w)", (16, 8, 1, 1), "pw", 16 * 8 * 12 * 12),
+    "1x1 of stride 2": ("y = Conv <strides = [2, 2]> (x, w)", (16, 8, 1, 1), "pw", 16 * 8 * 6 * 6),
+    "3x3": ("y = Conv <pads = [1, 1, 1, 1]> (x, w)", (16, 8, 3, 3), "c3", 16 * 8 * 9 * 12 * 12),
+    "3x3 of stride 2": ("y = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w)", (16, 8, 3, 3), "cx", 16 * 8 * 9 * 36),
+    "3x3 dilated": ("y = Conv <dilations = [2, 2]> (x, w)", (16, 8, 3, 3), "cx", 16 * 8 * 9 * 64),
+    "5x5": ("y = Conv <pads = [2, 2, 2, 2]> (x, w)", (16, 8, 5, 5), "cx", 16 * 8 * 25 * 144),
+    "depthwise": ("y = Conv <group = 8, pads = [1, 1, 1, 1]> (x, w)", (8, 1, 3, 3), "dw", 8 * 9 * 144),
+    "grouped": ("y = Conv <group = 2, pads = [1, 1, 1, 1]> (x, w)", (16, 4, 3, 3), "cx", 16 * 4 * 9 * 144),
+    "transposed": ("y = ConvTranspose <strides = [2, 2]> (x, w)", (8, 16, 2, 2), "cx", 8 * 144 * 16 * 4),
+}
+
+
+@pytest.mark.parametrize(("body", "shape", "kind", "macs"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolutions_are_classed_and_counted(body: str, shape: tuple[int, ...], kind: str, macs: int):
+    work = read_workload("onnx", graph(body, "float[1,8,12,12] x", "float[a,b,c,d] y", w=kernel(*shape)), "float32")
+    assert [(op.kind, op.macs, op.weight_elements) for op in work.ops] == [(kind, macs, np.prod(shape))]
+
+
+DENSE = {
+    "Gemm": ("y = Gemm(x, w)", "float[1,8] x", (8, 5), "fc", 40),
+    "Gemm transposed": ("y = Gemm <transB = 1> (x, w)", "float[1,8] x", (5, 8), "fc", 40),
+    "MatMul": ("y = MatMul(x, w)", "float[1,8] x", (8, 5), "fc", 40),
+    "MatMul of many rows is a 1x1 convolution": ("y = MatMul(x, w)", "float[1,7,8] x", (8, 5), "pw", 280),
+}
+
+
+@pytest.mark.parametrize(("body", "inputs", "shape", "kind", "macs"), DENSE.values(), ids=DENSE)
+def test_products_are_classed_and_counted(body: str, inputs: str, shape: tuple[int, ...], kind: str, macs: int):
+    outputs = "float[a,b,c] y" if "7" in inputs else "float[a,b] y"
+    work = read_workload("onnx", graph(body, inputs, outputs, w=kernel(*shape)), "float32")
+    assert [(op.kind, op.macs) for op in work.ops] == [(kind, macs)]
+
+
+def test_activations_scales_and_biases_behind_a_product_are_fused():
+    body = "a = Conv(x, w) b = Mul(a, s) c = Add(b, s) d = Relu(c) e = Sigmoid(d) y = Relu(e)"
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", w=kernel(4, 4, 1, 1), s=kernel(4, 1, 1))
+    assert kinds(data) == {"pw": 1, "ew": 2}
+
+
+def test_an_activation_whose_input_is_used_twice_is_not_fused():
+    body = "a = Conv(x, w) b = Relu(a) y = Add(a, b)"
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", w=kernel(4, 4, 1, 1))
+    assert kinds(data) == {"pw": 1, "ew": 2}
+
+
+def test_traffic_is_what_is_read_and_written():
+    data = graph("y = Add(x, x)", "float[1,4,6,6] x", "float[a,b,c,d] y")
+    assert [op.activation_elements for op in read_workload("onnx", data, "float32").ops] == [3 * 144]
+
+
+def test_constants_reshapes_and_shape_arithmetic_take_no_time():
+    body = """v = Transpose <perm = [1, 0]> (w) n = Shape(x) f = Reshape(x, n) y = MatMul(f, v)"""
+    assert kinds(graph(body, "float[1,8] x", "float[a,b] y", w=kernel(5, 8))) == {"fc": 1}
+
+
+def test_a_free_batch_counts_as_one_and_a_fixed_one_is_kept():
+    for side, batch in (("N", 1), ("4", 4)):
+        data = graph("y = Relu(x)", f"float[{side},8] x", "float[a,b] y")
+        assert read_workload("onnx", data, "float32").batch == batch
+
+
+UNKNOWN = {
+    "two computed tensors": ("y = MatMul(x, x)", "float[1,8,8] x", "MatMul of two computed tensors"),
+    "an operation without a rule": ("y = Det(x)", "float[1,8,8] x", "Det"),
+    "a recurrent layer": ("y, h = GRU <hidden_size = 2> (x, w, w)", "float[1,8,8] x", "GRU"),
+    "a free axis": ("y = Relu(x)", "float[1,A,8] x", "input 'x' of a shape known only at run time"),
+    "another domain": ("y = com.example.Magic(x)", "float[1,8,8] x", "com.example.Magic"),
+}
+
+
+@pytest.mark.parametrize(("body", "inputs", "name"), UNKNOWN.values(), ids=UNKNOWN)
+def test_what_cannot_be_counted_is_named(body: str, inputs: str, name: str):
+    imports = '"" : 17, "com.example" : 1'
+    model = onnx.parser.parse_model(
+        f"<ir_version: 10, opset_import: [{imports}]> g ({inputs}) => (float[a,b,c] y) {{ {body} }}"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel(1, 6, 8), "w"))
+    assert name in read_workload("onnx", model.SerializeToString(), "float32").unknown
+
+
+QDQ = """
+    xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear(w, s, z)
+    a = Conv(xd, wd) b = Relu(a)
+    bq = QuantizeLinear(b, s, z) bd = DequantizeLinear(bq, s, z)
+    p = GlobalAveragePool(bd) pq = QuantizeLinear(p, s, z) y = DequantizeLinear(pq, s, z)
+"""
+SCALE = {"s": np.float32(0.1), "z": np.int8(0)}
+
+
+def test_quantize_pairs_around_an_operation_are_absorbed_and_those_at_the_edges_are_not():
+    data = graph(QDQ, "float[1,4,6,6] x", "float[a,b,c,d] y", w=kernel(4, 4, 1, 1, dtype=np.int8), **SCALE)
+    work = read_workload("onnx", data, "int8")
+    assert [op.kind for op in work.ops] == ["ew", "pw", "ew", "ew"]
+    assert [op.name for op in work.ops] == ["xq", "a", "p", "y"]
+    assert quantized_fraction("onnx", data) == (1.0, 1.0)
+
+
+def test_a_float_island_is_not_eight_bit_and_pays_for_its_edges():
+    body = QDQ.replace("p = GlobalAveragePool(bd)", "c = Conv(bd, v) p = Sigmoid(c)")
+    weights = {"w": kernel(4, 4, 1, 1, dtype=np.int8), "v": kernel(12, 4, 1, 1)}
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **weights, **SCALE)
+    assert quantized_fraction("onnx", data) == (0.25, 0.25)
+    assert "bd" in [op.name for op in read_workload("onnx", data, "int8").ops]
+
+
+def test_weights_in_eight_bits_with_float_arithmetic_count_as_stored_only():
+    body = "wd = DequantizeLinear(w, s, z) y = Conv(x, wd)"
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", w=kernel(4, 4, 1, 1, dtype=np.int8), **SCALE)
+    assert quantized_fraction("onnx", data) == (0.0, 1.0)
+
+
+def test_dynamic_quantization_counts_like_the_float_network_it_came_from():
+    body = """
+        q, s, z = DynamicQuantizeLinear(x) i = ConvInteger(q, w, z, k) f = Cast <to = 1> (i)
+        t = Mul(s, r) g = Mul(f, t) h = Add(g, b) y = Relu(h)
+    """
+    constants = {"w": kernel(4, 4, 1, 1, dtype=np.int8), "k": np.int8(0), "r": np.float32(0.1), "b": kernel(1, 4, 1, 1)}
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **constants)
+    assert kinds(data) == {"pw": 1}
+    assert quantized_fraction("onnx", data)[0] == 1.0
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", b"\x08\x0a", b"\xff" * 64])
+def test_bytes_that_are_no_model_are_refused(data: bytes):
+    with pytest.raises(ConversionError, match="not an ONNX model"):
+        read_workload("onnx", data, "float32")
+
+
+def test_a_format_without_a_reader_is_refused():
+    with pytest.raises(ConversionError, match=r"format 'tensorrt'.*Known: tflite, onnx"):
+        read_workload("tensorrt", b"", "float32")
