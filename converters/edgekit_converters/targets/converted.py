@@ -1,0 +1,77 @@
+"""What a converter hands back before anyone has loaded it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.progress import Progress
+
+__all__ = ["Converted", "Job", "Samples", "checked_samples", "tool_versions"]
+
+
+class Samples(Protocol):
+    """Calibration examples. May be read several times; each is one array a source input, in `source.inputs` order.
+
+    Arrays carry a batch axis of 1 and have the source's dtype and layout: what the original model takes.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a converter is asked for besides the source and the recipe. samples is set when the recipe calibrates."""
+
+    samples: Samples | None
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Bytes, and what each engine tensor is called in the contract.
+
+    inputs, outputs: contract names in the engine's order. nchw: inputs that are NCHW here and NHWC in the source.
+    """
+
+    data: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tools: Mapping[str, str]
+    nchw: frozenset[str] = field(default_factory=frozenset)
+
+
+def checked_samples(samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress) -> Iterator[list[NDArray[Any]]]:
+    """Samples one by one, progress told before each. Raises ConversionError for one that does not fit the model.
+
+    shapes: of one item, without the batch axis, in the source's order.
+    """
+    total = len(samples)
+    wanted = [(1, *shape) for shape in shapes]
+    progress("calibration", 0, total)
+    for index, arrays in enumerate(samples):
+        got = [tuple(array.shape) for array in arrays]
+        if got != wanted:
+            raise ConversionError(
+                f"its arrays have the shapes {got}, the model takes {wanted}", where=f"calibration sample {index}",
+                do="Give each example a batch axis of 1 and the original model's shape",
+            )
+        yield list(arrays)
+        progress("calibration", index + 1, total)
+
+
+def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """distribution -> version, for those that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

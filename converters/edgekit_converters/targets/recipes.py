@@ -1,0 +1,33 @@
+"""The recipes there are. A name reads `<format>-<precision>[-<form>]`.
+
+    recipe("tflite-int8")       # Recipe(name="tflite-int8", format="tflite", precision="int8")
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.targets.artifact import Recipe
+
+__all__ = ["RECIPES", "recipe"]
+
+RECIPES: dict[str, Recipe] = {
+    entry.name: entry
+    for entry in (
+        Recipe("tflite-int8", "tflite", "int8"),
+        Recipe("tflite-dynamic", "tflite", "dynamic"),
+        Recipe("tflite-f32", "tflite", "float32"),
+        Recipe("onnx-int8-qdq", "onnx", "int8"),
+        Recipe("onnx-f32", "onnx", "float32"),
+    )
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises ConversionError with the nearest names."""
+    if name in RECIPES:
+        return RECIPES[name]
+    near = difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
+    do = f"Did you mean {' or '.join(near)}?" if near else f"Recipes: {', '.join(RECIPES)}"
+    raise ConversionError(f"there is no recipe '{name}'", do=do)
