@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.errors import BundleError
@@ -18,14 +19,20 @@ from edgekit_runtime.errors import BundleError
 __all__ = ["golden_inputs", "measure"]
 
 
-def measure(path: Path, *, runs: int = 200, engine: str | None = None, threads: int | None = None) -> dict[str, Any]:
+def measure(
+    path: Path, *, runs: int = 200, engine: str | None = None, threads: int | None = None, progress: Progress = silent
+) -> dict[str, Any]:
     """The object that `edgekit bench --json` prints. Milliseconds; percentiles over `runs` requests after the warm-up."""
     items = golden_inputs(read_bundle(path))
     start = perf_counter()
     with open_bundle(path, cache_mb=0, engine=engine, threads=threads) as model:
         ready = perf_counter()
         first = model.predict(items[0])
-        answers = [model.predict(items[i % len(items)]) for i in range(runs)]
+        answers = []
+        for i in range(runs):
+            answers.append(model.predict(items[i % len(items)]))
+            if i % max(1, runs // 50) == 0 or i == runs - 1:  # rarely: drawing costs more than a small network
+                progress("timing", i + 1, runs)
         described = model.describe()
     total = np.array([answer.timings["total"] for answer in answers])
     stages = [stage for stage in answers[0].timings if stage != "total"]

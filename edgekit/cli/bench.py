@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from edgekit.cli.options import BUNDLE, as_json, print_json
+from edgekit.cli.progress import shown
 
 __all__ = ["bench"]
 
@@ -22,7 +23,8 @@ def bench(bundle: Path, runs: int, engine: str | None, threads: int | None, as_j
     """Open BUNDLE, answer its golden inputs one after another with the cache off, and print latencies by stage."""
     from edgekit.bench import measure
 
-    found = measure(bundle, runs=runs, engine=engine, threads=threads)
+    with shown() as progress:
+        found = measure(bundle, runs=runs, engine=engine, threads=threads, progress=progress)
     if as_json:
         print_json(found)
         return

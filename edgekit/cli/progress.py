@@ -24,7 +24,11 @@ def shown(stream: TextIO | None = None) -> Iterator[Progress]:
     if not stream.isatty():
         yield PlainLines(stream)
         return
-    from rich.console import Console
+    try:
+        from rich.console import Console
+    except ImportError:  # a board: the base install draws no bars
+        yield PlainLines(stream)
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 

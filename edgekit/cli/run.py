@@ -53,6 +53,8 @@ def _load(given: str) -> Any:
     """Arrays from .npy and .npz files; anything else is the decoder's business."""
     if not given.endswith((".npy", ".npz")):
         return given
+    import zipfile
+
     import numpy as np
 
     from edgekit_runtime import InputError
@@ -63,7 +65,7 @@ def _load(given: str) -> Any:
             if isinstance(loaded, np.ndarray):
                 return loaded
             arrays = dict(loaded)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot be read: {why}", where=given, do="Pass an image, a .npy or a .npz") from error
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)

@@ -1,0 +1,57 @@
+# Two commands do everything: `make demo` and `make test`. Both make .venv first where it is missing or out of date.
+
+PYTHON ?= python3
+VENV := .venv
+VENV_TFLITE := .venv-tflite
+BIN := $(VENV)/bin
+
+# tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
+PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: demo test test-main test-tflite setup setup-demo lint clean
+
+demo: setup-demo
+	$(BIN)/edgekit demo
+
+test: test-main test-tflite
+
+test-main: setup
+	$(BIN)/python -m pytest
+
+test-tflite: setup-tflite
+ifneq ($(PYTHON_TFLITE),)
+	$(VENV_TFLITE)/bin/python -m pytest tests/contracts tests/runtime tests/packaging
+else
+	@echo "left out: tflite-runtime has wheels for Python 3.11 on Linux only (install python3.11 to run its suite)"
+endif
+
+setup: $(VENV)/.dev
+setup-demo: $(VENV)/.demo
+setup-tflite: $(if $(PYTHON_TFLITE),$(VENV_TFLITE)/.test)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "edgekit needs Python 3.11 or later: make PYTHON=python3.12"'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	@echo "installing the demo's packages into $(VENV) (about a minute)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	touch $@
+
+$(VENV_TFLITE)/.test: pyproject.toml
+	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
+	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image]' 'rfc8785>=0.1.4' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) $(VENV_TFLITE) demo dist build

@@ -1,0 +1,43 @@
+"""Plain progress lines: enough to know it lives, few enough to read."""
+
+from __future__ import annotations
+
+import io
+
+from edgekit.cli.progress import PlainLines, shown
+
+
+def test_a_stage_shows_its_start_a_line_now_and_then_and_its_end():
+    stream, now = io.StringIO(), [0.0]
+    say = PlainLines(stream, every_s=5.0, clock=lambda: now[0])
+    for done in range(1, 101):
+        now[0] = done * 0.2
+        say("calibrating", done, 100)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "calibrating 1/100"
+    assert lines[-1] == "calibrating 100/100 (5.1/s, 19.8 s)"
+    assert 4 <= len(lines) <= 6
+    assert "s left)" in lines[1]
+
+
+def test_work_of_unknown_length_shows_its_rate():
+    stream, now = io.StringIO(), [0.0]
+    say = PlainLines(stream, every_s=1.0, clock=lambda: now[0])
+    say("reading", 0, None)
+    now[0] = 2.0
+    say("reading", 10, None)
+    assert stream.getvalue().splitlines() == ["reading", "reading 10 (5.0/s)"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_with_a_rate():
+    terminal = Terminal()
+    with shown(terminal) as progress:
+        progress("converting", 1, 2)
+        progress("converting", 2, 2)
+    assert "converting" in terminal.getvalue()
+    assert "2/2" in terminal.getvalue()

@@ -1,0 +1,85 @@
+"""edgekit run and bench on the tiny classifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    Image.fromarray(tiny.RED).save(tmp_path / "red.png")
+    np.save(tmp_path / "blue.npy", tiny.BLUE)
+    return tiny.bundle(tmp_path)
+
+
+def test_names_the_classes_for_a_person(edgekit, bundle):
+    ran = edgekit("run", bundle, "red.png", "blue.npy", "--top", "1")
+    assert ran.code == 0
+    assert [line.split()[-1] for line in ran.out.splitlines() if line.startswith("  ")] == ["red", "blue"]
+
+
+def test_json_holds_every_promised_key(edgekit, bundle):
+    (answer,) = edgekit("run", bundle, "red.png", "--json", "--budget-ms", "60000").json["answers"]
+    assert answer.keys() == {"input", "top", "boxes", "outputs", "source", "timings_ms", "met_budget"}
+    assert answer["top"][0]["label"] == "red"
+    assert answer["outputs"]["probs"]["shape"] == [4]
+    assert len(answer["outputs"]["probs"]["values"]) == 4
+    assert answer["met_budget"] is True
+    assert answer["timings_ms"]["total"] > 0
+
+
+def test_one_bad_input_does_not_cost_the_others_their_answers(edgekit, bundle, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"\x89PNG but no more")
+    ran = edgekit("run", bundle, "red.png", "bad.png", "absent.png", "blue.npy", "--json")
+    assert ran.code == 1
+    answers = ran.json["answers"]
+    assert [a.get("top", [{"label": None}])[0]["label"] for a in answers] == ["red", None, None, "blue"]
+    assert answers[1]["error"]["code"] == "input"
+    assert "bad.png" in answers[1]["error"]["where"]
+    told = edgekit("run", bundle, "bad.png")
+    assert told.err.startswith("error: bad.png: not an image that can be decoded")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY garbage", b"PK\x03\x04"], ids=["empty", "header", "zip"])
+def test_a_broken_array_file_is_a_clear_error(edgekit, bundle, tmp_path, data):
+    (tmp_path / "x.npy").write_bytes(data)
+    ran = edgekit("run", bundle, "x.npy")
+    assert ran.code == 1
+    assert "x.npy" in ran.err
+
+
+def test_pickles_are_never_loaded(edgekit, bundle, tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object))
+    assert "x.npy: cannot be read" in edgekit("run", bundle, "x.npy").err
+
+
+def test_bench_prints_every_promised_key(edgekit, bundle):
+    found = edgekit("bench", bundle, "-n", "50", "--json").json
+    assert found.keys() == {
+        "bundle", "recipe", "engine", "engine_version", "threads", "n", "min_ms", "p50_ms", "p95_ms", "p99_ms",
+        "throughput_per_s", "first_ms", "ready_ms", "peak_rss_mb", "stages_ms", "conditions",
+    }  # fmt: skip
+    assert found["min_ms"] <= found["p50_ms"] <= found["p95_ms"] <= found["p99_ms"]
+    assert "engine" in found["stages_ms"]
+
+
+def test_inspect_shows_what_is_inside(edgekit, bundle):
+    out = edgekit("inspect", bundle).out
+    for part in ("tiny version 1", "tflite-int8", "int8 [1 x 8 x 8 x 3]", "2 examples", "signed     no"):
+        assert part in out
+    found = edgekit("inspect", bundle, "--json").json
+    assert found["manifest"]["artifacts"][0]["recipe"] == "tflite-int8"
+    assert (found["signed_by"], found["trusted"]) == ([], False)
+
+
+def test_a_flipped_bit_is_refused_by_every_command(edgekit, bundle):
+    data = bytearray(bundle.read_bytes())
+    data[len(data) // 2] ^= 1
+    bundle.write_bytes(bytes(data))
+    for command in (["inspect", bundle], ["run", bundle, "red.png"], ["bench", bundle]):
+        ran = edgekit(*command, "--json")
+        assert ran.code == 1
+        assert ran.json["error"]["code"] == "bundle-integrity"

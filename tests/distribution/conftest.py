@@ -1,0 +1,44 @@
+"""The wheel, built once, and environments made from it as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess[str]:
+    """Run and return; a failure shows what the command printed."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=500, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def missing(what: str, command: str) -> None:
+    """A real part is not here: a skip that says how to get it, and a failure in CI."""
+    message = f"{what} is missing; install it with: {command}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT])
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def uv() -> Path:
+    path = Path(sys.executable).with_name("uv")
+    if not path.exists():
+        missing("uv", "pip install uv")
+    return path
