@@ -1,29 +1,24 @@
-"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Nothing is ever unpickled.
-
-A `.npy` is mapped, so only the pages of the items that are read are in memory. A member of a `.npz` is an entry of a zip:
-it is read whole, once, when the set is opened; keep what does not fit in memory as `.npy` or as a folder.
-"""
+"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Read item by item (see `mapped`)."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical, check_kind
 from edgekit_converters.calibration.labels import Classes
+from edgekit_converters.calibration.mapped import READ_ERRORS, map_npy, map_npz, npz_names
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, InputContract
 
 __all__ = ["Arrays", "open_npy", "open_npz"]
-
-_READ_ERRORS = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, SyntaxError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,8 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
         names = ", ".join(spec.name for spec in contract.inputs)
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
     try:
-        array = _mapped(path)
-    except _READ_ERRORS as error:
+        array = map_npy(path)
+    except READ_ERRORS as error:
         raise _unreadable(path, error) from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -69,27 +64,26 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
     return _checked(path, {contract.inputs[0].name: array}, None, contract)
 
 
-def _mapped(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError:  # an array with no items cannot be mapped
-        return np.load(path, allow_pickle=False)
-
-
 def open_npz(path: Path, contract: Contract) -> Arrays:
     """Raises CalibrationError for missing, unknown, mismatched or unreadable members."""
+    if _begins_with(path, npy_format.MAGIC_PREFIX):
+        raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
-        with archive:
-            members = {name: archive[name] for name in _members(path, list(archive.files), contract)}
-    except _READ_ERRORS as error:
+        members = map_npz(path, _members(path, npz_names(path), contract))
+    except READ_ERRORS as error:
         raise _unreadable(path, error) from error
     labels = members.pop("y", None)
     if "x" in members and "x" not in {spec.name for spec in contract.inputs}:
         members[contract.inputs[0].name] = members.pop("x")
     return _checked(path, members, labels, contract)
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _members(path: Path, names: list[str], contract: Contract) -> list[str]:

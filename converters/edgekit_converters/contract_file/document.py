@@ -96,7 +96,7 @@ def read_document(file: Path) -> Table:
     """The file as one table. Raises ContractFileError when it is missing, not UTF-8 or not TOML."""
     try:
         return Table(file, "", tomllib.loads(read_text(file, "the contract file")))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ContractFileError(f"not valid TOML: {error}", where=str(file), do="Mend the line; see toml.io") from error
 
 
@@ -110,8 +110,9 @@ def read_text(file: Path, what: str) -> str:
         ) from error
     except FileNotFoundError as error:
         raise ContractFileError(f"{what} does not exist", where=str(file), do="Check the path") from error
-    except OSError as error:
-        raise ContractFileError(f"{what} cannot be read: {error.strerror or error}", where=str(file)) from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or error
+        raise ContractFileError(f"{what} cannot be read: {reason}", where=str(file)) from error
 
 
 def _shown(value: Any) -> str:

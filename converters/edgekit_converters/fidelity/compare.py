@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.result import Fidelity
@@ -36,13 +36,15 @@ def compare(
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in a
     larger batch. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError
-    where the engine refuses the artifact, CalibrationError where the set is not the one that the reference saw.
+    where the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
+    where the set is not the one that the reference saw.
     """
     drift, accuracy, agreeing = Drift(), Accuracy(), 0
     stage = f"evaluating {artifact.recipe.name}"
     with load_engine(artifact.recipe.format, artifact.data, threads=threads, engine=engine) as loaded:
         name = f"{loaded.info.name} {loaded.info.version}"
         for index, answer in enumerate(_answers(loaded, artifact, contract, _checked(reference, dataset))):
+            _same_sizes(reference.outputs[index], answer, artifact.recipe.name)
             finite = drift.add(reference.outputs[index], answer)
             if reference.best is not None:
                 best = best_class(answer[contract.outputs[0].name]) if finite else None
@@ -77,6 +79,15 @@ def _answers(
         raw = engine.run(tensors)
         for row in range(len(group)):
             yield finish(raw, row)
+
+
+def _same_sizes(original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]], where: str) -> None:
+    for name, value in original.items():
+        if answer[name].size != value.size:
+            raise ConversionError(
+                f"answers {list(answer[name].shape)} for '{name}' where the original answers {list(value.shape)}",
+                where=where,
+            )
 
 
 def _checked(reference: Reference, dataset: Dataset) -> Iterator[Example]:

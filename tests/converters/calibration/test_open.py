@@ -130,6 +130,25 @@ class TestArrays:
         assert [e.inputs["tokens"].tolist() for e in dataset] == [[0, 1, 2], [3, 4, 5]]
         assert next(iter(dataset)).inputs["tokens"].dtype == np.int32
 
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_npz_is_mapped_where_it_can_be_and_gives_the_same_either_way(self, tmp_path, save, order):
+        x = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), order=order)
+        save(tmp_path / "set.npz", x=x, y=np.arange(6) % 4)
+        dataset = open_dataset(tmp_path / "set.npz", TENSORS)
+        assert isinstance(dataset.inputs["features"], np.memmap) == (save is np.savez)
+        np.testing.assert_array_equal([e.inputs["features"] for e in dataset], x.astype(np.float32))
+        assert [e.label for e in dataset] == [0, 1, 2, 3, 0, 1]
+
+    def test_an_npz_cut_short_is_refused(self, tmp_path):
+        path = tmp_path / "set.npz"
+        np.savez(path, x=np.ones((50, 3)))
+        whole = path.read_bytes()
+        for keep in (10, 200, len(whole) - 30):
+            path.write_bytes(whole[:keep])
+            with pytest.raises(CalibrationError, match="cannot be read as NumPy arrays"):
+                open_dataset(path, TENSORS)
+
     @pytest.mark.parametrize("shape", [(4, 4, 3), (9, 7, 3), (9, 7), (9, 7, 1), (9, 7, 4)])
     def test_an_image_input_takes_pixels_of_any_size(self, tmp_path, shape):
         np.savez(tmp_path / "set.npz", x=np.full((2, *shape), 255, np.uint8))

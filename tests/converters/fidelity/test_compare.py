@@ -10,7 +10,7 @@ from linear import linear, onnx_artifact
 
 from edgekit_converters.calibration import Example, open_dataset
 from edgekit_converters.contract_file import describe, with_scores
-from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
 from edgekit_converters.fidelity import compare, measure_ms, reference
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import EngineError
@@ -153,6 +153,13 @@ def test_progress_is_told_of_both_passes(give):
 def test_an_artifact_that_no_engine_takes_is_an_engine_error(give):
     with pytest.raises(EngineError, match="refuses the artifact"):
         run(give(), replace(onnx_artifact(SOURCE), data=b"no model"))
+
+
+def test_an_artifact_that_answers_another_shape_is_refused(give):
+    wider = linear((-1, 3), 5)
+    contract = replace(CONTRACT, task="raw")
+    with pytest.raises(ConversionError, match=r"onnx-f32: answers \[5\] for 'scores' where the original answers \[3\]"):
+        run(give(y=None), onnx_artifact(replace(wider, bias=np.zeros(5, np.float32))), contract)
 
 
 def test_latency_is_a_median_and_a_tail_of_the_engine_alone():
