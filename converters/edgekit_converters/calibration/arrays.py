@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical, check_kind
 from edgekit_converters.calibration.labels import Classes
-from edgekit_converters.calibration.mapped import READ_ERRORS, map_npy, map_npz, npz_names
+from edgekit_converters.calibration.mapped import map_npy, map_npz, npz_names
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["Arrays", "open_npy", "open_npz"]
 
@@ -56,7 +57,7 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
     try:
         array = map_npy(path)
-    except READ_ERRORS as error:
+    except Exception as error:  # a damaged header raises ValueError, TokenError, SyntaxError, ...
         raise _unreadable(path, error) from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -70,7 +71,9 @@ def open_npz(path: Path, contract: Contract) -> Arrays:
         raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
         members = map_npz(path, _members(path, npz_names(path), contract))
-    except READ_ERRORS as error:
+    except EdgekitError:
+        raise
+    except Exception as error:  # as above, and what zipfile and its decompressors raise
         raise _unreadable(path, error) from error
     labels = members.pop("y", None)
     if "x" in members and "x" not in {spec.name for spec in contract.inputs}:

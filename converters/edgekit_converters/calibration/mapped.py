@@ -19,19 +19,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-__all__ = ["READ_ERRORS", "map_npy", "map_npz", "npz_names"]
-
-READ_ERRORS = (
-    ValueError,
-    OSError,
-    EOFError,
-    KeyError,
-    zipfile.BadZipFile,
-    SyntaxError,
-    NotImplementedError,
-    struct.error,
-)
-"""What NumPy and zipfile raise for a file that is damaged or no array file at all."""
+__all__ = ["map_npy", "map_npz", "npz_names"]
 
 _LOCAL_HEADER_BYTES = 30
 _NAME_LENGTHS_AT = 26
@@ -39,7 +27,7 @@ _HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_ar
 
 
 def map_npy(path: Path) -> Any:
-    """What numpy.load gives, mapped. Raises one of READ_ERRORS."""
+    """What numpy.load gives, mapped. A damaged file raises whatever NumPy meets first."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:  # an array with no items cannot be mapped
@@ -53,7 +41,7 @@ def npz_names(path: Path) -> list[str]:
 
 
 def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """These members, each mapped where it is stored plainly, read otherwise. Raises one of READ_ERRORS."""
+    """These members, each mapped where it is stored plainly, read otherwise. A damaged file raises anything."""
     with np.load(path, allow_pickle=False) as loaded, zipfile.ZipFile(path) as archive:
         arrays = {}
         for name in names:

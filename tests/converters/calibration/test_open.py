@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from pathlib import Path
@@ -148,6 +149,20 @@ class TestArrays:
             path.write_bytes(whole[:keep])
             with pytest.raises(CalibrationError, match="cannot be read as NumPy arrays"):
                 open_dataset(path, TENSORS)
+
+    @pytest.mark.parametrize("name", ["set.npy", "stored.npz", "packed.npz"])
+    def test_damage_anywhere_is_a_calibration_error_or_other_numbers(self, tmp_path, name):
+        x = np.arange(12, dtype=np.float32).reshape(4, 3)
+        np.save(tmp_path / "set.npy", x)
+        np.savez(tmp_path / "stored.npz", x=x)
+        np.savez_compressed(tmp_path / "packed.npz", x=x)
+        path = tmp_path / name
+        whole = path.read_bytes()
+        for at in range(0, len(whole), 2):
+            for value in (0, 41, 255):
+                path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+                with contextlib.suppress(CalibrationError):
+                    list(open_dataset(path, TENSORS))
 
     @pytest.mark.parametrize("shape", [(4, 4, 3), (9, 7, 3), (9, 7), (9, 7, 1), (9, 7, 4)])
     def test_an_image_input_takes_pixels_of_any_size(self, tmp_path, shape):
