@@ -28,14 +28,14 @@ def measure(
     with open_bundle(path, cache_mb=0, engine=engine, threads=threads) as model:
         ready = perf_counter()
         first = model.predict(items[0])
-        answers = []
+        timings = []
         for i in range(runs):
-            answers.append(model.predict(items[i % len(items)]))
+            timings.append(model.predict(items[i % len(items)]).timings)
             if i % max(1, runs // 50) == 0 or i == runs - 1:  # rarely: drawing costs more than a small network
                 progress("timing", i + 1, runs)
         described = model.describe()
-    total = np.array([answer.timings["total"] for answer in answers])
-    stages = [stage for stage in answers[0].timings if stage != "total"]
+    total = np.array([taken["total"] for taken in timings])
+    stages = [stage for stage in timings[0] if stage != "total"]
     p50, p95, p99 = (float(v) for v in np.percentile(total, [50, 95, 99]))
     return {
         "bundle": str(path),
@@ -52,7 +52,7 @@ def measure(
         "first_ms": first.timings["total"],
         "ready_ms": (ready - start) * 1e3,
         "peak_rss_mb": _peak_rss_mb(),
-        "stages_ms": {s: float(np.median([answer.timings[s] for answer in answers])) for s in stages},
+        "stages_ms": {s: float(np.median([taken[s] for taken in timings])) for s in stages},
         "conditions": conditions(),
     }
 
@@ -93,6 +93,10 @@ def _cpu_name() -> str:
 
 def _peak_rss_mb() -> float:
     """Of this process since it began, megabytes (1e6 bytes)."""
+    # Linux's getrusage also counts the process that started this one; its own high-water mark does not.
+    for line in (_text(Path("/proc/self/status")) or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
     if sys.platform == "win32":
         return float("nan")
     import resource

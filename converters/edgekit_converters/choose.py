@@ -38,7 +38,8 @@ NOISE = 1e-9
 class Candidate:
     """One artifact that could be shipped. failed: why there is none, and then the rest is empty.
 
-    estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated.
+    estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
+    why_no_estimate says why.
     """
 
     recipe: str
@@ -48,6 +49,7 @@ class Candidate:
     fidelity: Fidelity | None = None
     estimate: Estimate | None = None
     failed: str | None = None
+    why_no_estimate: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:
     if limits.budget_ms is None:
         return None
     if candidate.estimate is None:
-        return Refusal(candidate.recipe, "its latency cannot be estimated, so the budget cannot be promised", "budget")
+        why = f" ({candidate.why_no_estimate})" if candidate.why_no_estimate else ""
+        reason = f"its latency cannot be estimated{why}, so the budget cannot be promised"
+        return Refusal(candidate.recipe, reason, "budget")
     if candidate.estimate.high_ms <= limits.budget_ms:
         return None
     reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"

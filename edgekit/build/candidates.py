@@ -64,19 +64,29 @@ def candidates(
     profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], timed: Callable[[Made], Estimate]
 ) -> list[Candidate]:
     """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
-    here = is_here(profile)
-    return [
-        Candidate(
-            recipe=m.recipe.name,
-            format=m.recipe.format,
-            precision=m.recipe.precision,
-            size_bytes=len(m.artifact.data) if m.artifact else 0,
-            fidelity=m.fidelity,
-            estimate=(timed(m) if here else _estimate(profile, support, m)) if m.artifact else None,
-            failed=m.failed,
-        )
-        for m in made
-    ]
+    return [_candidate(profile, support, m, timed if is_here(profile) else None) for m in made]
+
+
+def _candidate(
+    profile: Profile, support: Sequence[RuntimeSupport], made: Made, timed: Callable[[Made], Estimate] | None
+) -> Candidate:
+    found: Estimate | None = None
+    why = ""
+    if made.artifact is not None:
+        try:
+            found = timed(made) if timed is not None else _estimate(profile, support, made)
+        except CannotEstimateError as error:
+            why = error.what
+    return Candidate(
+        recipe=made.recipe.name,
+        format=made.recipe.format,
+        precision=made.recipe.precision,
+        size_bytes=len(made.artifact.data) if made.artifact else 0,
+        fidelity=made.fidelity,
+        estimate=found,
+        failed=made.failed,
+        why_no_estimate=why,
+    )
 
 
 def is_here(profile: Profile, machine: str | None = None) -> bool:
@@ -101,12 +111,9 @@ def timer(subject: Subject) -> Callable[[Made], Estimate]:
 
 
 def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> Estimate | None:
-    """With the engine that the board will have; None where nothing is known, which `choose` then says."""
+    """With the engine that the board will have; None where it has none. Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
         return None
-    try:
-        work = workload.read_workload(made.recipe.format, made.artifact.data, made.recipe.precision)
-        return estimate(profile, work, engine)
-    except CannotEstimateError:
-        return None
+    work = workload.read_workload(made.recipe.format, made.artifact.data, made.recipe.precision)
+    return estimate(profile, work, engine)

@@ -116,8 +116,7 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
             e = chosen.estimate
-            unit = f"{e.mid_ms:.1f} ms ({e.low_ms:.1f} to {e.high_ms:.1f}), {e.grade}"
-            yield f"  {unit}: {e.source}" if e.source else f"  {unit}"
+            yield f"  {e.mid_ms:.1f} ms ({e.low_ms:.1f} to {e.high_ms:.1f}), {e.grade}"
     for note in bundle.choice.notes:
         yield f"  note: {note}"
     for refusal in bundle.choice.refused:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,28 +22,36 @@ __all__ = ["PlainLines", "shown"]
 
 @contextmanager
 def shown(stream: TextIO | None = None) -> Iterator[Progress]:
-    """Yields a Progress that draws on `stream` (stderr)."""
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield PlainLines(stream)
-        return
+    """Yields a Progress that draws on `stream`, by default on a stderr of its own.
+
+    Of its own, because the conversion tools are kept quiet by pointing descriptor 2 elsewhere while they work.
+    """
+    with contextlib.ExitStack() as opened:
+        if stream is None:
+            try:
+                stream = opened.enter_context(os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8"))
+            except (OSError, ValueError, AttributeError):  # no stderr, or one that is no file
+                stream = sys.stderr or io.StringIO()
+        bars = _bars(stream) if stream.isatty() else None
+        yield PlainLines(stream) if bars is None else _Bars(opened.enter_context(bars))
+
+
+def _bars(stream: TextIO) -> RichProgress | None:
+    """None on a board: the base install draws no bars."""
     try:
         from rich.console import Console
-    except ImportError:  # a board: the base install draws no bars
-        yield PlainLines(stream)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+    except ImportError:
+        return None
+    return RichProgress(
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
+        console=Console(file=stream),
     )
-    with RichProgress(*columns, console=Console(file=stream)) as bars:
-        yield _Bars(bars)
 
 
 class PlainLines:
