@@ -5,7 +5,7 @@ Kept in memory: the outputs and a digest of each item, never its inputs. 10,000 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ _AT_ONCE = 32
 class Reference:
     """One entry an item, in the dataset's order.
 
-    outputs: arrays by contract name, no batch axis, the original's dtypes. labels: None unless every item has one.
+    outputs: arrays by contract name, no batch axis, the original's dtypes. labels: None where the set has none.
     best: the original's class, None where the task is not classification. digests: what was seen, so that a set which
     changes between two passes is noticed.
     """
@@ -47,8 +47,8 @@ class Reference:
 def reference(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> Reference:
     """Run the original over the set, in batches where its batch axis is free.
 
-    Raises CalibrationError for items that cannot be read or an empty set, SourceError where the original's own answer is
-    not finite: nothing can be compared with it.
+    Raises CalibrationError for items that cannot be read, an empty set or one labelled in part; SourceError where the
+    original's own answer is not finite: nothing can be compared with it.
     """
     intake, finish = Intake(contract, source.inputs, _AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
@@ -70,8 +70,19 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
         progress("running the original", len(outputs), len(dataset))
     if not outputs:
         raise CalibrationError("there is nothing to evaluate", where=dataset.name, do="Give at least one item")
-    known = tuple(label for label in labels if label is not None)
     best = None
     if contract.task == "classification":
         best = tuple(best_class(answer[contract.outputs[0].name]) for answer in outputs)
-    return Reference(tuple(outputs), known if len(known) == len(labels) else None, best, tuple(digests))
+    return Reference(tuple(outputs), _labels(labels, dataset.name), best, tuple(digests))
+
+
+def _labels(labels: Sequence[int | None], where: str) -> tuple[int, ...] | None:
+    """All or none: an accuracy over the labelled part would not be of the set that the distances are of."""
+    known = tuple(label for label in labels if label is not None)
+    if known and len(known) < len(labels):
+        raise CalibrationError(
+            f"{len(labels) - len(known)} of {len(labels)} items have no label",
+            where=where,
+            do="Label all of them or none",
+        )
+    return known or None

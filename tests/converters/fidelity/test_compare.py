@@ -70,6 +70,20 @@ def test_without_labels_there_is_agreement_and_no_metric(give):
     assert found.agreement == 1.0
 
 
+def test_a_set_labelled_in_part_is_refused(give):
+    class Partly:
+        name = "partly"
+
+        def __len__(self):
+            return 20
+
+        def __iter__(self):
+            return (replace(e, label=None if i % 5 == 0 else e.label) for i, e in enumerate(give()))
+
+    with pytest.raises(CalibrationError, match="partly: 4 of 20 items have no label"):
+        reference(SOURCE, CONTRACT, Partly())
+
+
 def test_a_raw_model_has_distances_only(give):
     contract = replace(CONTRACT, task="raw")
     found = run(give(y=None, contract=contract), onnx_artifact(SOURCE), contract)
