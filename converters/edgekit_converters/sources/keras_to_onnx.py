@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources import canonical, onnx_graph
 from edgekit_converters.sources.keras import KerasSource
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_runtime.errors import EngineError
@@ -44,6 +44,8 @@ def _attempt(source: KerasSource, batch: int) -> tuple[bytes | None, str]:
     except Exception as error:  # noqa: BLE001 - tf2onnx raises ValueError, RuntimeError, KeyError, ...
         return None, _one_line(error)
     for candidate in (onnx_graph.slim(model), model):
+        canonical.order(candidate)
+        canonical.renumber(candidate)
         data: bytes = candidate.SerializeToString(deterministic=True)
         problem = _differs(source, data, batch)
         if not problem:

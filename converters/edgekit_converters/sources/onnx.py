@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, SourceError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources import canonical, onnx_graph
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_shape, file_sha256, image_layout, unique_names
 from edgekit_runtime.engines import Engine, load_engine
@@ -80,6 +80,7 @@ class OnnxSource:
         model = onnx_graph.tie_down(type(self._model).FromString(self._model.SerializeToString()))
         problem = ""
         for candidate in (onnx_graph.slim(model), model):
+            canonical.order(candidate)
             self._name(candidate)
             data: bytes = candidate.SerializeToString(deterministic=True)
             try:
