@@ -91,14 +91,14 @@ def _cpu_name() -> str:
     return named[-1] if named else platform.processor() or platform.machine()
 
 
-def _peak_rss_mb() -> float:
-    """Of this process since it began, megabytes (1e6 bytes)."""
+def _peak_rss_mb() -> float | None:
+    """Of this process since it began, megabytes (1e6 bytes); None where the system does not tell."""
     # Linux's getrusage also counts the process that started this one; its own high-water mark does not.
     for line in (_text(Path("/proc/self/status")) or "").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     if sys.platform == "win32":
-        return float("nan")
+        return None
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

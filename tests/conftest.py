@@ -87,13 +87,47 @@ def _own_state_folder(tmp_path_factory: pytest.TempPathFactory):
 
 
 @dataclass(frozen=True)
+class Ran:
+    """What a command came back with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        """Exactly one JSON object on stdout, or the test fails."""
+        import json
+
+        lines = self.out.strip().splitlines()
+        assert len(lines) == 1, self.out
+        return json.loads(lines[0])
+
+
+def run_edgekit(*arguments: str | Path, cwd: Path) -> Ran:
+    """`edgekit ARGUMENTS` as a person runs it, in a process of its own. A traceback fails the test."""
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def edgekit(tmp_path: Path):
+    return lambda *arguments: run_edgekit(*arguments, cwd=tmp_path)
+
+
+@dataclass(frozen=True)
 class Demo:
-    """`edgekit demo` run once: its working directory (which holds demo/), exit code, stdout and stderr."""
+    """`edgekit demo` run once: its working directory (which holds demo/) and what it printed."""
 
     directory: Path
-    exit_code: int
-    stdout: str
-    stderr: str
+    ran: Ran
 
     @property
     def folder(self) -> Path:
@@ -103,11 +137,6 @@ class Demo:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The whole demo, as `make demo` runs it, in a folder of its own: about a minute."""
-    import subprocess
-    import sys
-
     pytest.importorskip("keras")
     directory = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-c", "from edgekit.cli import main; main()", "demo"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
-    return Demo(directory, done.returncode, done.stdout, done.stderr)
+    return Demo(directory, run_edgekit("demo", cwd=directory))

@@ -52,8 +52,12 @@ def _make(subject: Subject, recipe: Recipe, progress: Progress) -> Made:
         if sets.calibration is None:
             return Made(recipe, None, None, "int8 needs representative data: give --calibration")
         samples = calibration.source_samples(sets.calibration, subject.contract, subject.source)
+
+    def converting(stage: str, done: int, total: int | None) -> None:
+        progress(f"{recipe.name} {stage}", done, total)
+
     try:
-        artifact = targets.convert(subject.source, recipe, samples, progress)
+        artifact = targets.convert(subject.source, recipe, samples, converting)
         found = fidelity.compare(subject.reference, artifact, subject.contract, sets.evaluation, progress)
     except EdgekitError as error:
         return Made(recipe, None, None, str(error))

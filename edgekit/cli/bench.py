@@ -33,16 +33,16 @@ def bench(bundle: Path, runs: int, engine: str | None, threads: int | None, as_j
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    c = found["conditions"]
-    lines = [
-        f"{found['bundle']}: {found['recipe']} with {found['engine']} {found['engine_version']}, "
-        f"{found['threads']} thread{'s' if found['threads'] != 1 else ''}, {found['n']} requests",
+    c, memory = found["conditions"], found["peak_rss_mb"]
+    threads = "1 thread" if found["threads"] == 1 else f"{found['threads']} threads"
+    stages = "   ".join(f"{stage} {ms:.3f}" for stage, ms in found["stages_ms"].items())
+    return [
+        f"{found['bundle']}: {found['recipe']} with {found['engine']} {found['engine_version']}, {threads}, "
+        f"{found['n']} requests",
         f"  p50 {found['p50_ms']:.2f} ms   p95 {found['p95_ms']:.2f}   p99 {found['p99_ms']:.2f}   "
         f"min {found['min_ms']:.2f}   {found['throughput_per_s']:.0f}/s",
         f"  ready {found['ready_ms']:.0f} ms after opening, first answer {found['first_ms']:.2f} ms, "
-        f"peak memory {found['peak_rss_mb']:.0f} MB",
+        f"peak memory {'not known' if memory is None else f'{memory:.0f} MB'}",
+        f"  stages, p50 ms: {stages}",
+        f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, Python {c['python']}, NumPy {c['numpy']}",
     ]
-    stages = "   ".join(f"{stage} {ms:.3f}" for stage, ms in found["stages_ms"].items())
-    lines.append(f"  stages, p50 ms: {stages}")
-    lines.append(f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, Python {c['python']}, NumPy {c['numpy']}")
-    return lines

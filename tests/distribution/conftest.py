@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from parts import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,14 +18,6 @@ def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=500, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
-
-
-def missing(what: str, command: str) -> None:
-    """A real part is not here: a skip that says how to get it, and a failure in CI."""
-    message = f"{what} is missing; install it with: {command}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(message)
-    pytest.skip(message)
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import tiny
-from distribution.conftest import ROOT, missing, run
+from distribution.conftest import ROOT, run
 from distribution.wheel_contents import problems
+from parts import missing
 
 HEAVY = ("tensorflow", "keras", "onnx", "tf2onnx", "click", "starlette", "rich", "edgekit", "edgekit_converters")
 

@@ -1,0 +1,93 @@
+"""What predict() costs over the bare engine, on EfficientNet-Lite0.
+
+    make demo                                        # makes the bundle that this times
+    .venv/bin/python benchmarks/predict_against_raw.py
+
+The baseline is what a person writes by hand: set_tensor, invoke, get_tensor (int8 in, int8 copied out), one thread.
+predict() does that and identifies, looks up, adapts, dequantizes, counts and makes an Answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from side_by_side import compare, report
+
+from edgekit.bench import conditions, golden_inputs
+from edgekit_runtime import open_bundle
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.contract import Adapter, Decoder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bundle", type=Path, default=Path("demo/bundles/efficientnet_lite0-raspberry-pi-4.ekb"))
+    parser.add_argument("--photo", type=Path, default=Path("demo/chelsea.png"))
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/predict_against_raw.json"))
+    options = parser.parse_args()
+
+    bundle = read_bundle(options.bundle)
+    entry, contract = bundle.artifact(), bundle.manifest.contract
+    pixels = next(iter(golden_inputs(bundle)[0].values()))
+    adapter = Adapter(contract.inputs[0], entry.inputs[0])
+    ready = np.ascontiguousarray(adapter(pixels)[0])
+    interpreter = raw_interpreter(bundle.blob(entry.blob))
+    (input_index,), (output_index,) = (
+        [d["index"] for d in details()] for details in (interpreter.get_input_details, interpreter.get_output_details)
+    )
+    batched = ready[None]
+
+    def raw(number: int) -> np.ndarray:
+        batched.flat[0] = number & 0x7F
+        interpreter.set_tensor(input_index, batched)
+        interpreter.invoke()
+        return interpreter.get_tensor(output_index)
+
+    with (
+        open_bundle(options.bundle, threads=1, cache_mb=0) as plain,
+        open_bundle(options.bundle, threads=1, cache_mb=64) as caching,
+    ):
+
+        def fresh(number: int, item: np.ndarray) -> np.ndarray:
+            item.reshape(-1)[:4].view(np.uint8)[:] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
+            return item
+
+        int8_item, pixel_item = ready.copy(), pixels.copy()
+        engine = {
+            "raw interpreter: set, invoke, get (int8)": raw,
+            "predict(int8 ready), cache off": lambda n: plain.predict(fresh(n, int8_item)),
+            "predict(int8 ready), cache on, every input new": lambda n: caching.predict(fresh(n, int8_item)),
+            "predict(uint8 pixels), cache off": lambda n: plain.predict(fresh(n, pixel_item)),
+        }
+        figures = compare(engine, rounds=options.rounds, block=20)
+        decoder, photo = Decoder(contract.inputs[0]), options.photo.read_bytes()
+        stages = compare(
+            {
+                "adapt: uint8 pixels to int8": lambda _: adapter(pixels),
+                "decode: uint8 pixels of the right size": lambda _: decoder(pixels),
+                f"decode: {options.photo.name} ({len(photo) // 1024} KiB) to 224 x 224": lambda _: decoder(photo),
+            },
+            rounds=options.rounds,
+            block=10,
+        )
+    report(
+        f"predict() against the raw engine: {bundle.manifest.name}, {entry.recipe}",
+        {"one inference, one thread": figures, "what decode and adapt cost apart": stages},
+        conditions() | {"engine": bundle.manifest.golden[0].answers[0].engine_version},
+        options.output,
+    )
+
+
+def raw_interpreter(data: bytes):
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+if __name__ == "__main__":
+    main()

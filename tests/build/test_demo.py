@@ -1,0 +1,62 @@
+"""The demo, run once: what `make demo` promises a stranger."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import run_edgekit
+
+from edgekit_runtime.bundle import read_bundle
+
+pytestmark = pytest.mark.convert
+
+
+def test_runs_through_and_prints_each_command_before_its_output(demo):
+    assert demo.ran.code == 0, demo.ran.err
+    places = [demo.ran.out.index(f"    edgekit {command}") for command in ("build", "inspect", "run", "bench")]
+    assert places == sorted(places)
+    assert "Done. Everything is in demo/" in demo.ran.out
+
+
+def test_names_the_cat_and_the_coffee_cup_among_the_top_five(demo):
+    bundle = "demo/bundles/efficientnet_lite0-raspberry-pi-4.ekb"
+    ran = run_edgekit("run", bundle, "demo/chelsea.png", "demo/coffee.png", "--json", cwd=demo.directory)
+    cat, coffee = ([best["label"] for best in answer["top"]] for answer in ran.json["answers"])
+    assert {"tabby", "tiger cat", "Egyptian cat"} & set(cat)
+    assert {"cup", "espresso", "coffee mug"} & set(coffee)
+    assert "cup" in coffee
+
+
+@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+def test_both_boards_get_an_int8_bundle_within_the_limits(demo, board):
+    bundle = read_bundle(demo.folder / "bundles" / f"efficientnet_lite0-{board}.ekb")
+    entry = bundle.artifact()
+    assert entry.precision == "int8"
+    assert entry.fidelity["drop"] <= 0.05 + 1e-9
+    assert entry.estimate["high_ms"] <= 100
+    assert len(bundle.manifest.golden) == 4
+
+
+def report(demo):
+    return json.loads((demo.folder / "bundles" / "efficientnet_lite0-build.json").read_text())
+
+
+@pytest.mark.parametrize(("int8", "float32"), [("tflite-int8", "tflite-f32"), ("onnx-int8-qdq", "onnx-f32")])
+def test_int8_takes_at_most_three_tenths_of_float(demo, int8, float32):
+    sizes = {c["recipe"]: c["bytes"] for c in report(demo)["candidates"]}
+    assert sizes[int8] / sizes[float32] <= 0.30
+
+
+def test_nothing_that_is_evaluated_or_asked_about_was_calibrated_with(demo):
+    assert not [finding for finding in report(demo)["data"] if finding["code"] == "overlap"]
+    names = {path.name.split("_")[0] for path in (demo.folder / "photos").iterdir()}
+    assert not names & {"imagenet", "chelsea", "coffee"}
+
+
+def test_a_second_run_keeps_the_network_and_the_photos(demo):
+    from edgekit.demo import make_assets
+
+    before = (demo.folder / "efficientnet_lite0.keras").stat().st_mtime_ns
+    make_assets(demo.folder, lambda *progress: pytest.fail(f"made {progress} again"))
+    assert (demo.folder / "efficientnet_lite0.keras").stat().st_mtime_ns == before

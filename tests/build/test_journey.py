@@ -1,0 +1,220 @@
+"""The build, as a person runs it, on scikit-learn's digits: both formats, real boards, honest refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import run_edgekit
+from PIL import Image
+
+from edgekit_runtime import open_bundle
+from edgekit_runtime.bundle import read_bundle
+
+pytestmark = pytest.mark.convert
+RECIPES = ["tflite-int8", "tflite-f32", "tflite-dynamic", "onnx-int8-qdq", "onnx-f32"]
+
+
+@pytest.fixture(scope="module")
+def built(digits_model, tmp_path_factory):
+    """One build for every board: its folder, exit code and JSON."""
+    folder = tmp_path_factory.mktemp("built")
+    profiles = [part for name in BOARDS for part in ("--profile", name)]
+    ran = run_edgekit(
+        "build", digits_model.model, *profiles, "--calibration", digits_model.calibration,
+        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json", cwd=folder,
+    )  # fmt: skip
+    return folder, ran
+
+
+BOARDS = ["raspberry-pi-4", "raspberry-pi-5", "x86-64", "jetson-nano"]
+
+
+def test_one_json_object_with_every_promised_key(built):
+    report = built[1].json
+    assert report.keys() >= {"model", "bundles", "report", "seconds"}
+    assert report["model"].keys() == {"path", "sha256", "format"}
+    for bundle in report["bundles"]:
+        assert bundle.keys() >= {"profile", "path", "recipe", "bytes", "fidelity", "estimate", "refused"}
+        for refusal in bundle["refused"]:
+            assert refusal.keys() == {"recipe", "reason", "code"}
+
+
+def test_every_recipe_is_chosen_or_refused_once_with_a_reason(built):
+    for bundle in built[1].json["bundles"]:
+        accounted = [r["recipe"] for r in bundle["refused"]] + [bundle["recipe"]]
+        assert sorted(filter(None, accounted)) == sorted(RECIPES)
+        assert all(r["reason"] for r in bundle["refused"])
+
+
+@pytest.mark.parametrize("recipe", ["tflite-int8", "onnx-int8-qdq"])
+def test_int8_loses_at_most_half_a_point_on_held_out_digits(built, recipe):
+    found = next(c["fidelity"] for c in built[1].json["candidates"] if c["recipe"] == recipe)
+    assert found["items"] >= 500
+    low, high = found["ci95"]
+    line = f"{recipe}: drop {100 * found['drop']:.2f} points, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
+    print(line)
+    assert found["drop"] <= 0.005, line
+    assert low <= found["drop"] <= high
+
+
+def test_a_board_that_no_wheel_serves_is_refused_everything_for_that_reason(built):
+    jetson = next(b for b in built[1].json["bundles"] if b["profile"] == "jetson-nano")
+    assert jetson["path"] is None
+    assert {r["code"] for r in jetson["refused"]} == {"runtime-unavailable"}
+    assert all("Python 3.6" in r["reason"] for r in jetson["refused"])
+    assert built[1].code == 1
+
+
+def test_the_other_boards_get_their_bundles_all_the_same(built):
+    folder, ran = built
+    for bundle in ran.json["bundles"][:3]:
+        opened = read_bundle(folder / bundle["path"])
+        assert opened.manifest.target.profile == bundle["profile"]
+        assert opened.artifact().recipe == bundle["recipe"]
+        assert opened.artifact().bytes == bundle["bytes"]
+
+
+def test_estimates_have_a_grade_and_this_machines_own_profile_is_measured(built):
+    grades = {b["profile"]: b["estimate"]["grade"] for b in built[1].json["bundles"] if b["estimate"]}
+    assert grades["raspberry-pi-4"] in ("anchored", "estimated")
+    assert grades["x86-64"] == "measured"
+    for bundle in built[1].json["bundles"][:3]:
+        e = bundle["estimate"]
+        assert e["low_ms"] <= e["mid_ms"] <= e["high_ms"] <= 50
+
+
+def test_the_bundle_answers_as_the_report_promised(built, digits_model):
+    folder, ran = built
+    bundle = ran.json["bundles"][0]
+    with np.load(digits_model.evaluation) as data:
+        x, y = data["x"], data["y"]
+    with open_bundle(folder / bundle["path"]) as model:
+        right = sum(model.predict(item).top(1)[0].index == label for item, label in zip(x, y, strict=True))
+    assert right / len(y) == pytest.approx(bundle["fidelity"]["artifact"], abs=1e-9)
+
+
+def test_the_report_on_disk_is_the_one_that_was_printed(built):
+    folder, ran = built
+    assert json.loads((folder / ran.json["report"]).read_text()) == ran.json
+
+
+def test_the_same_inputs_give_the_same_bundle(digits_model, built, tmp_path):
+    again = run_edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-4", "--calibration", digits_model.calibration,
+        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    first = built[0] / built[1].json["bundles"][0]["path"]
+    assert (tmp_path / again.json["bundles"][0]["path"]).read_bytes() == first.read_bytes()
+
+
+def test_without_an_evaluation_set_a_part_of_the_calibration_is_held_out_and_it_is_said(digits_model, edgekit):
+    ran = edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-5", "--calibration", digits_model.calibration,
+        "--recipe", "tflite-int8", "--json",
+    )  # fmt: skip
+    (bundle,) = ran.json["bundles"]
+    assert bundle["fidelity"]["held_out"] is True
+    assert bundle["fidelity"]["items"] == 40
+    assert bundle["fidelity"]["metric"] is None
+    assert bundle["fidelity"]["agreement"] > 0.9
+
+
+def test_an_impossible_limit_refuses_everything_and_exits_1(digits_model, edgekit):
+    ran = edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-4", "--evaluation", digits_model.evaluation,
+        "--calibration", digits_model.calibration, "--budget-ms", "0.001", "--recipe", "tflite-int8",
+        "--recipe", "onnx-f32",
+    )  # fmt: skip
+    assert ran.code == 1
+    assert "raspberry-pi-4: no bundle" in ran.out
+    assert ran.out.count("above the budget of 0.001 ms") == 2
+
+
+def test_an_onnx_source_makes_onnx_artifacts(digits_onnx, digits_model, edgekit, tmp_path):
+    for given in (digits_model.calibration, digits_model.evaluation):  # this graph takes its channels first
+        with np.load(given) as data:
+            arrays = {name: data[name].transpose(0, 3, 1, 2) if name == "x" else data[name] for name in data}
+        np.savez(tmp_path / given.name, **arrays)
+    ran = edgekit(
+        "build", digits_onnx, "--profile", "x86-64", "--calibration", "calibration.npz", "--evaluation",
+        "evaluation.npz", "--recipe", "onnx-int8-qdq", "--recipe", "onnx-f32", "--json",
+    )  # fmt: skip
+    assert ran.code == 0
+    found = {c["recipe"]: c["fidelity"] for c in ran.json["candidates"]}
+    assert found["onnx-f32"]["agreement"] == 1.0
+    assert found["onnx-int8-qdq"]["drop"] <= 0.005
+
+
+def test_a_signed_build_opens_only_for_its_key(digits_model, edgekit, tmp_path):
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    encoding = serialization.Encoding.PEM
+    (tmp_path / "key.pem").write_bytes(
+        private.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    (tmp_path / "key.pub.pem").write_bytes(
+        private.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    ran = edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-4", "--calibration", digits_model.calibration,
+        "--recipe", "tflite-f32", "--sign", "key.pem", "--json",
+    )  # fmt: skip
+    path = tmp_path / ran.json["bundles"][0]["path"]
+    assert edgekit("inspect", path, "--trust", "key.pub.pem", "--json").json["trusted"] is True
+    assert edgekit("inspect", path).out.count("not checked (give --trust PEM)") == 1
+
+
+@pytest.fixture
+def case(digits_model, tmp_path):
+    """A folder with one of everything that is wrong."""
+    shutil.copy(digits_model.model, tmp_path / "good.keras")
+    (tmp_path / "text.onnx").write_text("this is not a model")
+    (tmp_path / "empty.keras").write_bytes(b"")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "file").write_text("")
+    np.savez(tmp_path / "noise.npz", y=np.zeros(3))
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
+    shutil.copy(digits_model.calibration, tmp_path / "c.npz")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["absent.keras", "--profile", "x86-64", "--calibration", "c.npz"], "absent.keras"),
+        (["empty.keras", "--profile", "x86-64", "--calibration", "c.npz"], "empty.keras"),
+        (["text.onnx", "--profile", "x86-64", "--calibration", "c.npz"], "text.onnx"),
+        (["c.npz", "--profile", "x86-64", "--calibration", "c.npz"], "c.npz"),
+        (["good.keras", "--profile", "raspberry-pi", "--calibration", "c.npz"], "raspberry-pi-4"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "bare"], "bare"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "absent"], "absent"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "noise.npz"], "noise.npz"),
+        (["good.keras", "--profile", "x86-64"], "--calibration"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "c.npz", "--recipe", "tflite-int4"], "tflite-int8"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "c.npz", "-o", "file/out"], "file/out"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "c.npz", "-o", "/proc/no"], "/proc/no"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "c.npz", "--sign", "file"], "openssl genpkey"),
+        (["good.keras", "--profile", "x86-64", "--calibration", "c.npz", "--contract", "absent.toml"], "absent.toml"),
+    ],
+    ids=["absent", "empty", "text", "no model", "profile", "no images", "no set", "no x", "no data", "recipe", "output",
+         "no permission", "key", "contract"],
+)  # fmt: skip
+def test_bad_input_is_one_clear_error_that_names_it(case, edgekit, arguments, says):
+    told = edgekit("build", *arguments)
+    assert (told.code, told.out) == (1, "")
+    message = told.err.strip().splitlines()[-1]
+    assert message.startswith("error: ")
+    assert says in message
+    asked = edgekit("build", *arguments, "--json")
+    assert asked.json["error"].keys() == {"code", "what", "where", "do"}
+
+
+def test_nothing_half_written_is_left_behind(built):
+    names = sorted(path.name for path in (built[0] / "out").iterdir())
+    assert names == sorted([f"digits-{board}.ekb" for board in BOARDS[:3]] + ["digits-build.json"])
