@@ -111,7 +111,7 @@ def test_every_fence_names_a_language_that_is_checked_here():
 @written_in("python")
 def test_python_block_runs_by_itself(block: Block, folder: Path):
     code = compile("\n" * block.line + block.text, str(block.page), "exec")
-    exec(code, {"__name__": "__main__"})
+    exec(code, {"__name__": "__main__"})  # noqa: S102 - our own pages
 
 
 @pytest.mark.convert
