@@ -31,25 +31,31 @@ def open_sets(request: BuildRequest, contract: Contract, progress: Progress) -> 
             "there is nothing to calibrate or to compare with",
             do="Give --calibration a folder of representative examples, and --evaluation labelled ones",
         )
-    given = None
-    if request.calibration is not None:
-        given = calibration.open_dataset(request.calibration, contract, labelled=False)
-    if request.evaluation is not None:
-        evaluation = calibration.open_dataset(request.evaluation, contract)
-        if given is None:
-            return Sets(None, evaluation, False, ())
-        findings = calibration.lint(given, evaluation, contract, progress)
-        _refuse_errors(findings, given)
-        overlap = frozenset[str]().union(*(finding.digests for finding in findings))
-        return Sets(calibration.without(given, overlap), evaluation, False, findings)
-    assert given is not None
-    findings = calibration.lint(given, None, contract, progress)
-    _refuse_errors(findings, given)
-    kept, held_out = calibration.split(given)
-    return Sets(kept, held_out, True, findings)
+    if request.evaluation is None:
+        assert request.calibration is not None
+        given = _labelled_where_it_is(request.calibration, contract)
+        kept, held_out = calibration.split(given)
+        return _checked(kept, held_out, contract, progress, held_out=True)
+    evaluation = calibration.open_dataset(request.evaluation, contract)
+    if request.calibration is None:
+        return Sets(None, evaluation, False, ())
+    given = calibration.open_dataset(request.calibration, contract, labelled=False)
+    return _checked(given, evaluation, contract, progress, held_out=False)
 
 
-def _refuse_errors(findings: tuple[Finding, ...], dataset: Dataset) -> None:
+def _labelled_where_it_is(path: str, contract: Contract) -> Dataset:
+    """Calibration data needs no labels, but the part that is held out measures accuracy where there are some."""
+    try:
+        return calibration.open_dataset(path, contract)
+    except CalibrationError:  # sub-folders that name no class are only folders; any other fault shows again below
+        return calibration.open_dataset(path, contract, labelled=False)
+
+
+def _checked(given: Dataset, evaluation: Dataset, contract: Contract, progress: Progress, *, held_out: bool) -> Sets:
+    """Lint both; an item that is in both is taken out of the calibration set."""
+    findings = calibration.lint(given, evaluation, contract, progress)
     for finding in findings:
         if finding.level == "error":
-            raise CalibrationError(finding.what, where=dataset.name, do=finding.do)
+            raise CalibrationError(finding.what, where=given.name, do=finding.do)
+    overlap = frozenset[str]().union(*(finding.digests for finding in findings))
+    return Sets(calibration.without(given, overlap), evaluation, held_out, findings)

@@ -56,7 +56,9 @@ def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
     job.progress("conversion", 0, None)
     data = source.onnx()
     model = onnx.load_model_from_string(data)
-    nchw = onnx_graph.nchw_inputs(model)
+    # A file that edgekit itself once wrote says so too, but there the channels already come first.
+    turned = onnx_graph.nchw_inputs(model)
+    nchw = frozenset(spec.name for spec in source.inputs if spec.name in turned and spec.layout != "NCHW")
     if recipe.precision == "int8":
         data = _quantized(source, model, job, nchw)
     return Converted(
