@@ -140,3 +140,24 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     pytest.importorskip("keras")
     directory = tmp_path_factory.mktemp("demo")
     return Demo(directory, run_edgekit("demo", cwd=directory))
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .keras model with three inputs and three outputs whose order is not alphabetical; one input holds indexes."""
+    keras = pytest.importorskip("keras")
+    layers = keras.layers
+    keras.utils.set_random_seed(0)
+    zebra, apple = keras.Input((8, 8, 3), name="zebra"), keras.Input((5,), name="apple")
+    ids = keras.Input((3,), name="mid ids", dtype="int32")
+    embedded = layers.Flatten()(layers.Embedding(4, 6)(ids))
+    pooled = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3, activation="relu")(zebra))
+    joined = layers.Concatenate()([pooled, layers.Dense(4)(apple), embedded])
+    outputs = [
+        layers.Dense(2, name="yak")(joined),
+        layers.Dense(7, activation="softmax", name="box")(joined),
+        layers.Dense(2, name="ant")(pooled),
+    ]
+    path = tmp_path_factory.mktemp("several") / "several.keras"
+    keras.Model([zebra, apple, ids], outputs, name="several").save(path)
+    return path

@@ -187,7 +187,7 @@ def _describe(model: Any, where: str) -> tuple[tuple[TensorSpec, ...], tuple[Ten
 def _output_names(model: Any) -> list[str]:
     """A dict's keys where the author returned a dict, else the name of the layer that makes each output."""
     keras = import_keras()
-    structure = model.output
+    structure = getattr(model, "output", None)  # a sequential model that was never called has none
     if isinstance(structure, dict):
         return [str(path[-1]) for path, _ in keras.tree.flatten_with_path(structure)]
     names = [str(tensor._keras_history.operation.name) for tensor in model.outputs]

@@ -1,0 +1,244 @@
+"""What every recipe promises, on a trained net and on one with several inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from edgekit_converters import sources, targets
+from edgekit_converters.errors import CalibrationError, ConversionError
+from edgekit_converters.sources import onnx_graph
+from edgekit_runtime.contract.adapt import quantize
+from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.engines import load_engine
+
+pytestmark = pytest.mark.convert
+
+INT8 = ("tflite-int8", "onnx-int8-qdq")
+
+
+class Stream:
+    """Calibration samples that are made when asked for, and count how many are alive."""
+
+    def __init__(self, source: sources.SourceModel, count: int, items: list[list[NDArray[Any]]] | None = None) -> None:
+        self._source, self._count, self._items = source, count, items
+        self.started = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[list[NDArray[Any]]]:
+        for i in range(self._count):
+            self.started += 1
+            yield self._items[i] if self._items else onnx_graph.random_inputs(self._source.inputs, 1, seed=i)
+
+
+def digit_stream(source: sources.SourceModel, path: Path) -> Stream:
+    x = np.load(path)["x"]
+    if source.inputs[0].layout == "NCHW":
+        x = x.transpose(0, 3, 1, 2)
+    return Stream(source, len(x), [[np.ascontiguousarray(item[None])] for item in x])
+
+
+def run(artifact: targets.Artifact, source: sources.SourceModel, inputs: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """One item through the artifact's engine, fed by the contract's names; outputs dequantized."""
+    by_name = {spec.name: (spec, array) for spec, array in zip(source.inputs, inputs, strict=True)}
+    tensors = []
+    for tensor in artifact.inputs:
+        spec, array = by_name[tensor.name]
+        if tensor.layout != spec.layout:
+            array = array.transpose(0, 3, 1, 2)
+        if tensor.quantization is not None:
+            array = quantize(array, tensor.quantization, np.dtype(tensor.dtype))
+        tensors.append(np.ascontiguousarray(array, tensor.dtype))
+    with load_engine(artifact.recipe.format, artifact.data) as engine:
+        outputs = engine.run(tensors)
+    return {
+        tensor.name: dequantize(output, tensor, np.dtype("float32"))
+        for tensor, output in zip(artifact.outputs, outputs, strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def digits(digits_model):
+    return sources.load(digits_model.model)
+
+
+@pytest.fixture(scope="module")
+def artifacts(digits, digits_model) -> dict[str, targets.Artifact]:
+    samples = digit_stream(digits, digits_model.calibration)
+    return {name: targets.convert(digits, recipe, samples) for name, recipe in targets.RECIPES.items()}
+
+
+@pytest.mark.parametrize("name", targets.RECIPES)
+def test_accuracy_on_held_out_digits_drops_by_half_a_point_at_most(name: str, artifacts, digits, digits_model) -> None:
+    held_out = np.load(digits_model.evaluation)
+    x, y = held_out["x"], held_out["y"]
+    best = np.array([run(artifacts[name], digits, [item[None]])["probs"][0].argmax() for item in x])
+    float_best = digits.predict([x])[0].argmax(1)
+    assert (float_best == y).mean() - (best == y).mean() <= 0.005
+    assert (best == float_best).mean() >= (0.98 if name in INT8 else 0.995)
+
+
+def test_int8_artifacts_are_int8_and_small(artifacts) -> None:
+    for name, full in (("tflite-int8", "tflite-f32"), ("onnx-int8-qdq", "onnx-f32")):
+        assert artifacts[name].quantized_macs == 1.0
+        assert artifacts[name].quantized_weights > 0.99
+        assert artifacts[full].quantized_macs == 0.0
+        assert len(artifacts[name].data) < 0.5 * len(artifacts[full].data)  # a 35 k-parameter net: headers weigh
+
+
+def test_tflite_int8_takes_and_gives_int8(artifacts) -> None:
+    [image], [probs] = artifacts["tflite-int8"].inputs, artifacts["tflite-int8"].outputs
+    assert (image.name, image.dtype, image.shape, image.layout) == ("image", "int8", (1, 8, 8, 1), "NHWC")
+    assert (probs.name, probs.dtype, probs.shape) == ("probs", "int8", (1, 10))
+    assert image.quantization is not None
+    assert probs.quantization is not None
+
+
+def test_onnx_artifacts_of_a_keras_model_are_nchw_with_a_free_batch(artifacts) -> None:
+    for name in ("onnx-f32", "onnx-int8-qdq"):
+        [image] = artifacts[name].inputs
+        assert (image.name, image.dtype, image.shape, image.layout) == ("image", "float32", (-1, 1, 8, 8), "NCHW")
+        model = onnx.load_model_from_string(artifacts[name].data)
+        assert (onnx_graph.opset_of(model), model.ir_version <= 10) == (17, True)
+
+
+def test_an_artifact_carries_its_recipe_tools_and_sample_count(artifacts) -> None:
+    for name, artifact in artifacts.items():
+        assert artifact.recipe is targets.RECIPES[name]
+        assert artifact.samples == (200 if name in INT8 else 0)
+        assert "keras" in artifact.tools
+        assert artifact.recipe.format == "tflite" or "onnxruntime" in artifact.tools
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model) -> None:
+    again = sources.load(digits_model.model)
+    samples = digit_stream(again, digits_model.calibration)
+    assert targets.convert(again, targets.recipe(name), samples).data == artifacts[name].data
+
+
+@pytest.mark.parametrize("name", targets.RECIPES)
+def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
+    source = sources.load(several)
+    artifact = targets.convert(source, targets.recipe(name), Stream(source, 40))
+    inputs = onnx_graph.random_inputs(source.inputs, 1, seed=3)
+    got = run(artifact, source, inputs)
+    for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
+        assert got[spec.name].shape == want.shape
+        np.testing.assert_allclose(got[spec.name], want, atol=0.08 if name in INT8 else 1e-4, err_msg=spec.name)
+
+
+@pytest.mark.parametrize("name", ["onnx-int8-qdq", "onnx-f32"])
+def test_an_onnx_source_becomes_onnx(name: str, digits_onnx, digits_model) -> None:
+    source = sources.load(digits_onnx)
+    artifact = targets.convert(source, targets.recipe(name), digit_stream(source, digits_model.calibration))
+    assert artifact.inputs[0].layout == "NCHW"
+    assert "tensorflow-cpu" not in artifact.tools
+    x = np.load(digits_model.evaluation)["x"][:20].transpose(0, 3, 1, 2)
+    want = source.predict([x])[0].argmax(1)
+    assert [run(artifact, source, [item[None]])["probs"][0].argmax() for item in x] == want.tolist()
+
+
+def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path) -> None:
+    path = tmp_path / "old.onnx"
+    path.write_bytes(opset_11())
+    source = sources.load(path)
+    artifact = targets.convert(source, targets.recipe("onnx-int8-qdq"), Stream(source, 8))
+    assert artifact.quantized_macs == 1.0
+
+
+def test_samples_are_streamed_once_and_progress_is_told(digits, digits_model) -> None:
+    for name in INT8:
+        samples, told = digit_stream(digits, digits_model.calibration), []
+        targets.convert(digits, targets.recipe(name), samples, lambda stage, done, total, told=told: told.append((stage, done, total)))
+        assert samples.started == 200
+        assert [done for stage, done, _ in told if stage == "calibration"] == list(range(201))
+        assert {total for stage, _, total in told if stage == "calibration"} == {200}
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_int8_without_calibration_data_is_refused(name: str, digits) -> None:
+    for samples in (None, Stream(digits, 0)):
+        with pytest.raises(ConversionError, match="needs calibration data"):
+            targets.convert(digits, targets.recipe(name), samples)
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_a_sample_of_the_wrong_shape_is_named(name: str, digits) -> None:
+    items = [[np.zeros((1, 8, 8, 1), np.float32)], [np.zeros((8, 8, 1), np.float32)]]
+    with pytest.raises(ConversionError, match="calibration sample 1"):
+        targets.convert(digits, targets.recipe(name), Stream(digits, 2, items))
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_an_error_of_the_calibration_data_passes_through(name: str, digits) -> None:
+    class Broken(Stream):
+        def __iter__(self) -> Iterator[list[NDArray[Any]]]:
+            yield [np.zeros((1, 8, 8, 1), np.float32)]
+            raise CalibrationError("a photo is damaged", where="cat.jpg", do="Remove it")
+
+    with pytest.raises(CalibrationError, match=r"cat\.jpg"):
+        targets.convert(digits, targets.recipe(name), Broken(digits, 2))
+
+
+def test_an_operator_that_tflite_lacks_is_named(tmp_path: Path) -> None:
+    import keras
+
+    x = keras.Input((4,), name="x")
+    keras.Model(x, keras.ops.erfinv(keras.ops.tanh(x) * 0.5)).save(tmp_path / "net.keras")
+    source = sources.load(tmp_path / "net.keras")
+    with pytest.raises(ConversionError) as caught:
+        targets.convert(source, targets.recipe("tflite-f32"))
+    assert "Erfinv" in caught.value.what
+    assert "onnx" in caught.value.do
+
+
+def test_dynamic_dense_layers_load_on_old_runtimes(artifacts) -> None:
+    """Per channel they would be FULLY_CONNECTED version 12, which tflite-runtime 2.14 does not know."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(artifacts["tflite-dynamic"].data, 0)
+    versions = {
+        code.version for code in model.operatorCodes if code.builtinCode == schema.BuiltinOperator.FULLY_CONNECTED
+    }
+    assert versions
+    assert max(versions) <= 9
+
+
+def test_conversion_says_nothing_on_the_terminal(digits, digits_model, capfd) -> None:
+    for name, recipe in targets.RECIPES.items():
+        targets.convert(digits, recipe, digit_stream(digits, digits_model.calibration))
+        assert capfd.readouterr() == ("", ""), name
+
+
+def opset_11() -> bytes:
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((6, 3, 3, 3)).astype(np.float32), "w"),
+        numpy_helper.from_array(rng.standard_normal((6, 4)).astype(np.float32), "v"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Clip", ["c", "", ""], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "v"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6).SerializeToString()

