@@ -79,7 +79,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def folder(demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory: empty but for demo/."""
-    assert demo.exit_code == 0, demo.stderr
+    assert demo.ran.code == 0, demo.ran.err
     (tmp_path / "demo").symlink_to(demo.folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
