@@ -89,9 +89,8 @@ def test_a_missing_engine_names_the_command_that_adds_it():
 
 @pytest.mark.parametrize("absent", sorted(set(ENGINES) - set(INSTALLED)))
 def test_loading_an_engine_that_is_not_installed_is_a_typed_error(absent):
-    with pytest.raises((MissingExtraError, EngineError)) as caught:
+    with pytest.raises(MissingExtraError, match="pip install"):
         load_engine(ENGINES[absent].format, b"", engine=absent)
-    assert "pip install" in str(caught.value)
 
 
 def test_an_unknown_engine_or_format_is_a_typed_error():

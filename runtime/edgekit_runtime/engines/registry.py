@@ -117,11 +117,14 @@ def load_engine(
     loader = getattr(importlib.import_module(module), function)
     try:
         loaded: Engine = loader(data, threads=threads, reference_kernels=reference_kernels)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MissingExtraError(kind.extra, f"engine '{name}'") from error
     except ImportError as error:
-        if error.name and kind.distribution.replace("-", "_").startswith(error.name.split(".")[0]):
+        if name not in available():
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error
         raise EngineError(
-            f"engine '{name}' cannot be imported: {error}", do=f"Run: pip install {kind.distribution}"
+            f"engine '{name}' is installed and cannot be imported: {error}",
+            do=f"Run: pip install --force-reinstall {kind.distribution}",
         ) from error
     return loaded
 
