@@ -44,14 +44,14 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
     """Convert MODEL with every recipe, measure how far each artifact drifts from the original, and pack for each board the
     one that keeps within the limits. Exits 1 when a board got none; the others are written all the same.
     """
-    import edgekit.build
+    import edgekit.building
 
-    request = edgekit.build.BuildRequest(version=model_version, **options)
+    request = edgekit.building.BuildRequest(version=model_version, **options)
     with shown() as progress:
-        report = edgekit.build.build(request, progress)
+        report = edgekit.building.build(request, progress)
     if as_json:
         print_json(report.as_json())
     else:
-        for line in edgekit.build.summary(report):
+        for line in edgekit.building.summary(report):
             click.echo(line)
     return 0 if report.complete else 1

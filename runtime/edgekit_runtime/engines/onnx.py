@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
@@ -29,7 +28,7 @@ _DTYPES = {
 }
 
 
-class OnnxEngine:
+class OnnxEngine(Engine):
     """One session on the CPU provider."""
 
     def __init__(self, module: Any, info: EngineInfo, data: bytes) -> None:
@@ -41,22 +40,10 @@ class OnnxEngine:
             self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise EngineError(f"onnxruntime {info.version} refuses the artifact: {_first_line(error)}") from error
-        self._info = info
-        self._inputs = tuple(_spec(node) for node in self._session.get_inputs())
-        self._outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self.info = info
+        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
         self._input_names = [node.name for node in self._session.get_inputs()]
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return self._outputs
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         feeds = dict(zip(self._input_names, inputs, strict=True))
@@ -67,14 +54,6 @@ class OnnxEngine:
 
     def close(self) -> None:
         self._session = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def load_onnxruntime(data: bytes, *, threads: int, reference_kernels: bool = False) -> OnnxEngine:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -27,25 +29,27 @@ class EngineInfo:
     reference_kernels: bool = False
 
 
-class Engine(Protocol):
-    """Two methods and three facts. `inputs` and `outputs` are named as the file names them, in the engine's order."""
+class Engine(AbstractContextManager["Engine", None]):
+    """Two methods and three facts: what an engine has to bring. Leaving the `with` block closes it.
 
-    @property
-    def info(self) -> EngineInfo: ...
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
+    inputs, outputs: named as the file names them, in the engine's order.
+    """
 
+    info: EngineInfo
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @abstractmethod
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """One inference. Arrays carry the batch axis and have exactly the declared dtypes; the result is the caller's."""
-        ...
 
+    @abstractmethod
     def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)

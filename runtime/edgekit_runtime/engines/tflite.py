@@ -10,13 +10,13 @@ import contextlib
 import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
@@ -25,7 +25,7 @@ __all__ = ["TFLiteEngine", "load_litert", "load_tflite_runtime"]
 _IDENTIFIER = b"TFL3"
 
 
-class TFLiteEngine:
+class TFLiteEngine(Engine):
     """One interpreter. Not thread-safe: one thread at a time."""
 
     def __init__(self, module: ModuleType, info: EngineInfo, data: bytes) -> None:
@@ -43,24 +43,12 @@ class TFLiteEngine:
                 f"{info.name} {info.version} refuses the artifact: {error}",
                 do="Rebuild for a profile with this runtime",
             ) from error
-        self._info = info
+        self.info = info
         inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
-        self._inputs = tuple(_spec(detail) for detail in inputs)
-        self._outputs = tuple(_spec(detail) for detail in outputs)
+        self.inputs = tuple(_spec(detail) for detail in inputs)
+        self.outputs = tuple(_spec(detail) for detail in outputs)
         self._input_indexes = [detail["index"] for detail in inputs]
         self._output_indexes = [detail["index"] for detail in outputs]
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return self._outputs
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         interpreter = self._interpreter
@@ -69,19 +57,11 @@ class TFLiteEngine:
                 interpreter.set_tensor(index, array)
             interpreter.invoke()
         except (ValueError, RuntimeError) as error:
-            raise EngineError(f"the inference failed: {error}", where=self._info.name) from error
+            raise EngineError(f"the inference failed: {error}", where=self.info.name) from error
         return [interpreter.get_tensor(index) for index in self._output_indexes]
 
     def close(self) -> None:
         self._interpreter = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def load_litert(data: bytes, *, threads: int, reference_kernels: bool = False) -> TFLiteEngine:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekit import __version__
-from edgekit.build.candidates import Made, Subject, candidates, make, timer
-from edgekit.build.data import open_sets
-from edgekit.build.report import BuildReport, BundleReport, estimate_json, fidelity_json
-from edgekit.build.request import BuildRequest
+from edgekit.building.candidates import Made, Subject, candidates, make, timer
+from edgekit.building.data import open_sets
+from edgekit.building.report import BuildReport, BundleReport, estimate_json, fidelity_json
+from edgekit.building.request import BuildRequest
 from edgekit.errors import OutputError
 from edgekit.packaging import Content, SigningKey, assemble, load_signing_key, write_bundle
 from edgekit_converters import contract_file, fidelity, sources, targets

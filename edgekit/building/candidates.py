@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgekit.build.data import Sets
+from edgekit.building.data import Sets
 from edgekit_converters import calibration, fidelity, targets, workload
 from edgekit_converters.choose import Candidate
 from edgekit_converters.fidelity import Fidelity, Reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgekit.build.request import BuildRequest
+from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
 from edgekit_converters.calibration import Dataset, Finding
 from edgekit_converters.errors import CalibrationError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgekit.build.journey import build
-from edgekit.build.report import BuildReport, BundleReport, summary
-from edgekit.build.request import BuildRequest
+from edgekit.building.journey import build
+from edgekit.building.report import BuildReport, BundleReport, summary
+from edgekit.building.request import BuildRequest
 
 __all__ = ["BuildReport", "BuildRequest", "BundleReport", "build", "summary"]
