@@ -1,0 +1,27 @@
+"""A host that can answer for this device: the Open Inference Protocol's wire format, a client for it, and a breaker.
+
+The client is not imported with this package: `from edgekit_runtime.remote.client import HostClient` brings http.client,
+which a device without hosts never pays for.
+"""
+
+from __future__ import annotations
+
+from edgekit_runtime.remote.errors import (
+    HostBusyError,
+    HostError,
+    HostLateError,
+    HostProtocolError,
+    HostRefusedError,
+    HostUnreachableError,
+    WireError,
+)
+
+__all__ = [
+    "HostBusyError",
+    "HostError",
+    "HostLateError",
+    "HostProtocolError",
+    "HostRefusedError",
+    "HostUnreachableError",
+    "WireError",
+]

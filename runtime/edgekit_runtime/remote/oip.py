@@ -1,0 +1,295 @@
+"""Open Inference Protocol v2, the inference request and its answer, as JSON or with the binary tensor extension.
+
+    wire = encode_request({"image": pixels}, binary=True, timeout_us=50_000)
+    request = decode_request(body, wire.headers.get(HEADER_LENGTH))     # request.inputs["image"], read-only
+
+A body is JSON alone, or JSON followed by the tensors' raw bytes (little-endian, C order, in the order in which the JSON
+names them); then the header `Inference-Header-Content-Length` says where the JSON ends and each tensor's parameter
+`binary_data_size` how many bytes are its own. No socket is known here.
+
+Rules:
+- every byte of a body is accounted for: a header that lies, a tensor cut short and bytes left over are each a WireError;
+- whatever the bytes are, nothing but WireError is raised;
+- what is written as binary starts at a multiple of 8 bytes (the JSON is padded with spaces), so that the other side can
+  look at the first tensor where it lies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.remote.datatypes import MAX_DIMS, datatype_of, dtype_of, from_bytes, from_json, to_bytes, to_json
+from edgekit_runtime.remote.errors import WireError
+
+__all__ = [
+    "BINARY_EXTENSION",
+    "HEADER_LENGTH",
+    "InferRequest",
+    "InferResponse",
+    "Wire",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "parse_json",
+]
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+BINARY_EXTENSION = "binary_tensor_data"
+MAX_TENSORS = 64
+MAX_TEXT = 1024
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A body, ready to be sent. json: its first part. tensors: views of the arrays that were encoded, not copies."""
+
+    json: bytes
+    tensors: tuple[memoryview, ...] = ()
+    binary: bool = False
+
+    @property
+    def parts(self) -> tuple[bytes | memoryview, ...]:
+        return (self.json, *self.tensors)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if not self.binary:
+            return {"Content-Type": "application/json"}
+        return {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(self.json))}
+
+    def body(self) -> bytes:
+        """Everything in one piece: a copy."""
+        return b"".join(self.parts)
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """inputs: with their batch axis, read-only. outputs: the names asked for, () for all. timeout_us: what is left of the
+    caller's budget, None for no limit. parameters: the request's own, as sent."""
+
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: tuple[str, ...] = ()
+    binary: Mapping[str, bool] = field(default_factory=dict)
+    binary_default: bool = False
+    id: str | None = None
+    timeout_us: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def wants_binary(self, output: str) -> bool:
+        return self.binary.get(output, self.binary_default)
+
+
+@dataclass(frozen=True)
+class InferResponse:
+    """outputs: with their batch axis, read-only. model_name, model_version: None where the server names none."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    model_name: str | None = None
+    model_version: str | None = None
+    id: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def encode_request(
+    inputs: Mapping[str, NDArray[Any]],
+    *,
+    binary: bool = True,
+    timeout_us: int | None = None,
+    id: str | None = None,  # noqa: A002 - the protocol's word
+    parameters: Mapping[str, Any] | None = None,
+) -> Wire:
+    """All outputs are asked for, in the form in which the inputs go. Raises WireError for what cannot be carried."""
+    own: dict[str, Any] = dict(parameters or {})
+    if timeout_us is not None:
+        own["timeout"] = timeout_us
+    if binary:
+        own["binary_data_output"] = True
+    head: dict[str, Any] = {} if id is None else {"id": id}
+    if own:
+        head["parameters"] = own
+    return _encode(head, "inputs", inputs, frozenset(inputs) if binary else frozenset())
+
+
+def encode_response(response: InferResponse, *, binary: Collection[str] = ()) -> Wire:
+    """binary: the outputs that go as raw bytes; the rest goes as JSON. Raises WireError for what cannot be carried."""
+    head: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
+    if response.id is not None:
+        head["id"] = response.id
+    if response.parameters:
+        head["parameters"] = dict(response.parameters)
+    return _encode(head, "outputs", response.outputs, frozenset(binary))
+
+
+def decode_request(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferRequest:
+    """header_length: the value of the header HEADER_LENGTH, None where it was not sent. Raises WireError."""
+    value, rest = _split(body, header_length)
+    parameters = _optional(value, "parameters", dict, "the request") or {}
+    asked = _optional(value, "outputs", list, "the request") or []
+    if len(asked) > MAX_TENSORS:
+        raise WireError(f"{len(asked)} outputs are asked for, {MAX_TENSORS} is the most")
+    binary: dict[str, bool] = {}
+    names = []
+    for position, output in enumerate(asked):
+        name, own = _named(output, f"output {position}")
+        if "classification" in own or "shared_memory_region" in own:
+            raise WireError("classification and shared memory are not supported", where=f"output '{name}'")
+        names.append(name)
+        wanted = _optional(own, "binary_data", bool, f"output '{name}'")
+        if wanted is not None:
+            binary[name] = wanted
+    return InferRequest(
+        inputs=_tensors(value, "inputs", "input", rest),
+        outputs=tuple(names),
+        binary=binary,
+        binary_default=bool(_optional(parameters, "binary_data_output", bool, "the request")),
+        id=_text(value, "id", "the request"),
+        timeout_us=_timeout(parameters),
+        parameters=parameters,
+    )
+
+
+def decode_response(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferResponse:
+    """As `decode_request`, for the answer; plain JSON where the header is missing. Raises WireError."""
+    value, rest = _split(body, header_length)
+    return InferResponse(
+        outputs=_tensors(value, "outputs", "output", rest),
+        model_name=_text(value, "model_name", "the answer"),
+        model_version=_text(value, "model_version", "the answer"),
+        id=_text(value, "id", "the answer"),
+        parameters=_optional(value, "parameters", dict, "the answer") or {},
+    )
+
+
+def parse_json(data: bytes | bytearray | memoryview, where: str) -> dict[str, Any]:
+    """One JSON object. Raises WireError for anything else, however deep or odd."""
+    try:
+        value = json.loads(str(data, "utf-8"))
+    except (ValueError, RecursionError) as error:  # also bad UTF-8 and numbers of thousands of digits
+        raise WireError(f"not JSON ({type(error).__name__})", where=where) from error
+    if not isinstance(value, dict):
+        raise WireError("the JSON is no object", where=where)
+    return value
+
+
+def _encode(head: dict[str, Any], key: str, tensors: Mapping[str, NDArray[Any]], binary: frozenset[str]) -> Wire:
+    listed, views = [], []
+    for name, array in tensors.items():
+        array = np.asarray(array)
+        entry: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype_of(array.dtype)}
+        if name in binary:
+            view = to_bytes(array)
+            views.append(view)
+            entry["parameters"] = {"binary_data_size": len(view)}
+        else:
+            entry["data"] = to_json(array, f"{key[:-1]} '{name}'")
+        listed.append(entry)
+    text = json.dumps({**head, key: listed}, separators=(",", ":")).encode()
+    if views:
+        text += b" " * (-len(text) % 8)
+    return Wire(text, tuple(views), bool(views))
+
+
+def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON, and the bytes after it."""
+    view = memoryview(body).cast("B")
+    end = len(view)
+    if header_length is not None:
+        text = header_length.strip()
+        if not (text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) <= len(view)):
+            raise WireError(
+                f"the header says that the JSON takes {text[:40]!r} bytes, the body has {len(view)}",
+                where=HEADER_LENGTH,
+            )
+        end = int(text)
+    return parse_json(view[:end], "the body"), view[end:]
+
+
+def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> dict[str, NDArray[Any]]:
+    listed = value.get(key)
+    if not isinstance(listed, list) or not listed:
+        raise WireError(f"'{key}' is missing or empty", where="the body")
+    if len(listed) > MAX_TENSORS:
+        raise WireError(f"{len(listed)} {key} are too many, {MAX_TENSORS} is the most", where="the body")
+    found: dict[str, NDArray[Any]] = {}
+    at = 0
+    for position, entry in enumerate(listed):
+        name, parameters = _named(entry, f"{kind} {position}")
+        where = f"{kind} '{name}'"
+        if name in found:
+            raise WireError("it is there twice", where=where)
+        shape = _shape(entry, where)
+        size = _optional(parameters, "binary_data_size", int, where)
+        if "shared_memory_region" in parameters:
+            raise WireError("shared memory is not supported", where=where)
+        if size is None:
+            found[name] = from_json(entry.get("data"), entry.get("datatype"), shape, where)
+            continue
+        dtype_of(entry.get("datatype"), where)
+        if entry.get("data") is not None or not 0 <= size <= len(rest) - at:
+            raise WireError(f"binary_data_size says {size} bytes, {len(rest) - at} are there", where=where)
+        found[name] = from_bytes(rest[at : at + size], entry.get("datatype"), shape, where)
+        at += size
+    if at != len(rest):
+        raise WireError(f"{len(rest) - at} bytes are left over after the last tensor", where="the body")
+    return found
+
+
+def _named(entry: object, where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(entry, dict):
+        raise WireError("it is no JSON object", where=where)
+    name = _text(entry, "name", where)
+    if not name:
+        raise WireError("it has no name", where=where)
+    return name, _optional(entry, "parameters", dict, where) or {}
+
+
+def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+    shape = entry.get("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_DIMS
+        or not all(type(n) is int and 0 <= n < 2**62 for n in shape)
+    ):
+        raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
+    return tuple(shape)
+
+
+def _timeout(parameters: dict[str, Any]) -> int | None:
+    """Microseconds; 0 means none, as in Triton's schedule policy."""
+    timeout = _optional(parameters, "timeout", int, "the request")
+    if timeout is not None and not 0 <= timeout < 2**63:
+        raise WireError("the timeout is no number of microseconds", where="the request")
+    return timeout or None
+
+
+def _text(value: dict[str, Any], key: str, where: str) -> str | None:
+    text = _optional(value, key, str, where)
+    if text is not None and len(text) > MAX_TEXT:
+        raise WireError(f"'{key}' is longer than {MAX_TEXT} characters", where=where)
+    return text
+
+
+def _optional(value: dict[str, Any], key: str, kind: type[Kind], where: str) -> Kind | None:
+    """What is missing and what is null are the same: some servers write every field."""
+    found = value.get(key)
+    if found is None:
+        return None
+    if type(found) is not kind:
+        raise WireError(f"'{key}' is no {_WORDS[kind]}", where=where)
+    return found
+
+
+_WORDS: dict[type, str] = {dict: "JSON object", list: "list", str: "string", int: "whole number", bool: "true or false"}
