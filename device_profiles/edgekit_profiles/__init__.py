@@ -1,8 +1,8 @@
 """Boards as data: one TOML a board, the loader that checks it, and the latency estimate.
 
-    profile = load("raspberry-pi-4")
-    installable(profile)                              # which engines have a wheel for its Python, glibc and machine
-    estimate(profile, workload, "litert")             # low, middle and high milliseconds, and what they rest on
+profile = load("raspberry-pi-4")
+installable(profile)                              # which engines have a wheel for its Python, glibc and machine
+estimate(profile, workload, "litert")             # low, middle and high milliseconds, and what they rest on
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What edgekit knows of a board. A profile is data: nothing in the code names a board.
 
-    profile = load("raspberry-pi-4")
-    profile.core.type, profile.core.clock_ghz        # "cortex-a72", 1.5
+profile = load("raspberry-pi-4")
+profile.core.type, profile.core.clock_ghz        # "cortex-a72", 1.5
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What one inference asks of a processor: a list of operations, each with its work and its traffic.
 
-    Workload("int8", (Op("pw", macs=32 * 64 * 112 * 112, activation_elements=..., weight_elements=32 * 64),))
+Workload("int8", (Op("pw", macs=32 * 64 * 112 * 112, activation_elements=..., weight_elements=32 * 64),))
 """
 
 from __future__ import annotations

@@ -77,7 +77,10 @@ def test_wheels_stand_newest_first_within_an_engine_and_machine():
 
 
 @given(
-    st.sampled_from(["x86_64", "aarch64", "armv7l", "armv6l"]), st.integers(5, 16), st.integers(17, 45), st.integers(0, 9)
+    st.sampled_from(["x86_64", "aarch64", "armv7l", "armv6l"]),
+    st.integers(5, 16),
+    st.integers(17, 45),
+    st.integers(0, 9),
 )
 def test_a_newer_glibc_never_takes_an_engine_away(arch: str, python: int, glibc: int, more: int):
     before = installable(board(arch, f"3.{python}", f"2.{glibc}"))

@@ -78,7 +78,10 @@ class KerasSource:
     @cached_property
     def _function(self) -> Any:
         tf = import_tensorflow()
-        signature = [tf.TensorSpec([None, *spec.shape[1:]] if spec.free_batch else spec.shape, spec.dtype) for spec in self._inputs]
+        signature = [
+            tf.TensorSpec([None, *spec.shape[1:]] if spec.free_batch else spec.shape, spec.dtype)
+            for spec in self._inputs
+        ]
         return tf.function(self.call, input_signature=signature)
 
     def onnx(self) -> bytes:
@@ -205,8 +208,11 @@ def _dtype(tensor: Any, name: str, where: str) -> str:
     try:
         return np.dtype(str(tensor.dtype)).name
     except TypeError as error:
-        raise SourceError(f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes", where=where,
-                          do="Use float32 or integer inputs and outputs") from error
+        raise SourceError(
+            f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes",
+            where=where,
+            do="Use float32 or integer inputs and outputs",
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -34,7 +34,9 @@ def to_onnx(source: KerasSource) -> bytes:
         if data is not None:
             return data
     raise ConversionError(
-        f"the ONNX export failed: {problem}", where=str(source.path), do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32"
+        f"the ONNX export failed: {problem}",
+        where=str(source.path),
+        do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32",
     )
 
 
@@ -78,7 +80,9 @@ def _export(source: KerasSource, batch: int) -> Any:
     as_nchw = [spec for spec in source.inputs if spec.layout == "NHWC"]
     if as_nchw:
         onnx.helper.set_model_props(model, {onnx_graph.NCHW_KEY: ",".join(spec.name for spec in as_nchw)})
-    onnx_graph.set_batch(model, [_onnx_spec(s, batch) for s in source.inputs], [_batched(s, batch) for s in source.outputs])
+    onnx_graph.set_batch(
+        model, [_onnx_spec(s, batch) for s in source.inputs], [_batched(s, batch) for s in source.outputs]
+    )
     return model
 
 

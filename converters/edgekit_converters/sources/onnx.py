@@ -149,11 +149,17 @@ def _check(path: Path, model: Any) -> None:
             "Pass the float model that it was made from",
         )
     if foreign:
-        _refuse(path, f"it uses operators that no board's engine has: {', '.join(foreign[:5])}",
-                f"{_EXPORT_AGAIN} with standard operators only")
+        _refuse(
+            path,
+            f"it uses operators that no board's engine has: {', '.join(foreign[:5])}",
+            f"{_EXPORT_AGAIN} with standard operators only",
+        )
     if model.functions:
-        _refuse(path, "it defines functions of its own, which the quantizer cannot see into",
-                "Inline them: onnx.inliner.inline_local_functions(model)")
+        _refuse(
+            path,
+            "it defines functions of its own, which the quantizer cannot see into",
+            "Inline them: onnx.inliner.inline_local_functions(model)",
+        )
 
 
 def _tensors(model: Any) -> Iterator[Any]:

@@ -130,6 +130,7 @@ def import_keras() -> Any:
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise SourceError(
-            f"Keras runs on {backend} in this process; the converters need TensorFlow", do="Set KERAS_BACKEND=tensorflow"
+            f"Keras runs on {backend} in this process; the converters need TensorFlow",
+            do="Set KERAS_BACKEND=tensorflow",
         )
     return keras

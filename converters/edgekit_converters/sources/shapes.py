@@ -36,7 +36,9 @@ def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence
     label, shape = f"{kind} '{spec.name}'", spec.shape
     written = "[" + ", ".join("?" if n == -1 else str(n) for n in shape) + "]"
     if not shape:
-        raise SourceError(f"{label} is a scalar: it has no batch axis", where=where, do="Give it a first axis for the batch")
+        raise SourceError(
+            f"{label} is a scalar: it has no batch axis", where=where, do="Give it a first axis for the batch"
+        )
     for axis, size in enumerate(shape):
         if axis == 0 and size in (-1, 1):
             continue
@@ -44,7 +46,9 @@ def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence
         called = f"axis {axis} ('{name}')" if name and name != "?" else f"axis {axis}"
         if axis == 0:
             raise SourceError(
-                f"{label} has a fixed batch of {size}", where=where, do="Export the model with a free batch axis or a batch of 1"
+                f"{label} has a fixed batch of {size}",
+                where=where,
+                do="Export the model with a free batch axis or a batch of 1",
             )
         if size < 1:
             state = "is free" if size == -1 else f"has the size {size}"
@@ -60,8 +64,11 @@ def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, .
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:
         if not name or clean.count(name) > 1:
-            raise SourceError(f"two {kind}s are called '{name}'" if name else f"an {kind} has no name", where=where,
-                              do="Give each its own name and save the model again")
+            raise SourceError(
+                f"two {kind}s are called '{name}'" if name else f"an {kind} has no name",
+                where=where,
+                do="Give each its own name and save the model again",
+            )
     return clean
 
 

@@ -177,7 +177,9 @@ class _Graph:
 
     def _feeds_quantize(self, name: str) -> bool:
         users = self.users.get(name, [])
-        return bool(users) and all(user.op_type == "QuantizeLinear" or self._fuses_into_quantize(user) for user in users)
+        return bool(users) and all(
+            user.op_type == "QuantizeLinear" or self._fuses_into_quantize(user) for user in users
+        )
 
     def _fuses_into_quantize(self, node: Any) -> bool:
         return self._fuses(node) and self._feeds_quantize(node.output[0])
@@ -192,9 +194,7 @@ class _Graph:
         return maker is not None and maker.op_type == op_type
 
 
-def _work(
-    node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]
-) -> tuple[OpKind, int]:
+def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> tuple[OpKind, int]:
     """The class and multiply-accumulates. Kernels are [out, in / groups, ...], transposed [in, out / groups, ...]."""
     attributes = {item.name: item for item in node.attribute}
     if node.op_type == "ConvTranspose":

@@ -1,6 +1,6 @@
 """Real trained networks, rebuilt from ordinary packages, for the demo, the tests and the benchmarks.
 
-    save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
+save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
 """
 
 from __future__ import annotations

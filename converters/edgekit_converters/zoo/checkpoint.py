@@ -46,10 +46,37 @@ _DTYPES = {
 }
 _OPCODES = frozenset(
     {
-        "PROTO", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
-        "SETITEM", "SETITEMS", "APPEND", "APPENDS", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
-        "NONE", "NEWTRUE", "NEWFALSE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE",
-        "BINPERSID", "BUILD",
+        "PROTO",
+        "STOP",
+        "MARK",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "EMPTY_TUPLE",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
+        "SETITEM",
+        "SETITEMS",
+        "APPEND",
+        "APPENDS",
+        "BINUNICODE",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG1",
+        "BINFLOAT",
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "BINPUT",
+        "LONG_BINPUT",
+        "BINGET",
+        "LONG_BINGET",
+        "GLOBAL",
+        "REDUCE",
+        "BINPERSID",
+        "BUILD",
     }
 )
 
@@ -179,4 +206,6 @@ def _tensor(name: str, entry: _View, arrays: Mapping[str, NDArray[Any]]) -> NDAr
 
 
 def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
-    raise SourceError(what, where=str(path), do="Pass a state dict saved with torch.save in the legacy format") from cause
+    raise SourceError(
+        what, where=str(path), do="Pass a state dict saved with torch.save in the legacy format"
+    ) from cause

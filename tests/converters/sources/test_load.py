@@ -42,7 +42,9 @@ def refusal(path: Path) -> SourceError:
         ("upper.TFLITE", b"x", "already converted"),
     ],
 )
-def test_what_is_no_model_is_refused_with_the_reason(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+def test_what_is_no_model_is_refused_with_the_reason(
+    tmp_path: Path, name: str, content: bytes | None, says: str
+) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -100,7 +102,9 @@ def test_a_lambda_layer_is_refused_with_the_reason(tmp_path: Path) -> None:
     import keras
 
     image = keras.Input((4,), name="x")
-    inner = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda t: t * 2, name="doubler", output_shape=(4,))])
+    inner = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Lambda(lambda t: t * 2, name="doubler", output_shape=(4,))]
+    )
     model = keras.Model(image, inner(image))
     for name in ("net.keras", "net.h5"):
         model.save(tmp_path / name)

@@ -29,7 +29,9 @@ def test_a_keras_model_is_described_and_answers_as_it_was_trained(digits_model) 
     assert (answers.argmax(1) == held_out["y"]).mean() >= 0.97
 
 
-def test_the_onnx_form_has_the_contracts_names_a_free_batch_and_the_versions_of_boards(digits_model, digits_onnx) -> None:
+def test_the_onnx_form_has_the_contracts_names_a_free_batch_and_the_versions_of_boards(
+    digits_model, digits_onnx
+) -> None:
     model = onnx.load(digits_onnx)
     assert [value.name for value in model.graph.input] == ["image"]
     assert [value.name for value in model.graph.output] == ["probs"]
@@ -77,7 +79,9 @@ def test_a_dict_of_outputs_keeps_its_keys(tmp_path: Path) -> None:
     keras.Model(x, outputs).save(tmp_path / "net.keras")
     source = sources.load(tmp_path / "net.keras")
     assert {spec.name: spec.shape for spec in source.outputs} == {"score": (-1, 2), "age": (-1, 1)}
-    shapes = {spec.name: array.shape for spec, array in zip(source.outputs, source.predict([np.zeros((3, 4))]), strict=True)}
+    shapes = {
+        spec.name: array.shape for spec, array in zip(source.outputs, source.predict([np.zeros((3, 4))]), strict=True)
+    }
     assert shapes == {"score": (3, 2), "age": (3, 1)}
 
 

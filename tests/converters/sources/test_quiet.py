@@ -15,21 +15,31 @@ from edgekit_converters.sources.quiet import quiet
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "import os, sys\nfrom edgekit_converters.sources.quiet import quiet\n" + code],
-        capture_output=True, text=True, env={**os.environ, **env}, check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        check=False,
     )
 
 
 def test_c_code_is_silenced_while_pythons_stderr_reaches_the_terminal() -> None:
-    done = run("with quiet():\n os.write(2, b'noise')\n print('12 %', file=sys.stderr)\nprint('after', file=sys.stderr)")
+    done = run(
+        "with quiet():\n os.write(2, b'noise')\n print('12 %', file=sys.stderr)\nprint('after', file=sys.stderr)"
+    )
     assert done.stderr.split() == ["12", "%", "after"]
 
 
 def test_what_was_written_can_be_read_for_an_errors_message() -> None:
-    assert run("with quiet() as log:\n os.write(2, b'op Foo is unknown')\n print(log.text())").stdout == "op Foo is unknown\n"
+    assert (
+        run("with quiet() as log:\n os.write(2, b'op Foo is unknown')\n print(log.text())").stdout
+        == "op Foo is unknown\n"
+    )
 
 
 def test_an_exception_passes_through_and_stderr_is_back() -> None:
-    done = run("try:\n with quiet():\n  raise KeyError('real')\nexcept KeyError as e:\n print(e, file=sys.stderr)\nos.write(2, b'on')")
+    done = run(
+        "try:\n with quiet():\n  raise KeyError('real')\nexcept KeyError as e:\n print(e, file=sys.stderr)\nos.write(2, b'on')"
+    )
     assert done.stderr == "'real'\non"
 
 

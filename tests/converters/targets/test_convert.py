@@ -158,7 +158,12 @@ def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path)
 def test_samples_are_streamed_once_and_progress_is_told(digits, digits_model) -> None:
     for name in INT8:
         samples, told = digit_stream(digits, digits_model.calibration), []
-        targets.convert(digits, targets.recipe(name), samples, lambda stage, done, total, told=told: told.append((stage, done, total)))
+        targets.convert(
+            digits,
+            targets.recipe(name),
+            samples,
+            lambda stage, done, total, told=told: told.append((stage, done, total)),
+        )
         assert samples.started == 200
         assert [done for stage, done, _ in told if stage == "calibration"] == list(range(201))
         assert {total for stage, _, total in told if stage == "calibration"} == {200}

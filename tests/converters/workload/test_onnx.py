@@ -15,7 +15,9 @@ onnx = pytest.importorskip("onnx")
 
 def graph(body: str, inputs: str, outputs: str, **constants: np.ndarray) -> bytes:
     """A model from ONNX's text form; `constants` become initializers."""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    )
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
     return model.SerializeToString()
 
@@ -34,7 +36,12 @@ CONVOLUTIONS = {
     "1x1": ("y = Conv(x, w)", (16, 8, 1, 1), "pw", 16 * 8 * 12 * 12),
     "1x1 of stride 2": ("y = Conv <strides = [2, 2]> (x, w)", (16, 8, 1, 1), "pw", 16 * 8 * 6 * 6),
     "3x3": ("y = Conv <pads = [1, 1, 1, 1]> (x, w)", (16, 8, 3, 3), "c3", 16 * 8 * 9 * 12 * 12),
-    "3x3 of stride 2": ("y = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w)", (16, 8, 3, 3), "cx", 16 * 8 * 9 * 36),
+    "3x3 of stride 2": (
+        "y = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w)",
+        (16, 8, 3, 3),
+        "cx",
+        16 * 8 * 9 * 36,
+    ),
     "3x3 dilated": ("y = Conv <dilations = [2, 2]> (x, w)", (16, 8, 3, 3), "cx", 16 * 8 * 9 * 64),
     "5x5": ("y = Conv <pads = [2, 2, 2, 2]> (x, w)", (16, 8, 5, 5), "cx", 16 * 8 * 25 * 144),
     "depthwise": ("y = Conv <group = 8, pads = [1, 1, 1, 1]> (x, w)", (8, 1, 3, 3), "dw", 8 * 9 * 144),

@@ -74,7 +74,9 @@ def write(path: Path, entries: Any, magic: int = MAGIC) -> Path:
 
 def test_tensors_come_back_with_their_strides(tmp_path: Path) -> None:
     a = Storage("a", 6)
-    entries = OrderedDict(plain=tensor(a), turned=tensor(a, (3, 2), (1, 3)), tail=tensor(a, (2,), (1,), 4), one=tensor(a, (), (), 5))
+    entries = OrderedDict(
+        plain=tensor(a), turned=tensor(a, (3, 2), (1, 3)), tail=tensor(a, (2,), (1,), 4), one=tensor(a, (), (), 5)
+    )
     read = read_state_dict(write(tmp_path / "net.pth", entries))
     assert read["plain"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert read["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -122,7 +124,9 @@ def test_a_memo_bomb_is_refused_before_it_is_unpickled(tmp_path: Path) -> None:
         read_state_dict(tmp_path / "net.pth")
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 zip", b"hello\n", b"\x80\x02K\x05.", b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f."])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04 zip", b"hello\n", b"\x80\x02K\x05.", b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f."]
+)
 def test_what_is_no_legacy_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "net.pth").write_bytes(content)
     with pytest.raises(SourceError):

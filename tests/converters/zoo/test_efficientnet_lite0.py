@@ -32,7 +32,10 @@ def photos() -> tuple[np.ndarray, np.ndarray]:
 
     image = ImageSpec(224, 224, (127.0,) * 3, (128.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")
     contract = InputContract("image", (224, 224, 3), "float32", image)
-    decode, adapt = Decoder(contract), Adapter(contract, TensorSpec("image", "image", "float32", (-1, 224, 224, 3), "NHWC"))
+    decode, adapt = (
+        Decoder(contract),
+        Adapter(contract, TensorSpec("image", "image", "float32", (-1, 224, 224, 3), "NHWC")),
+    )
     paths = sorted((Path(foolbox.__file__).parent / "data").glob("imagenet_*.jpg"))
     return np.concatenate([adapt(decode(path)) for path in paths]), np.array([int(p.stem.split("_")[2]) for p in paths])
 
