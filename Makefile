@@ -30,7 +30,7 @@ setup-demo: $(VENV)/.demo
 setup-tflite: $(if $(PYTHON_TFLITE),$(VENV_TFLITE)/.test)
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "edgekit needs Python 3.11 or later: make PYTHON=python3.12"'
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "edgekit needs Python 3.11 or later: make PYTHON=python3.12"'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
