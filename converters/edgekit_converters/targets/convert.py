@@ -11,10 +11,10 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.converted import Converted, Job, Samples
+from edgekit_converters.targets.converted import Converted, Job, Samples, turned_shape
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.tensors import Layout, TensorSpec
 
 __all__ = ["CONVERTERS", "Samples", "convert"]
 
@@ -25,7 +25,9 @@ CONVERTERS: dict[str, str] = {
 """Format -> `module:function`, called with (source, recipe, job)."""
 
 
-def convert(source: SourceModel, recipe: Recipe, samples: Samples | None = None, progress: Progress = silent) -> Artifact:
+def convert(
+    source: SourceModel, recipe: Recipe, samples: Samples | None = None, progress: Progress = silent
+) -> Artifact:
     """Carry out a recipe.
 
     samples: calibration examples; needed by int8 recipes, ignored by the others. Read as a stream, in order.
@@ -33,8 +35,11 @@ def convert(source: SourceModel, recipe: Recipe, samples: Samples | None = None,
     """
     where = f"{source.path.name}, {recipe.name}"
     if recipe.needs_calibration and (samples is None or len(samples) == 0):
-        raise ConversionError("an int8 recipe needs calibration data and there is none", where=where,
-                              do="Pass a calibration set: --calibration DIR")
+        raise ConversionError(
+            "an int8 recipe needs calibration data and there is none",
+            where=where,
+            do="Pass a calibration set: --calibration DIR",
+        )
     used = samples if recipe.needs_calibration else None
     module, function = CONVERTERS[recipe.format].split(":")
     converter = getattr(importlib.import_module(module), function)
@@ -42,7 +47,14 @@ def convert(source: SourceModel, recipe: Recipe, samples: Samples | None = None,
     inputs, outputs = _described(source, recipe, converted, where)
     macs, weights = _quantized_fraction(recipe, converted.data)
     return Artifact(
-        recipe, converted.data, inputs, outputs, macs, weights, dict(converted.tools), samples=len(used) if used is not None else 0
+        recipe,
+        converted.data,
+        inputs,
+        outputs,
+        macs,
+        weights,
+        dict(converted.tools),
+        samples=len(used) if used is not None else 0,
     )
 
 
@@ -57,13 +69,16 @@ def _described(
         raise ConversionError(f"the converter's result does not load: {error.what}", where=where) from error
     inputs = _named(tensors[0], converted.inputs, source.inputs, f"{where}, inputs")
     outputs = _named(tensors[1], converted.outputs, source.outputs, f"{where}, outputs")
-    layouts = {spec.name: "NCHW" if spec.name in converted.nchw else spec.layout for spec in source.inputs}
-    for kind, named, specs in (("input", inputs, source.inputs), ("output", outputs, source.outputs)):
-        shapes = {spec.name: _shape(spec, spec.name in converted.nchw) for spec in specs}
+    layouts = {spec.name: _layout(spec, converted) for spec in source.inputs}
+    none: frozenset[str] = frozenset()
+    sides = (("input", inputs, source.inputs, converted.turned), ("output", outputs, source.outputs, none))
+    for kind, named, specs, turned in sides:
+        shapes = {spec.name: turned_shape(spec) if spec.name in turned else spec.shape for spec in specs}
         for tensor in named:
             if not _fits(tensor.shape, shapes[tensor.name]):
                 raise ConversionError(
-                    f"{kind} '{tensor.name}' became {list(tensor.shape)}; the original has {list(shapes[tensor.name])}", where=where
+                    f"{kind} '{tensor.name}' became {list(tensor.shape)}; the original has {list(shapes[tensor.name])}",
+                    where=where,
                 )
     return tuple(replace(spec, layout=layouts[spec.name]) for spec in inputs), outputs
 
@@ -73,16 +88,16 @@ def _named(
 ) -> tuple[TensorSpec, ...]:
     if len(tensors) != len(names) or sorted(names) != sorted(spec.name for spec in specs):
         raise ConversionError(
-            f"the artifact has {[tensor.tensor for tensor in tensors]}, the model {[spec.name for spec in specs]}", where=where
+            f"the artifact has {[tensor.tensor for tensor in tensors]}, the model {[spec.name for spec in specs]}",
+            where=where,
         )
     return tuple(replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True))
 
 
-def _shape(spec: TensorSpec, as_nchw: bool) -> tuple[int, ...]:
-    if not as_nchw:
-        return spec.shape
-    batch, height, width, channels = spec.shape
-    return batch, channels, height, width
+def _layout(spec: TensorSpec, converted: Converted) -> Layout | None:
+    if spec.name not in converted.turned:
+        return spec.layout
+    return "NCHW" if spec.layout == "NHWC" else "NHWC"
 
 
 def _fits(got: Sequence[int], want: Sequence[int]) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.progress import Progress
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Converted", "Job", "Samples", "checked_samples", "tool_versions"]
+__all__ = ["Converted", "Job", "Samples", "checked_samples", "tool_versions", "turn", "turned_shape"]
 
 
 class Samples(Protocol):
@@ -37,17 +39,31 @@ class Job:
 class Converted:
     """Bytes, and what each engine tensor is called in the contract.
 
-    inputs, outputs: contract names in the engine's order. nchw: inputs that are NCHW here and NHWC in the source.
+    inputs, outputs: contract names in the engine's order. turned: picture inputs whose layout is the other one here: NCHW
+    where the source has NHWC, or the reverse.
     """
 
     data: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tools: Mapping[str, str]
-    nchw: frozenset[str] = field(default_factory=frozenset)
+    turned: frozenset[str] = field(default_factory=frozenset)
 
 
-def checked_samples(samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress) -> Iterator[list[NDArray[Any]]]:
+def turned_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a picture input in the other layout."""
+    n, a, b, c = spec.shape
+    return (n, c, a, b) if spec.layout == "NHWC" else (n, b, c, a)
+
+
+def turn(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    """A batch of pictures in `spec`'s layout -> the other layout, contiguous."""
+    return np.ascontiguousarray(array.transpose((0, 3, 1, 2) if spec.layout == "NHWC" else (0, 2, 3, 1)))
+
+
+def checked_samples(
+    samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress
+) -> Iterator[list[NDArray[Any]]]:
     """Samples one by one, progress told before each. Raises ConversionError for one that does not fit the model.
 
     shapes: of one item, without the batch axis, in the source's order.
@@ -59,7 +75,8 @@ def checked_samples(samples: Samples, shapes: Sequence[tuple[int, ...]], progres
         got = [tuple(array.shape) for array in arrays]
         if got != wanted:
             raise ConversionError(
-                f"its arrays have the shapes {got}, the model takes {wanted}", where=f"calibration sample {index}",
+                f"its arrays have the shapes {got}, the model takes {wanted}",
+                where=f"calibration sample {index}",
                 do="Give each example a batch axis of 1 and the original model's shape",
             )
         yield list(arrays)

@@ -39,7 +39,7 @@ from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions
+from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions, turn
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["convert"]
@@ -57,20 +57,20 @@ def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
     data = source.onnx()
     model = onnx.load_model_from_string(data)
     # A file that edgekit itself once wrote says so too, but there the channels already come first.
-    turned = onnx_graph.nchw_inputs(model)
-    nchw = frozenset(spec.name for spec in source.inputs if spec.name in turned and spec.layout != "NCHW")
+    nchw = onnx_graph.nchw_inputs(model)
+    turned = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")
     if recipe.precision == "int8":
-        data = _quantized(source, model, job, nchw)
+        data = _quantized(source, model, job, turned)
     return Converted(
         data,
         tuple(value.name for value in model.graph.input),
         tuple(value.name for value in model.graph.output),
         tool_versions(_TOOLS if source.format.startswith("keras") else _TOOLS[:3]),
-        nchw,
+        turned,
     )
 
 
-def _quantized(source: SourceModel, model: Any, job: Job, nchw: frozenset[str]) -> bytes:
+def _quantized(source: SourceModel, model: Any, job: Job, turned: frozenset[str]) -> bytes:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
@@ -80,7 +80,7 @@ def _quantized(source: SourceModel, model: Any, job: Job, nchw: frozenset[str]) 
             quantize_static(
                 model,
                 path,
-                _reader(source, job, nchw),
+                _reader(source, job, turned),
                 quant_format=QuantFormat.QDQ,
                 op_types_to_quantize=sorted({*QDQRegistry, *QLinearOpsRegistry} - _FLOAT),
                 per_channel=True,
@@ -92,20 +92,21 @@ def _quantized(source: SourceModel, model: Any, job: Job, nchw: frozenset[str]) 
             raise
         except Exception as error:
             raise ConversionError(
-                f"onnxruntime's quantizer failed: {_first_line(error)}", where=f"{source.path.name}, onnx-int8-qdq",
+                f"onnxruntime's quantizer failed: {_first_line(error)}",
+                where=f"{source.path.name}, onnx-int8-qdq",
                 do="Choose onnx-f32, or a TFLite recipe where the source is Keras",
             ) from error
         return path.read_bytes()
 
 
-def _reader(source: SourceModel, job: Job, nchw: frozenset[str]) -> Any:
+def _reader(source: SourceModel, job: Job, turned: frozenset[str]) -> Any:
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         """Streams the samples once; the quantizer's min-max keeps two numbers a tensor, never the activations."""
 
         def __init__(self) -> None:
-            self._feeds = _feeds(source, job, nchw)
+            self._feeds = _feeds(source, job, turned)
 
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             return next(self._feeds, None)
@@ -113,11 +114,11 @@ def _reader(source: SourceModel, job: Job, nchw: frozenset[str]) -> Any:
     return Reader()
 
 
-def _feeds(source: SourceModel, job: Job, nchw: frozenset[str]) -> Iterator[dict[str, NDArray[Any]]]:
+def _feeds(source: SourceModel, job: Job, turned: frozenset[str]) -> Iterator[dict[str, NDArray[Any]]]:
     assert job.samples is not None
     for arrays in checked_samples(job.samples, [spec.shape[1:] for spec in source.inputs], job.progress):
         yield {
-            spec.name: np.ascontiguousarray(array.transpose(0, 3, 1, 2) if spec.name in nchw else array, spec.dtype)
+            spec.name: np.ascontiguousarray(turn(array, spec) if spec.name in turned else array, spec.dtype)
             for array, spec in zip(arrays, source.inputs, strict=True)
         }
 

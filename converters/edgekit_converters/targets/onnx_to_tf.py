@@ -1,18 +1,159 @@
-"""TFLite from an ONNX source: not there yet, and said plainly."""
+"""An ONNX source as TensorFlow code, through onnx2tf: what lies between ONNX and TFLite.
+
+Rules:
+- onnx2tf runs in a process of its own (`onnx_to_tf_worker`): it sets seeds, switches and Keras 2 for its whole process,
+  and leaves through `sys.exit` where it fails;
+- it never reaches for the network: the sample picture that it would download lies ready in its folder;
+- pictures become NHWC, as TFLite's kernels want them; every other input and every output keeps the source's axes;
+- the result is run against the original on random data, and what differs is an error.
+
+    network(source, "net.onnx, tflite-int8").call(pixels)
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.targets.artifact import Recipe
+from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.targets.converted import turn
+from edgekit_converters.targets.network import Network
+from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["refuse"]
+__all__ = ["available", "network"]
+
+_NEEDS = ("onnx2tf", "onnx_graphsurgeon", "sng4onnx", "sne4onnx", "tf_keras", "psutil")
+_TOOLS = ("onnx", "onnx2tf", "onnxslim", "tf-keras")
+# Channels last -> the source's axes, by rank: onnx2tf turns outputs of 3 to 5 axes when it likes them better that way.
+_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
 
 
-def refuse(source: SourceModel, recipe: Recipe) -> ConversionError:
-    """The error for a recipe that would need ONNX turned into TensorFlow."""
-    return ConversionError(
-        f"TFLite from an {source.format.upper()} model is not supported yet",
-        where=f"{source.path.name}, {recipe.name}",
-        do="Choose onnx-int8-qdq or onnx-f32, or pass the Keras model it was made from",
+def available() -> bool:
+    """True when the `onnx-tflite` extra is installed."""
+    return all(importlib.util.find_spec(module) is not None for module in _NEEDS)
+
+
+def network(source: SourceModel, where: str) -> Network:
+    """Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers differ."""
+    if not available():
+        raise ConversionError(
+            "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",
+            where=where,
+            do="Run: pip install 'edgekit-deploy[onnx-tflite]', or choose onnx-int8-qdq or onnx-f32",
+        )
+    turned = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
+    free = all(spec.free_batch for spec in (*source.inputs, *source.outputs))
+    problem = ""
+    # What onnx2tf makes of a graph depends on whether its batch is free: either may be right where the other is not.
+    for batch in (-1, 1) if free else (1,):
+        try:
+            return _attempt(source, turned, batch)
+        except _FailedError as error:
+            problem = problem or str(error)
+    raise ConversionError(
+        problem, where=where, do="Choose onnx-int8-qdq or onnx-f32, or pass the Keras model it was made from"
     )
+
+
+class _FailedError(Exception):
+    """Why one way through onnx2tf did not work."""
+
+
+def _attempt(source: SourceModel, turned: frozenset[str], batch: int) -> Network:
+    tf = import_tensorflow()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _run_worker(source, folder, batch)
+        with quiet():
+            loaded = tf.saved_model.load(str(folder / RESULT))
+    axes = _output_axes(source, loaded, turned)
+
+    def call(*inputs: Any) -> list[Any]:
+        outputs = loaded.infer(*inputs)
+        ordered = [outputs[output_name(i)] for i in range(len(axes))]
+        return [tf.transpose(out, perm) if perm else out for out, perm in zip(ordered, axes, strict=True)]
+
+    return Network(call, loaded.infer.concrete_functions[0].variables, turned, _TOOLS)
+
+
+def _run_worker(source: SourceModel, folder: Path, batch: int) -> None:
+    import onnx
+
+    model = onnx.load_model_from_string(source.onnx())
+    if batch == 1:
+        _fix_batch(model, source.inputs, source.outputs)
+    onnx_graph.rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
+    onnx_graph.rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
+    model = onnx.shape_inference.infer_shapes(model)  # without the shapes inside, onnx2tf drops transposes silently
+    (folder / GRAPH).write_bytes(model.SerializeToString())
+    kept = [input_name(i) for i, spec in enumerate(source.inputs) if spec.layout != "NCHW" and len(spec.shape) > 2]
+    (folder / KEPT).write_text("\n".join(kept), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "edgekit_converters.targets.onnx_to_tf_worker"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    if done.returncode != 0 or not (folder / RESULT).is_dir():
+        raise _FailedError(f"onnx2tf cannot turn the model into TensorFlow: {_complaint(done.stdout + done.stderr)}")
+
+
+def _fix_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def one(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+        return [TensorSpec(spec.name, spec.tensor, spec.dtype, (1, *spec.shape[1:])) for spec in specs]
+
+    onnx_graph.set_batch(model, one(inputs), one(outputs))
+
+
+def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str]) -> list[tuple[int, ...] | None]:
+    """For each output the transposition that gives the source's values, None where there is none to do."""
+    inputs = onnx_graph.random_inputs(source.inputs, 1)
+    fed = [
+        turn(array, spec) if spec.name in turned else array for array, spec in zip(inputs, source.inputs, strict=True)
+    ]
+    with quiet():
+        results = loaded.infer(*fed)
+    axes: list[tuple[int, ...] | None] = []
+    for i, (spec, want) in enumerate(zip(source.outputs, source.predict(inputs), strict=True)):
+        got = np.asarray(results[output_name(i)])
+        last = _CHANNELS_FIRST.get(got.ndim)
+        if _agrees(got, want):
+            axes.append(None)
+        elif last is not None and _agrees(got.transpose(last), want):
+            axes.append(last)
+        else:
+            raise _FailedError(f"onnx2tf's network gives other answers than the original for the output '{spec.name}'")
+    return axes
+
+
+def _agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
+    if got.shape != want.shape:
+        return False
+    limit = 1e-3 * max(1.0, float(np.abs(want).max(initial=0.0)))
+    return bool(np.all(np.abs(got.astype(np.float64) - want.astype(np.float64)) <= limit))
+
+
+def _complaint(text: str) -> str:
+    """onnx2tf's own words: the line it marks as an error, else the last line."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
+    marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    chosen = next((line for line in marked if not line.startswith(("input_onnx_file_path", "onnx_op_name"))), "")
+    return (chosen or (lines[-1] if lines else "it ended without a word"))[:300]

@@ -1,6 +1,6 @@
 """The recipes there are. A name reads `<format>-<precision>[-<form>]`.
 
-    recipe("tflite-int8")       # Recipe(name="tflite-int8", format="tflite", precision="int8")
+recipe("tflite-int8")       # Recipe(name="tflite-int8", format="tflite", precision="int8")
 """
 
 from __future__ import annotations

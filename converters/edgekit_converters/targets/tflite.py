@@ -8,6 +8,8 @@ Rules:
   tflite-runtime loads (measured: version 9 runs on 2.7 to 2.14);
 - TensorFlow ("Select TF") and custom operators are refused by name: boards' runtimes do not carry them.
 
+- an ONNX source first becomes TensorFlow code (see `onnx_to_tf`); pictures are NHWC in the artifact.
+
     convert(source, RECIPES["tflite-int8"], Job(samples, silent)).data
 """
 
@@ -25,29 +27,27 @@ from edgekit_converters.sources.keras_to_onnx import graph_names
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions
+from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions, turn, turned_shape
+from edgekit_converters.targets.network import Network
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["convert"]
 
-_TOOLS = ("tensorflow-cpu", "tensorflow", "keras")
+_TOOLS = ("tensorflow-cpu", "tensorflow")
 
 
 def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
     """Raises ConversionError, naming the operators where the converter names them."""
-    if not isinstance(source, KerasSource):
-        from edgekit_converters.targets.onnx_to_tf import refuse
-
-        raise refuse(source, recipe)
+    job.progress("conversion", 0, None)
     tf = import_tensorflow()
+    network = _network(source, recipe)
     ins, outs = graph_names(source.inputs), graph_names(source.outputs)
     with quiet() as log:
         try:
-            converter = _converter(tf, source, ins, outs)
+            converter = _converter(tf, source, network, (ins, outs))
             _configure(tf, converter, recipe)
             if job.samples is not None:
-                converter.representative_dataset = lambda: _representative(source, job, ins)
-            job.progress("conversion", 0, None)
+                converter.representative_dataset = lambda: _representative(source, job, network.turned)
             data = bytes(converter.convert())
         except EdgekitError:
             raise
@@ -57,20 +57,34 @@ def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
     in_names = dict(zip(ins, (spec.name for spec in source.inputs), strict=True))
     out_names = dict(zip(outs, (spec.name for spec in source.outputs), strict=True))
     return Converted(
-        data, tuple(in_names[name] for name in inputs), tuple(out_names[name] for name in outputs), tool_versions(_TOOLS)
+        data,
+        tuple(in_names[name] for name in inputs),
+        tuple(out_names[name] for name in outputs),
+        tool_versions((*_TOOLS, *network.tools)),
+        network.turned,
     )
 
 
-def _converter(tf: Any, source: KerasSource, ins: Sequence[str], outs: Sequence[str]) -> Any:
-    signature = [
-        tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name=name) for spec, name in zip(source.inputs, ins, strict=True)
-    ]
+def _network(source: SourceModel, recipe: Recipe) -> Network:
+    if isinstance(source, KerasSource):
+        return Network(source.call, [variable.value for variable in source.network.variables], tools=("keras",))
+    from edgekit_converters.targets.onnx_to_tf import network
+
+    return network(source, f"{source.path.name}, {recipe.name}")
+
+
+def _converter(tf: Any, source: SourceModel, network: Network, names: tuple[list[str], list[str]]) -> Any:
+    ins, outs = names
+    signature = []
+    for spec, name in zip(source.inputs, ins, strict=True):
+        shape = turned_shape(spec) if spec.name in network.turned else spec.shape
+        signature.append(tf.TensorSpec([1, *shape[1:]], spec.dtype, name=name))
 
     def infer(*inputs: Any) -> dict[str, Any]:
-        return dict(zip(outs, source.call(*inputs), strict=True))
+        return dict(zip(outs, network.call(*inputs), strict=True))
 
     holder = tf.Module()  # keeps the weights in sight of the converter, which freezes only what it can track
-    holder.weights = [variable.value for variable in source.network.variables]
+    holder.weights = list(network.weights)
     concrete = tf.function(infer, input_signature=signature).get_concrete_function()
     return tf.lite.TFLiteConverter.from_concrete_functions([concrete], holder)
 
@@ -86,11 +100,14 @@ def _configure(tf: Any, converter: Any, recipe: Recipe) -> None:
     converter.inference_input_type = converter.inference_output_type = tf.int8
 
 
-def _representative(source: KerasSource, job: Job, ins: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
+def _representative(source: SourceModel, job: Job, turned: frozenset[str]) -> Iterator[dict[str, NDArray[Any]]]:
     assert job.samples is not None
+    names = graph_names(source.inputs)
     for arrays in checked_samples(job.samples, [spec.shape[1:] for spec in source.inputs], job.progress):
-        typed = (array.astype(spec.dtype, copy=False) for array, spec in zip(arrays, source.inputs, strict=True))
-        yield dict(zip(ins, typed, strict=True))
+        feed = {}
+        for name, array, spec in zip(names, arrays, source.inputs, strict=True):
+            feed[name] = (turn(array, spec) if spec.name in turned else array).astype(spec.dtype, copy=False)
+        yield feed
 
 
 def _engine_order(data: bytes) -> tuple[list[str], list[str]]:
@@ -112,8 +129,10 @@ def _names_in_order(details: Sequence[dict[str, Any]], signature: dict[str, dict
     by_index: dict[int, str] = {}
     for name, detail in signature.items():
         if detail["index"] in by_index:
-            raise ConversionError(f"'{name}' and '{by_index[detail['index']]}' are one tensor in the artifact",
-                                  do="Return the value once from the original model")
+            raise ConversionError(
+                f"'{name}' and '{by_index[detail['index']]}' are one tensor in the artifact",
+                do="Return the value once from the original model",
+            )
         by_index[detail["index"]] = name
     return [by_index[detail["index"]] for detail in details]
 
@@ -125,10 +144,13 @@ def _explained(error: Exception, log: str, source: SourceModel, recipe: Recipe) 
     where = f"{source.path.name}, {recipe.name}"
     if operators:
         return ConversionError(
-            f"TFLite has no {'int8 ' if recipe.precision == 'int8' else ''}kernel for {', '.join(operators)}", where=where,
+            f"TFLite has no {'int8 ' if recipe.precision == 'int8' else ''}kernel for {', '.join(operators)}",
+            where=where,
             do="Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32",
         )
-    return ConversionError(f"TensorFlow's converter failed: {_first_line(str(error)) or type(error).__name__}", where=where)
+    return ConversionError(
+        f"TensorFlow's converter failed: {_first_line(str(error)) or type(error).__name__}", where=where
+    )
 
 
 def _operators(text: str) -> list[str]:

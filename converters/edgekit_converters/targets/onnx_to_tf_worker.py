@@ -1,0 +1,75 @@
+"""The process in which onnx2tf runs: graph.onnx in the working directory -> a SavedModel beside it.
+
+python -m edgekit_converters.targets.onnx_to_tf_worker        # by `onnx_to_tf`, in a folder of its own
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["GRAPH", "KEPT", "RESULT", "input_name", "main", "output_name"]
+
+GRAPH, KEPT, RESULT = "graph.onnx", "kept.txt", "network"
+"""The float graph (inputs and outputs named as below); inputs that keep their axes, one a line; the SavedModel."""
+
+_SAMPLE = "calibration_image_sample_data_20x128x128x3_float32.npy"
+
+
+def input_name(index: int) -> str:
+    """What input `index` is called on the way through onnx2tf."""
+    return f"edgekit_in_{index}"
+
+
+def output_name(index: int) -> str:
+    """What output `index` is called on the way through onnx2tf."""
+    return f"edgekit_out_{index}"
+
+
+def main() -> None:
+    """Convert, or leave with an error on stderr and a code that is not 0."""
+    # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
+    np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
+    import onnx
+    import onnx2tf  # type: ignore[import-not-found,unused-ignore]
+
+    kept = Path(KEPT).read_text(encoding="utf-8").split()
+    model = onnx2tf.convert(
+        onnx_graph=onnx.load(GRAPH),
+        output_folder_path="scratch",
+        not_use_onnxsim=True,
+        keep_ncw_or_nchw_or_ncdhw_input_names=kept or None,
+        disable_model_save=True,
+        non_verbose=True,
+    )
+    _save(model)
+
+
+def _save(model: Any) -> None:
+    import tensorflow as tf
+
+    by_name = {tensor.name.split(":")[0]: position for position, tensor in enumerate(model.inputs)}
+    order = [by_name[input_name(index)] for index in range(len(model.inputs))]
+    signature = [
+        tf.TensorSpec([1, *model.inputs[position].shape[1:]], model.inputs[position].dtype, name=input_name(index))
+        for index, position in enumerate(order)
+    ]
+
+    def infer(*tensors: Any) -> dict[str, Any]:
+        placed: list[Any] = [None] * len(tensors)
+        for tensor, position in zip(tensors, order, strict=True):
+            placed[position] = tensor
+        outputs = model(placed if len(placed) > 1 else placed[0], training=False)
+        listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        return {output_name(index): output for index, output in enumerate(listed)}
+
+    holder = tf.Module()
+    holder.model = model
+    holder.infer = tf.function(infer, input_signature=signature)
+    tf.saved_model.save(holder, RESULT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""TFLite from ONNX, where onnx2tf is installed; where it is not, the command that adds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgekit_converters import sources, targets
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.targets.converted import turn
+from edgekit_converters.targets.onnx_to_tf import available
+from edgekit_runtime.contract.adapt import quantize
+from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.engines import load_engine
+
+pytestmark = pytest.mark.convert
+with_onnx2tf = pytest.mark.skipif(not available(), reason="needs the onnx-tflite extra")
+
+
+def answers(artifact: targets.Artifact, source: sources.SourceModel, inputs: list[Any]) -> dict[str, Any]:
+    given = {spec.name: (spec, array) for spec, array in zip(source.inputs, inputs, strict=True)}
+    tensors = []
+    for tensor in artifact.inputs:
+        spec, array = given[tensor.name]
+        array = turn(array, spec) if tensor.layout != spec.layout else array
+        tensors.append(
+            array if tensor.quantization is None else quantize(array, tensor.quantization, np.dtype(tensor.dtype))
+        )
+    with load_engine("tflite", artifact.data) as engine:
+        return {
+            tensor.name: dequantize(output, tensor, np.dtype("float32"))
+            for tensor, output in zip(artifact.outputs, engine.run(tensors), strict=True)
+        }
+
+
+@pytest.mark.skipif(available(), reason="the onnx-tflite extra is installed")
+def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
+    with pytest.raises(ConversionError) as caught:
+        targets.convert(sources.load(digits_onnx), targets.recipe("tflite-f32"))
+    assert "pip install 'edgekit-deploy[onnx-tflite]'" in caught.value.do
+    assert "onnx-int8-qdq" in caught.value.do
+
+
+@with_onnx2tf
+@pytest.mark.parametrize("name", ["tflite-int8", "tflite-dynamic", "tflite-f32"])
+def test_digits_keep_their_accuracy_from_onnx_to_tflite(name: str, digits_onnx: Path, digits_model) -> None:
+    source = sources.load(digits_onnx)
+    samples = [[item[None]] for item in np.load(digits_model.calibration)["x"].transpose(0, 3, 1, 2)]
+    artifact = targets.convert(source, targets.recipe(name), samples)
+    [image] = artifact.inputs
+    assert (image.name, image.shape, image.layout) == ("image", (1, 8, 8, 1), "NHWC")
+    held_out = np.load(digits_model.evaluation)
+    x, y = held_out["x"].transpose(0, 3, 1, 2), held_out["y"]
+    best = np.array([answers(artifact, source, [item[None]])["probs"][0].argmax() for item in x])
+    assert (source.predict([x])[0].argmax(1) == y).mean() - (best == y).mean() <= 0.005
+    assert "onnx2tf" in artifact.tools
+
+
+@with_onnx2tf
+def test_the_same_onnx_file_gives_the_same_tflite_bytes(digits_onnx: Path, digits_model) -> None:
+    samples = [[item[None]] for item in np.load(digits_model.calibration)["x"][:20].transpose(0, 3, 1, 2)]
+    first, second = (
+        targets.convert(sources.load(digits_onnx), targets.recipe("tflite-int8"), samples).data for _ in range(2)
+    )
+    assert first == second
+
+
+@with_onnx2tf
+def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(maps_and_sequences())
+    source = sources.load(tmp_path / "net.onnx")
+    artifact = targets.convert(source, targets.recipe("tflite-f32"))
+    inputs = onnx_graph.random_inputs(source.inputs, 1, seed=5)
+    got = answers(artifact, source, inputs)
+    for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
+        np.testing.assert_allclose(got[spec.name], want, atol=1e-4, err_msg=spec.name)
+
+
+@with_onnx2tf
+def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: Path) -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)], "net", *([v] for v in value)
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    (tmp_path / "net.onnx").write_bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    )
+    with pytest.raises(ConversionError, match="onnx2tf"):
+        targets.convert(sources.load(tmp_path / "net.onnx"), targets.recipe("tflite-f32"))
+
+
+def maps_and_sequences() -> bytes:
+    """pixels [N, 3, 6, 10] -> map [N, 5, 6, 10]; steps [N, 7, 4] -> sum [N, 7, 4]: outputs of the picture and of a sequence."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((5, 3, 3, 3)).astype(np.float32), "w"),
+        numpy_helper.from_array(rng.standard_normal((4, 4)).astype(np.float32), "v"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["pixels", "w"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["map"]),
+        helper.make_node("MatMul", ["steps", "v"], ["sum"]),
+    ]
+
+    def value(name: str, *shape: Any) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *shape])
+
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [value("steps", 7, 4), value("pixels", 3, 6, 10)],
+        [value("sum", 7, 4), value("map", 5, 6, 10)],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
