@@ -59,16 +59,9 @@ def measure(
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, np.ndarray[Any, Any]]]:
     """The canonical inputs that travel in the bundle. Raises BundleError when there are none."""
-    contract = bundle.manifest.contract
     if not bundle.manifest.golden:
         raise BundleError("it holds no golden example to time it with", where=str(bundle.path), do="Build it again")
-    return [
-        {
-            name: np.frombuffer(bundle.blob(blob), golden.dtypes[name]).reshape(contract.input(name).shape)
-            for name, blob in golden.inputs.items()
-        }
-        for golden in bundle.manifest.golden
-    ]
+    return [bundle.golden_items(golden) for golden in bundle.manifest.golden]
 
 
 def conditions() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.contract.finish import Prediction
 from edgekit_runtime.errors import (
+    BudgetError,
     BundleError,
     ClosedError,
     ContractError,
@@ -22,12 +23,14 @@ from edgekit_runtime.errors import (
     MissingExtraError,
     SelfTestError,
     SignatureError,
+    TelemetryError,
 )
 from edgekit_runtime.model import Model, Stats
 from edgekit_runtime.opening import open_bundle
 
 __all__ = [
     "Answer",
+    "BudgetError",
     "BundleError",
     "ClosedError",
     "ContractError",
@@ -41,5 +44,6 @@ __all__ = [
     "SelfTestError",
     "SignatureError",
     "Stats",
+    "TelemetryError",
     "open_bundle",
 ]

@@ -1,48 +1,88 @@
 """Where a request goes: a pure function of the budget and of what was learnt from the last requests.
 
-With no host configured there is one destination: the device answers, and whether it met the budget is reported. The
-prediction is kept all the same, so that a caller can see it (`stats().device_p90_ms`) before a host exists.
+    decide(left_ms=60.0, device=Prospect(80.0), hosts=(Prospect(12.0),))      # the host, 12 ms expected
+
+Rules, in this order:
+- without a budget the device answers;
+- the device answers where its 90th percentile fits what is left, and where nothing is known of it yet;
+- else the ready host with the lowest 90th percentile answers, where that fits; one that was never measured is not asked;
+- else nobody is asked and the caller hears so at once; but with no host configured the device answers, late, and says so.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Decision", "Learned", "decide"]
+__all__ = ["Decision", "Learned", "Prospect", "decide"]
+
+Destination = Literal["device", "host", "neither"]
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is open."""
+
+    p90_ms: float | None
+    ready: bool = True
 
 
 @dataclass(frozen=True)
 class Decision:
-    """destination: who answers. predicted_ms: the 90th percentile expected of it, None before anything is known.
+    """host: which one of those given, for `host`. predicted_ms: of the destination, or of the best one for `neither`.
 
-    fits: whether that is within the budget; None when there is no budget or no prediction.
+    fits: whether that is within the budget; None where there is no budget or no prediction.
     """
 
-    destination: Literal["device"]
+    destination: Destination
+    host: int | None
     predicted_ms: float | None
     fits: bool | None
 
 
-def decide(remaining_ms: float | None, device_p90_ms: float | None) -> Decision:
-    """remaining_ms: what is left of the caller's budget, None for none."""
-    fits = None if remaining_ms is None or device_p90_ms is None else device_p90_ms <= remaining_ms
-    return Decision("device", device_p90_ms, fits)
+def decide(left_ms: float | None, device: Prospect, hosts: Sequence[Prospect] = ()) -> Decision:
+    """left_ms: what is left of the caller's budget, None for none."""
+    if left_ms is None or device.p90_ms is None:
+        return Decision("device", None, device.p90_ms, None)
+    if device.p90_ms <= left_ms:
+        return Decision("device", None, device.p90_ms, True)
+    ready = [(host.p90_ms, index) for index, host in enumerate(hosts) if host.ready and host.p90_ms is not None]
+    if ready and min(ready)[0] <= left_ms:
+        predicted_ms, index = min(ready)
+        return Decision("host", index, predicted_ms, True)
+    if hosts:
+        return Decision("neither", None, min([device.p90_ms, *(p90_ms for p90_ms, _ in ready)]), False)
+    return Decision("device", None, device.p90_ms, False)
 
 
 class Learned:
-    """The last `window` latencies of one destination. Appending and reading are each one atomic step."""
+    """The last latencies of one destination. Thread-safe: each step on the deque is atomic.
 
-    def __init__(self, window: int = 64) -> None:
-        self._last: deque[float] = deque(maxlen=window)
+    window: how many count. max_age_s: older ones count only while there is nothing newer, so that a device that was
+    throttled a minute ago is not held to it.
+    """
+
+    def __init__(self, window: int = 50, max_age_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._last: deque[tuple[float, float]] = deque(maxlen=window)
+        self._max_age_s = max_age_s
+        self._clock = clock
 
     def add(self, latency_ms: float) -> None:
-        self._last.append(latency_ms)
+        self._last.append((self._clock(), latency_ms))
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last one; infinite before the first."""
+        return self._clock() - self._last[-1][0] if self._last else math.inf
 
     @property
     def p90_ms(self) -> float | None:
-        """The smallest of the last latencies that 90 % of them do not exceed."""
-        values = sorted(self._last)
+        """The smallest of the latencies that count which 90 % of them do not exceed; None before the first."""
+        last = list(self._last)
+        oldest = self._clock() - self._max_age_s
+        values = sorted(ms for at, ms in last if at >= oldest) or [ms for _, ms in last[-1:]]
         return values[math.ceil(0.9 * len(values)) - 1] if values else None

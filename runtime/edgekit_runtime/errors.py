@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BudgetError",
     "BundleError",
     "ClosedError",
     "ContractError",
@@ -20,6 +21,7 @@ __all__ = [
     "MissingExtraError",
     "SelfTestError",
     "SignatureError",
+    "TelemetryError",
 ]
 
 
@@ -97,6 +99,18 @@ class ClosedError(EdgekitError):
     """The model was closed before this request was answered."""
 
     code = "closed"
+
+
+class BudgetError(EdgekitError):
+    """Nobody that could answer is expected to make it within the budget; said at once, before anything was run."""
+
+    code = "budget"
+
+
+class TelemetryError(EdgekitError):
+    """Where to report, or as which device, makes no sense. Trouble on the way there is never an error."""
+
+    code = "telemetry"
 
 
 class MissingExtraError(EdgekitError):

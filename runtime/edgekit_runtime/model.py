@@ -3,8 +3,9 @@
     with open_bundle("digits.ekb") as model:
         answer = model.predict(image, budget_ms=20)
 
-    identify -> cache.lookup -> join an identical request in flight -> decode -> budget.decide -> adapt -> batcher -> engine
-      -> finish -> cache.store -> meter.record -> Answer
+    identify -> cache.lookup -> join an identical request in flight -> decode -> budget.decide
+      -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetError at once
+    -> finish -> cache.store -> meter.record -> Answer
 
 Rules:
 - a model is ready when `open_bundle` returns: verified, self-tested, warm;
@@ -15,34 +16,44 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer, Source
-from edgekit_runtime.batching import Batcher, Served, batch_that_pays
-from edgekit_runtime.budget import Learned, decide
+from edgekit_runtime.batching import Batcher, Served, batch_that_pays, best_of
+from edgekit_runtime.budget import Learned, Prospect, decide
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.cache import CacheStats, Flights, Identity, MemoryCache, Miss, identify
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import EdgekitError, EngineError, InputError
+from edgekit_runtime.errors import BudgetError, ClosedError, EdgekitError, EngineError, InputError
+from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.selftest import SelfTest
 from edgekit_runtime.telemetry import Meter, MeterStats
 
+if TYPE_CHECKING:
+    from edgekit_runtime.remote.hosts import Hosts
+
 __all__ = ["Model", "Options", "Stats"]
+
+WATCH_EVERY_S = 0.5
+"""How often the device is tried while hosts answer for it."""
 
 Tensors = list[NDArray[Any]]
 Outputs = Mapping[str, NDArray[Any]]
+Items = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -80,12 +91,31 @@ class _Request:
     leads: Identity | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
+    def left_ms(self) -> float:
+        """What is left of the budget; infinite without one."""
+        spent_ms = (perf_counter() - self.start) * 1e3
+        return math.inf if self.budget_ms is None else self.budget_ms - spent_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """A request for a host: which one, and the canonical items."""
+
+    host: int
+    items: Items
+
 
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread."""
 
     def __init__(
-        self, bundle: Bundle, entry: ArtifactEntry, engine: Engine, tested: SelfTest, options: Options
+        self,
+        bundle: Bundle,
+        entry: ArtifactEntry,
+        engine: Engine,
+        tested: SelfTest,
+        options: Options,
+        hosts: Hosts | None = None,
     ) -> None:
         self._bundle = bundle
         self._entry = entry
@@ -102,6 +132,9 @@ class Model:
         self._meter = Meter()
         self._learned = Learned()
         self._predicted_late = 0
+        self._hosts = hosts
+        self._watching = threading.Lock()
+        self._watch: Future[Served[Tensors]] | None = None
         self._max_batch = self._measure_batch()
         self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self._max_batch)
 
@@ -110,7 +143,7 @@ class Model:
 
         inputs: for a model with one input, what `Decoder` takes (path, encoded bytes, PIL image, uint8 or float array);
         for several, a dict by name. budget_ms: what the caller can wait; `answer.met_budget` says whether it held.
-        Raises InputError, EngineError, ClosedError.
+        Raises InputError, EngineError, ClosedError; with hosts, BudgetError when nobody is expected to make it.
         """
         request = _Request(budget_ms)
         try:
@@ -119,6 +152,8 @@ class Model:
                 return pending
             if isinstance(pending, Future):
                 return self._follow(request, pending.result())
+            if isinstance(pending, _Away):
+                return self._ask_host(request, pending)
             return self._deliver(request, self._batcher.call(pending))
         except BaseException as error:
             self._fail(request, error)
@@ -134,6 +169,10 @@ class Model:
                 answer.set_result(pending)
             elif isinstance(pending, Future):
                 pending.add_done_callback(lambda done: self._settle(answer, request, done, self._follow))
+            elif isinstance(pending, _Away):
+                away = pending
+                asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
+                asked.add_done_callback(lambda done: self._settle(answer, request, done, lambda _, result: result))
             else:
                 served = self._batcher.submit(pending)
                 served.add_done_callback(lambda done: self._settle(answer, request, done, self._deliver))
@@ -178,6 +217,7 @@ class Model:
             "max_batch": self._max_batch,
             "cache": self._cache is not None,
             "signed": self._bundle.trusted,
+            "hosts": self._hosts.describe() if self._hosts is not None else [],
         }
 
     def flush_cache(self) -> None:
@@ -187,6 +227,8 @@ class Model:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine."""
+        if self._hosts is not None:
+            self._hosts.close()
         if self._batcher.close(timeout_s):
             self._engine.close()
 
@@ -200,7 +242,7 @@ class Model:
 
     # The journey, a stage a method.
 
-    def _arrive(self, request: _Request, inputs: Any, *, keep: bool) -> Answer | Future[Outputs] | Tensors:
+    def _arrive(self, request: _Request, inputs: Any, *, keep: bool) -> Answer | Future[Outputs] | _Away | Tensors:
         """identify, look up, join: an answer, a flight to follow, or the tensors to run.
 
         keep: the caller may reuse its arrays before the engine has read them.
@@ -221,22 +263,73 @@ class Model:
         request.leads = key
         return self._prepare(request, named, keep)
 
-    def _prepare(self, request: _Request, named: Mapping[str, Any], keep: bool) -> Tensors:
-        """decode, decide, adapt."""
+    def _prepare(self, request: _Request, named: Mapping[str, Any], keep: bool) -> _Away | Tensors:
+        """decode, decide; for the device: adapt."""
         before = perf_counter()
         items = {name: self._decoders[name](value) for name, value in named.items()}
-        decoded = perf_counter()
-        if request.budget_ms is not None:
-            left_ms = request.budget_ms - (decoded - request.start) * 1e3
-            if decide(left_ms, self._learned.p90_ms).fits is False:
-                self._predicted_late += 1
-        tensors = [adapter(items[name]) for name, adapter in self._adapters]
         if keep:
             given = [value for value in named.values() if isinstance(value, np.ndarray)]
-            tensors = [t.copy() if any(np.may_share_memory(t, g) for g in given) else t for t in tensors]
-        request.timings["decode"] = (decoded - before) * 1e3
-        request.timings["adapt"] = (perf_counter() - decoded) * 1e3
+            shared = (name for name, item in items.items() if any(np.may_share_memory(item, g) for g in given))
+            items |= {name: items[name].copy() for name in list(shared)}
+        request.timings["decode"] = (perf_counter() - before) * 1e3
+        if request.budget_ms is None:
+            return self._adapt(request, items)
+        hosts = () if self._hosts is None or not self._may_travel(items) else self._hosts.prospects()
+        decision = decide(request.left_ms(), Prospect(self._learned.p90_ms), hosts)
+        if decision.destination == "host":
+            assert decision.host is not None
+            return _Away(decision.host, items)
+        if decision.destination == "neither":
+            self._watch_device(items)
+            raise BudgetError(
+                f"nobody is expected to answer within {request.budget_ms:g} ms: the best would take "
+                f"{decision.predicted_ms:.3g} ms of the {request.left_ms():.3g} ms that are left",
+                do="Give more time, add a host, or use a smaller model",
+            )
+        if decision.fits is False:
+            self._predicted_late += 1
+        return self._adapt(request, items)
+
+    def _may_travel(self, items: Items) -> bool:
+        """A host takes pixels, or what the original took; not what was made ready for this device's artifact."""
+        specs = self._contract.inputs
+        return all(items[spec.name].dtype in (np.uint8 if spec.image else spec.dtype, spec.dtype) for spec in specs)
+
+    def _adapt(self, request: _Request, items: Items) -> Tensors:
+        before = perf_counter()
+        tensors = [adapter(items[name]) for name, adapter in self._adapters]
+        request.timings["adapt"] = (perf_counter() - before) * 1e3
         return tensors
+
+    def _ask_host(self, request: _Request, away: _Away) -> Answer:
+        """The host answers; where it fails, the device does, late or not: no request goes without."""
+        before = perf_counter()
+        try:
+            outputs, answer = self._need_hosts().infer(away.host, away.items, request.left_ms())
+        except HostError:
+            request.timings["host_failed"] = (perf_counter() - before) * 1e3
+            return self._deliver(request, self._batcher.call(self._adapt(request, away.items)))
+        request.timings["network"] = answer.network_ms
+        request.timings["host"] = answer.total_ms - answer.network_ms
+        self._watch_device(away.items)
+        self._keep(request, outputs)
+        return self._answer(request, outputs, "host")
+
+    def _watch_device(self, items: Items) -> None:
+        """While others answer for it, the device runs a copy now and then, so that it is known when it is fast again."""
+        with self._watching:
+            if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
+                return
+            try:
+                self._watch = self._batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+            except ClosedError:
+                return
+        self._watch.add_done_callback(self._learn)
+
+    def _learn(self, done: Future[Served[Tensors]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            served = done.result()
+            self._learned.add((served.queued_s + served.ran_s) * 1e3)
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
@@ -247,18 +340,22 @@ class Model:
         return [[output[i : i + 1] for output in outputs] for i in range(len(batch))]
 
     def _deliver(self, request: _Request, served: Served[Tensors]) -> Answer:
-        """finish, store, wake the followers."""
+        """finish what the engine gave."""
         before = perf_counter()
         outputs = self._finisher(served.result)
         timings = request.timings
         timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
         timings["finish"] = (perf_counter() - before) * 1e3
         self._learned.add((served.queued_s + served.ran_s) * 1e3)
+        self._keep(request, outputs)
+        return self._answer(request, outputs, "device")
+
+    def _keep(self, request: _Request, outputs: Outputs) -> None:
+        """store, and wake the followers."""
         if request.leads is not None and self._cache is not None:
             key, request.leads = request.leads, None
             self._cache.put(key, outputs)
             self._flights.land(key, outputs)
-        return self._answer(request, outputs, "device")
 
     def _follow(self, request: _Request, outputs: Outputs) -> Answer:
         request.timings["joined"] = (perf_counter() - request.start) * 1e3
@@ -315,11 +412,10 @@ class Model:
 
         def seconds(n: int) -> float:
             joined = [np.repeat(tensor, n, axis=0) for tensor in single]
-            times = []
-            for _ in range(3):
-                start = perf_counter()
-                self._engine.run(joined)
-                times.append(perf_counter() - start)
-            return min(times)
+            return best_of(lambda: self._engine.run(joined))
 
         return batch_that_pays(seconds)
+
+    def _need_hosts(self) -> Hosts:
+        assert self._hosts is not None
+        return self._hosts

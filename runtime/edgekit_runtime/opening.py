@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.model import Model, Options
 from edgekit_runtime.selftest import first_open, replay
+
+if TYPE_CHECKING:
+    from edgekit_runtime.remote.hosts import Hosts
 
 __all__ = ["open_bundle"]
 
@@ -24,12 +28,15 @@ def open_bundle(
     ttl_s: float | None = None,
     threads: int | None = None,
     engine: str | None = None,
+    hosts: Sequence[str] = (),
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
     trust: PEM files of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
     in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
+    hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
+    to one of them, and is refused at once with BudgetError where none would make it either.
 
     Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError.
     """
@@ -42,10 +49,20 @@ def open_bundle(
         first_open(bundle, entry, loaded.info)
         for _ in range(_WARM_RUNS):
             tested = replay(bundle, entry, loaded)
-        return Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine))
+        away = _hosts(bundle, hosts) if hosts else None
+        return Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine), away)
     except BaseException:
         loaded.close()
         raise
+
+
+def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
+    from edgekit_runtime.remote.hosts import Hosts
+
+    manifest = bundle.manifest
+    if manifest.contract.state != "none" or not manifest.golden:
+        raise BundleError("it cannot be answered by a host: it keeps state or holds no example", where=str(bundle.path))
+    return Hosts(urls, manifest, bundle.golden_items(manifest.golden[0]))
 
 
 def _choose(bundle: Bundle, engine: str | None) -> ArtifactEntry:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.bundle import ArtifactEntry, Bundle, Golden, GoldenOutputs
+from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
 from edgekit_runtime.engines import Engine, EngineInfo, load_engine
@@ -67,7 +67,7 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
         if answer is None:
             continue
         examples += 1
-        items = _inputs(bundle, golden)
+        items = bundle.golden_items(golden)
         got = finisher(engine.run([adapt(items[t.name]) for adapt, t in zip(adapters, entry.inputs, strict=True)]))
         same = (answer.engine, answer.engine_version) == (engine.info.name, engine.info.version)
         for tensor in entry.outputs:
@@ -140,14 +140,6 @@ def state_dir() -> Path:
         return Path(configured)
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
     return Path(base) / "edgekit"
-
-
-def _inputs(bundle: Bundle, golden: Golden) -> dict[str, NDArray[Any]]:
-    contract = bundle.manifest.contract
-    return {
-        name: np.frombuffer(bundle.blob(blob), golden.dtypes[name]).reshape(contract.input(name).shape)
-        for name, blob in golden.inputs.items()
-    }
 
 
 def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec) -> NDArray[Any]:

@@ -22,8 +22,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Manifest, parse_manifest
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
 from edgekit_runtime.bundle.signature import Signature, load_public_key, parse_signatures, verify
 from edgekit_runtime.errors import BundleError, IntegrityError, SignatureError
 
@@ -55,6 +59,14 @@ class Bundle:
 
     def blob(self, sha256: str) -> bytes:
         return self._blobs[sha256]
+
+    def golden_items(self, golden: Golden) -> dict[str, NDArray[Any]]:
+        """The canonical inputs of a golden example, by contract name, read-only and without a batch axis."""
+        contract = self.manifest.contract
+        return {
+            name: np.frombuffer(self.blob(blob), golden.dtypes[name]).reshape(contract.input(name).shape)
+            for name, blob in golden.inputs.items()
+        }
 
     def artifact(self, recipe: str | None = None) -> ArtifactEntry:
         """The artifact made by `recipe`, or the primary one."""

@@ -1,0 +1,152 @@
+"""The hosts that a model may turn to: for each its client, its breaker, and what was learnt of it.
+
+    hosts = Hosts(["http://gpu-box:8000"], manifest, golden)
+    decide(left_ms, device, hosts.prospects())
+    outputs, answer = hosts.infer(0, {"image": pixels}, left_ms)     # HostError: the device answers instead
+
+Rules:
+- a host is measured before it is relied on: one of the bundle's own examples is sent to it when the model opens, again
+  when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them;
+- a host that serves another contract is never asked;
+- closing leaves no thread: every exchange ends by its own deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.budget import Learned, Prospect
+from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.remote.breaker import Breaker
+from edgekit_runtime.remote.errors import HostBusyError, HostError, HostProtocolError
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle import Manifest
+    from edgekit_runtime.contract import OutputContract
+    from edgekit_runtime.remote.client import HostAnswer, HostClient
+
+__all__ = ["Hosts"]
+
+T = TypeVar("T")
+Items = Mapping[str, NDArray[Any]]
+
+PROBE_TIMEOUT_S = 2.0
+STALE_S = 5.0
+_THREADS = 4
+
+
+@dataclass
+class _Host:
+    client: HostClient
+    breaker: Breaker = field(default_factory=lambda: Breaker(threshold=3))
+    learned: Learned = field(default_factory=lambda: Learned(max_age_s=30.0))
+    probing: threading.Lock = field(default_factory=threading.Lock)
+    last_error: str = ""
+
+
+class Hosts:
+    """Thread-safe. manifest: of the device's bundle. probe: canonical items that the hosts can be measured with."""
+
+    def __init__(self, urls: Sequence[str], manifest: Manifest, probe: Items) -> None:
+        from edgekit_runtime.remote.client import HostClient
+
+        digest, name = manifest.contract_digest, manifest.name
+        self._hosts = [_Host(HostClient(url, model=name, contract_digest=digest)) for url in urls]
+        self._outputs = manifest.contract.outputs
+        self._probe = probe
+        self._closed = False
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="edgekit-host")
+        for host in self._hosts:
+            self._measure(host)
+
+    def prospects(self) -> tuple[Prospect, ...]:
+        """What each host is good for now. One that was not heard of lately is measured beside this request."""
+        found = []
+        for host in self._hosts:
+            healthy = host.breaker.state == "closed"
+            if not healthy or host.learned.age_s > STALE_S:
+                self._measure(host)
+            found.append(Prospect(host.learned.p90_ms, ready=healthy))
+        return tuple(found)
+
+    def infer(self, index: int, items: Items, left_ms: float) -> tuple[dict[str, NDArray[Any]], HostAnswer]:
+        """Ask one host about one item (no batch axis). Raises HostError."""
+        return self._ask(self._hosts[index], items, left_ms / 1e3)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work`, which asks a host, in a thread of this room. Raises ClosedError."""
+        try:
+            return self._pool.submit(work)
+        except RuntimeError as error:
+            raise ClosedError("the model was closed", do="Open the bundle again") from error
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "url": host.client.url,
+                "breaker": host.breaker.state,
+                "p90_ms": host.learned.p90_ms,
+                "last_error": host.last_error,
+            }
+            for host in self._hosts
+        ]
+
+    def close(self) -> None:
+        """Let what is on its way end by its deadline, start nothing new, leave no connection."""
+        self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for host in self._hosts:
+            host.client.close()
+
+    def _ask(self, host: _Host, items: Items, timeout_s: float) -> tuple[dict[str, NDArray[Any]], HostAnswer]:
+        try:
+            answer = host.client.infer({name: item[None] for name, item in items.items()}, timeout_s)
+            outputs = {output.name: self._checked(output, answer, host) for output in self._outputs}
+        except HostError as error:
+            host.last_error = str(error)
+            # A busy host is alive: it is not cut off, but what it said counts as a late answer.
+            if isinstance(error, HostBusyError):
+                host.learned.add(2e3 * timeout_s)
+            else:
+                host.breaker.failed()
+            raise
+        host.last_error = ""
+        host.breaker.succeeded()
+        host.learned.add(answer.total_ms)
+        return outputs, answer
+
+    def _checked(self, output: OutputContract, answer: HostAnswer, host: _Host) -> NDArray[Any]:
+        """One item's output as the contract has it, or HostProtocolError."""
+        value = answer.outputs.get(output.name)
+        if value is None or value.shape != (1, *output.shape) or value.dtype != np.dtype(output.dtype):
+            got = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
+            raise HostProtocolError(
+                f"output '{output.name}' came as {got}, not as {output.dtype} {[1, *output.shape]}",
+                where=host.client.url,
+            )
+        item: NDArray[Any] = value[0]
+        return item
+
+    def _measure(self, host: _Host) -> None:
+        """Send the probe in the background, one at a time a host, where the breaker lets it."""
+        if self._closed or not host.probing.acquire(blocking=False):
+            return
+        if not host.breaker.allows():
+            host.probing.release()
+            return
+        try:
+            self._pool.submit(self._send_probe, host).add_done_callback(lambda _: host.probing.release())
+        except RuntimeError:  # closed meanwhile
+            host.probing.release()
+
+    def _send_probe(self, host: _Host) -> None:
+        with contextlib.suppress(HostError):  # the breaker has counted it
+            self._ask(host, self._probe, PROBE_TIMEOUT_S)
