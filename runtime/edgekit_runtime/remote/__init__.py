@@ -7,6 +7,7 @@ which a device without hosts never pays for.
 from __future__ import annotations
 
 from edgekit_runtime.remote.errors import (
+    HostAddressError,
     HostBusyError,
     HostError,
     HostLateError,
@@ -17,6 +18,7 @@ from edgekit_runtime.remote.errors import (
 )
 
 __all__ = [
+    "HostAddressError",
     "HostBusyError",
     "HostError",
     "HostLateError",

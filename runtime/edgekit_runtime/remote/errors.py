@@ -11,6 +11,7 @@ from __future__ import annotations
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = [
+    "HostAddressError",
     "HostBusyError",
     "HostError",
     "HostLateError",
@@ -37,6 +38,12 @@ class HostUnreachableError(HostError):
     """No connection, or it broke before an answer: nothing listens there, the name is unknown, the host died."""
 
     code = "host-unreachable"
+
+
+class HostAddressError(HostError):
+    """What was given as a host's address is none."""
+
+    code = "host-address"
 
 
 class HostBusyError(HostError):

@@ -1,0 +1,348 @@
+"""Asking a host: Open Inference Protocol v2 over HTTP/1.1, on the standard library alone.
+
+    client = HostClient("http://gpu-box:8000", model="digits", contract_digest=digest)
+    answer = client.infer({"image": pixels[None]}, timeout_s=0.05)      # arrays have their batch axis, both ways
+    answer.outputs["probs"][0], answer.network_ms
+
+Rules:
+- one deadline holds for everything: looking up the name, connecting, sending, each read, a retry;
+- the host is told what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
+- every failure is a HostError; none of them leaves a thread or a broken connection behind;
+- binary tensors go to hosts that advertise them; any other host is tried once, and JSON is used where it will not have
+  them. What was learnt is kept until the host is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from urllib.parse import quote
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.remote.deadline import Deadline
+from edgekit_runtime.remote.endpoint import Endpoint
+from edgekit_runtime.remote.errors import (
+    HostBusyError,
+    HostLateError,
+    HostProtocolError,
+    HostRefusedError,
+    HostUnreachableError,
+    WireError,
+)
+from edgekit_runtime.remote.oip import (
+    BINARY_EXTENSION,
+    HEADER_LENGTH,
+    InferResponse,
+    decode_response,
+    encode_request,
+    parse_json,
+)
+from edgekit_runtime.remote.pool import Call, Pool, Reply
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["HostAnswer", "HostClient", "HostMetadata", "TensorInfo", "server_timing"]
+
+_NOT_BINARY = (400, 415, 422, 500)
+"""What servers without the binary extension were seen to say to it, beside hanging up."""
+
+
+@dataclass(frozen=True)
+class HostAnswer:
+    """outputs: by name, with their batch axis, read-only. total_ms: from the call to the answer.
+
+    queue_ms, infer_ms: what the host says it took, None where it does not say. network_ms: the rest: the way there and
+    back, both codecs, and where the host says nothing its own time too.
+    """
+
+    outputs: Mapping[str, NDArray[Any]]
+    total_ms: float
+    network_ms: float
+    queue_ms: float | None
+    infer_ms: float | None
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """shape: with its batch axis, -1 where it is free."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostMetadata:
+    """What a host says of itself and of the model. edgekit: model_id, contract_digest, recipe and precision where the host
+    is one of ours, which then takes the canonical tensor; None for any other server."""
+
+    server: str
+    version: str
+    extensions: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    edgekit: Mapping[str, Any] | None
+
+    @property
+    def binary(self) -> bool:
+        return BINARY_EXTENSION in self.extensions
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was learnt of the host. binary: None until it was tried."""
+
+    binary: bool | None
+    edgekit: bool
+
+
+class HostClient:
+    """One model of one host. Every method may be called from any thread.
+
+    url: http://name:port or https://name. contract_digest: that of the bundle; with it the host must be an edgekit host
+    that serves the same contract, and is refused otherwise. connect_timeout_s: for one connection, within the deadline.
+    connections: the most at once. tls: None for the system's trust.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        contract_digest: str | None = None,
+        connect_timeout_s: float = 1.0,
+        connections: int = 4,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        endpoint = Endpoint(url, connect_timeout_s=connect_timeout_s, tls=tls)
+        self.url = endpoint.url
+        self.model = model
+        self._digest = contract_digest
+        self._path = f"/v2/models/{quote(model, safe='')}"
+        self._clock = clock
+        self._pool = Pool(endpoint, limit=connections, clock=clock)
+        self._known: _Known | None = None
+
+    def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float) -> HostAnswer:
+        """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds.
+
+        Raises HostUnreachableError, HostBusyError, HostRefusedError, HostLateError, HostProtocolError.
+        """
+        start = self._clock()
+        deadline = Deadline(timeout_s, self._clock)
+        known = self._known or self._greet(deadline)
+        if known.binary is None:
+            reply = self._probe(known, tensors, deadline)
+        else:
+            reply = self._post(tensors, known, known.binary, deadline)
+        answer = self._decoded(reply)
+        total_ms = (self._clock() - start) * 1e3
+        said = server_timing(reply.headers.get("Server-Timing", ""))
+        queue_ms, infer_ms = said.get("queue"), said.get("infer")
+        network_ms = max(0.0, total_ms - (queue_ms or 0.0) - (infer_ms or 0.0))
+        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms)
+
+    def ping(self, timeout_s: float) -> float:
+        """Milliseconds for a question without content. Raises HostError."""
+        start = self._clock()
+        self._get("/v2/health/live", Deadline(timeout_s, self._clock))
+        return (self._clock() - start) * 1e3
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether the host has the model ready. Raises HostUnreachableError, HostLateError, HostProtocolError."""
+        reply = self._exchange(Call("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
+        return reply.status == 200  # Triton says 400 to a model that it does not know
+
+    def metadata(self, timeout_s: float) -> HostMetadata:
+        """Asked anew at every call. Raises HostError."""
+        return self._metadata(Deadline(timeout_s, self._clock))
+
+    def close(self) -> None:
+        """Close idle connections, and those in use when their exchange ends. Idempotent."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _greet(self, deadline: Deadline) -> _Known:
+        """What must be known before the first inference: binary or not, and that the host speaks of the same contract."""
+        if self._digest is None:
+            extensions = self._extensions(deadline)
+            known = _Known(True if BINARY_EXTENSION in extensions else None, edgekit=False)
+        else:
+            found = self._metadata(deadline)
+            self._check(found.edgekit)
+            known = _Known(True if found.binary else None, edgekit=True)
+        self._known = known
+        return known
+
+    def _extensions(self, deadline: Deadline) -> tuple[str, ...]:
+        try:
+            return _extensions(self._get("/v2", deadline))
+        except HostRefusedError:  # it may know its models all the same
+            return ()
+
+    def _check(self, edgekit: Mapping[str, Any] | None) -> None:
+        if edgekit is None:
+            raise HostRefusedError(
+                f"this server does not say that it serves '{self.model}' from an edgekit bundle",
+                where=self.url,
+                do="Serve the host's bundle of the same build with: edgekit host serve",
+            )
+        if edgekit.get("contract_digest") != self._digest:
+            raise HostRefusedError(
+                f"it serves another contract under the name '{self.model}'",
+                where=self.url,
+                do="Serve the host's bundle of the same build as this device's",
+            )
+
+    def _probe(self, known: _Known, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
+        """Try binary once; JSON where the host will not have it."""
+        try:
+            reply = self._post(tensors, known, True, deadline)
+        except HostUnreachableError:  # MLServer hangs up on what it cannot parse
+            reply = None
+        binary = reply is not None and reply.status not in _NOT_BINARY
+        if reply is None or not binary:
+            reply = self._post(tensors, known, False, deadline)
+        if reply.status == 200:
+            self._known = replace(known, binary=binary)
+        return reply
+
+    def _post(self, tensors: Mapping[str, NDArray[Any]], known: _Known, binary: bool, deadline: Deadline) -> Reply:
+        own = {"edgekit_contract": self._digest} if known.edgekit else None
+        left_us = int(self._left(deadline) * 1e6)
+        try:
+            wire = encode_request(tensors, binary=binary, timeout_us=max(1, left_us), parameters=own)
+        except WireError as error:
+            form = "" if binary else "; this host takes JSON only"
+            raise HostRefusedError(f"{error.what}{form}", where=error.where or self.url, do=error.do) from error
+        return self._exchange(Call("POST", f"{self._path}/infer", wire.headers, wire.parts), deadline)
+
+    def _decoded(self, reply: Reply) -> InferResponse:
+        if reply.status != 200:
+            self._raise(reply)
+        try:
+            return decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
+        except WireError as error:
+            where = f"{self.url}, {error.where}" if error.where else self.url
+            raise HostProtocolError(error.what, where=where) from error
+
+    def _metadata(self, deadline: Deadline) -> HostMetadata:
+        server, model = self._get("/v2", deadline), self._get(self._path, deadline)
+        edgekit = model.get("edgekit")
+        return HostMetadata(
+            server=str(server.get("name", "")),
+            version=str(server.get("version", "")),
+            extensions=_extensions(server),
+            inputs=_infos(model.get("inputs")),
+            outputs=_infos(model.get("outputs")),
+            edgekit=edgekit if isinstance(edgekit, dict) else None,
+        )
+
+    def _get(self, path: str, deadline: Deadline) -> dict[str, Any]:
+        """The object that a GET answers; {} where it answers something else. Raises HostError for every status but 200."""
+        reply = self._exchange(Call("GET", path), deadline)
+        if reply.status != 200:
+            self._raise(reply)
+        try:
+            return parse_json(reply.body, self.url)
+        except WireError:
+            return {}
+
+    def _exchange(self, call: Call, deadline: Deadline) -> Reply:
+        try:
+            return self._pool.exchange(call, deadline)
+        except HostUnreachableError:
+            self._known = None  # what comes back may be another server
+            raise
+        except TimeoutError as error:
+            raise self._late() from error
+        except OSError as error:  # TLS that breaks, a network that goes down
+            self._known = None
+            raise HostUnreachableError(f"the connection broke ({error})", where=self.url) from error
+
+    def _left(self, deadline: Deadline) -> float:
+        try:
+            return deadline.left()
+        except TimeoutError as error:
+            raise self._late() from error
+
+    def _late(self) -> HostLateError:
+        return HostLateError("no answer within the time given", where=self.url)
+
+    def _raise(self, reply: Reply) -> NoReturn:
+        said = _complaint(reply)
+        what = f"{reply.status} {said}" if said else f"status {reply.status}"
+        if reply.status in (429, 503):
+            raise HostBusyError(what, where=self.url)
+        if reply.status in (408, 504):
+            raise HostLateError(what, where=self.url)
+        if 300 <= reply.status < 500:
+            refused = HostRefusedError(what, where=self.url)
+            refused.status = reply.status
+            if reply.status == 409:
+                self._known = None  # it serves another contract by now
+            raise refused
+        raise HostProtocolError(what, where=self.url)
+
+
+def server_timing(header: str) -> dict[str, float]:
+    """`queue;dur=1.5, infer;dur=3` -> {"queue": 1.5, "infer": 3.0}, milliseconds. What makes no sense is left out."""
+    found: dict[str, float] = {}
+    for metric in header.split(","):
+        name, *parameters = (part.strip() for part in metric.split(";"))
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            try:
+                duration = float(value.strip().strip('"'))
+            except ValueError:
+                continue
+            if key.strip().lower() == "dur" and math.isfinite(duration) and duration >= 0:
+                found[name.lower()] = duration
+    return found
+
+
+def _complaint(reply: Reply) -> str:
+    """The server's own words, short and on one line. Servers say `error`, `detail`, or plain text."""
+    text = reply.body[:4000].decode("utf-8", "replace")
+    try:
+        value = json.loads(reply.body[:4000])
+        if isinstance(value, dict):
+            said = value.get("error") or value.get("detail") or text
+            text = said if isinstance(said, str) else json.dumps(said)
+    except (ValueError, RecursionError):
+        pass
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= 200 else line[:197] + "..."
+
+
+def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:
+    listed = server.get("extensions")
+    return tuple(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
+
+
+def _infos(listed: object) -> tuple[TensorInfo, ...]:
+    """What is not as the protocol says is left out: an odd description must not stop an inference that would work."""
+    found = []
+    for entry in listed if isinstance(listed, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        name, datatype, shape = entry.get("name"), entry.get("datatype"), entry.get("shape")
+        texts = isinstance(name, str) and isinstance(datatype, str)
+        if texts and isinstance(shape, list) and all(isinstance(n, int) for n in shape):
+            found.append(TensorInfo(str(name), str(datatype), tuple(shape)))
+    return tuple(found)

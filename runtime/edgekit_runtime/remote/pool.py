@@ -1,0 +1,189 @@
+"""Keep-alive connections to one host, and one exchange over one of them.
+
+    reply = pool.exchange(Call("GET", "/v2"), deadline)
+
+Rules:
+- no more than `limit` connections at once; who finds them all busy waits, no longer than its deadline;
+- a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the host,
+  so asking again is safe;
+- a connection is kept only after an answer that was read to its end;
+- an answer larger than `MAX_BODY` is not read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
+from typing import Any
+
+from edgekit_runtime.remote.deadline import Deadline, TimedSocket
+from edgekit_runtime.remote.endpoint import Endpoint
+from edgekit_runtime.remote.errors import HostProtocolError, HostUnreachableError
+
+__all__ = ["Call", "Pool", "Reply"]
+
+MAX_BODY = 256 * 2**20
+_KEEP_S = 30.0
+_PIECE = 2**18
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request. path: after the endpoint's prefix."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[bytes | memoryview, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer, whatever its status."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytearray
+
+
+class _Connection(HTTPConnection):
+    """http.client's connection over a socket that is connected already and keeps a deadline."""
+
+    auto_open = 0
+
+    def __init__(self, endpoint: Endpoint, deadline: Deadline) -> None:
+        super().__init__(endpoint.name, endpoint.port)
+        self.default_port = 443 if endpoint.tls else 80  # decides whether the header Host names the port
+        self.timed = TimedSocket(endpoint.connect(deadline), deadline)
+        self.sock: Any = self.timed
+        self.idle_since = 0.0
+
+    def end(self) -> None:
+        self.close()
+        self.timed.end()
+
+
+class Pool:
+    """Thread-safe. limit: connections at once."""
+
+    def __init__(self, endpoint: Endpoint, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._free = threading.BoundedSemaphore(limit)
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._closed = False
+
+    def exchange(self, call: Call, deadline: Deadline) -> Reply:
+        """Raises TimeoutError, HostUnreachableError, HostProtocolError."""
+        if not self._free.acquire(timeout=deadline.left()):
+            raise TimeoutError("every connection is busy")
+        try:
+            connection = self._kept(deadline)
+            if connection is not None:
+                try:
+                    return self._once(connection, call)
+                except ConnectionError:
+                    self.forget()  # its neighbours died with it
+            return self._once(_Connection(self._endpoint, deadline), call)
+        except ConnectionError as error:
+            raise HostUnreachableError(
+                f"the connection broke before an answer ({type(error).__name__})",
+                where=self._endpoint.url,
+                do="Look at the host's own log",
+            ) from error
+        finally:
+            self._free.release()
+
+    def forget(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.end()
+
+    def close(self) -> None:
+        """What is busy is closed when its exchange ends."""
+        self._closed = True
+        self.forget()
+
+    def _kept(self, deadline: Deadline) -> _Connection | None:
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if self._clock() - connection.idle_since <= _KEEP_S:
+                    connection.timed.deadline = deadline
+                    return connection
+                connection.end()
+        return None
+
+    def _once(self, connection: _Connection, call: Call) -> Reply:
+        keep = False
+        try:
+            response = _ask(connection, self._endpoint.prefix, call)
+            reply = Reply(response.status, response.headers, _read(response, self._endpoint.url))
+            keep = not response.will_close
+            return reply
+        except ConnectionError:
+            raise
+        except (HTTPException, ValueError) as error:
+            raise HostProtocolError(
+                f"what answered is no HTTP ({type(error).__name__})", where=self._endpoint.url, do="Check the port"
+            ) from error
+        finally:
+            self._return(connection, keep)
+
+    def _return(self, connection: _Connection, keep: bool) -> None:
+        if keep and not self._closed:
+            connection.idle_since = self._clock()
+            with self._lock:
+                self._idle.append(connection)
+        else:
+            connection.end()
+
+
+def _ask(connection: _Connection, prefix: str, call: Call) -> HTTPResponse:
+    connection.putrequest(call.method, prefix + call.path, skip_accept_encoding=True)
+    for name, value in call.headers.items():
+        connection.putheader(name, value)
+    if call.parts or call.method == "POST":
+        connection.putheader("Content-Length", str(sum(map(len, call.parts))))
+    try:
+        connection.endheaders()
+        for part in call.parts:
+            connection.send(part)
+    except ConnectionError:
+        # A host that refuses a request may answer and close before it has read it all: its word is better than none.
+        try:
+            return connection.getresponse()
+        except (OSError, HTTPException):
+            pass
+        raise
+    return connection.getresponse()
+
+
+def _read(response: HTTPResponse, where: str) -> bytearray:
+    """The whole body. Raises ConnectionError when it is cut short, HostProtocolError when it is too large."""
+    too_large = HostProtocolError(f"the answer is larger than {MAX_BODY // 2**20} MiB", where=where)
+    length = response.length
+    if length is None:  # chunked, or until the connection closes
+        body = bytearray()
+        while piece := response.read(_PIECE):
+            body += piece
+            if len(body) > MAX_BODY:
+                raise too_large
+        return body
+    if length > MAX_BODY:
+        raise too_large
+    body = bytearray(length)
+    view, at = memoryview(body), 0
+    while at < length:
+        read = response.readinto(view[at:])
+        if not read:
+            raise ConnectionResetError(f"{at} of {length} bytes came")
+        at += read
+    response.read()  # lets http.client see the end
+    return body
