@@ -12,15 +12,16 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,18 +56,26 @@ def network(source: SourceModel, where: str) -> Network:
             where=where,
             do="Run: pip install 'edgekit-deploy[onnx-tflite]', or choose onnx-int8-qdq or onnx-f32",
         )
+    try:
+        return _network(cast(Hashable, source))  # by identity
+    except _FailedError as error:
+        raise ConversionError(
+            str(error), where=where, do="Choose onnx-int8-qdq or onnx-f32, or pass the Keras model it was made from"
+        ) from error
+
+
+@functools.lru_cache(maxsize=1)  # one build asks for several TFLite recipes of one source, and onnx2tf is slow
+def _network(source: Any) -> Network:
     turned = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
     free = all(spec.free_batch for spec in (*source.inputs, *source.outputs))
-    problem = ""
+    first: _FailedError | None = None
     # What onnx2tf makes of a graph depends on whether its batch is free: either may be right where the other is not.
     for batch in (-1, 1) if free else (1,):
         try:
             return _attempt(source, turned, batch)
         except _FailedError as error:
-            problem = problem or str(error)
-    raise ConversionError(
-        problem, where=where, do="Choose onnx-int8-qdq or onnx-f32, or pass the Keras model it was made from"
-    )
+            first = first or error
+    raise first or _FailedError("onnx2tf was not tried")
 
 
 class _FailedError(Exception):
