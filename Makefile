@@ -44,7 +44,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 
 $(VENV_TFLITE)/.test: pyproject.toml
 	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
-	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image]' 'rfc8785>=0.1.4' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image,telemetry]' 'rfc8785>=0.1.4' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
 lint: setup

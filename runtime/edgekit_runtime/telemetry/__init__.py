@@ -1,8 +1,60 @@
-"""What a board knows of its own work: the meter and its mergeable histograms. Nothing leaves the board from here."""
+"""What a board tells of its own work: counted by the meter, cut into windows, spooled, and sent where its owner said.
+
+meter -> one window a minute -> spool (SQLite) -> MQTT -> ... the ingestor's acknowledgement -> the spool forgets
+
+Without `telemetry=` nothing but the meter runs, and nothing leaves the board.
+"""
 
 from __future__ import annotations
 
+from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.meter import LatencyStats, Meter, MeterStats
+from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
+from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
+from edgekit_runtime.telemetry.reporter import ROOT, Reporter, Reporting, TelemetryStats
+from edgekit_runtime.telemetry.spool import Spool, SpoolError
+from edgekit_runtime.telemetry.window import (
+    DEVICE_ID,
+    About,
+    Report,
+    Seal,
+    System,
+    Window,
+    WindowError,
+    device_id,
+    encode,
+    origin,
+    parse_window,
+    sealed,
+)
 
-__all__ = ["Histogram", "LatencyStats", "Meter", "MeterStats"]
+__all__ = [
+    "DEVICE_ID",
+    "ROOT",
+    "About",
+    "Broker",
+    "Cut",
+    "Flow",
+    "Handlers",
+    "Histogram",
+    "LatencyStats",
+    "Link",
+    "Meter",
+    "MeterStats",
+    "Report",
+    "Reporter",
+    "Reporting",
+    "Seal",
+    "Spool",
+    "SpoolError",
+    "System",
+    "TelemetryStats",
+    "Will",
+    "Window",
+    "WindowError",
+    "device_id",
+    "encode",
+    "origin",
+    "parse_window",
+    "sealed",
+]

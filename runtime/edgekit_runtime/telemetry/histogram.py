@@ -1,32 +1,37 @@
 """A latency histogram with base-2 exponential buckets: small, exact to 1.1 %, and merged by adding.
 
-Bucket i holds values in (2^(i/32), 2^((i+1)/32)] (scale 5 of the OpenTelemetry exponential histogram), so neighbouring
-bounds differ by 2.19 % and a bucket's midpoint is at most 1.1 % from any value in it. Zero has a bucket of its own.
+Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of the OpenTelemetry exponential histogram. At
+scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1 % from
+any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its own.
 
     h = Histogram(); h.record(3.2); h.record(4.1)
     h.quantile(0.5)         # 3.2, within 1.1 %
     h.merge(other)
+    h.wire()                # [5, 53, [1, -10, 1]]: scale, index of the first bucket, counts; -10 is ten empty buckets
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, Self
 
 __all__ = ["SCALE", "Histogram"]
 
 SCALE = 5
-_BUCKETS_PER_OCTAVE = 1 << SCALE
-_BASE = 2.0 ** (1.0 / _BUCKETS_PER_OCTAVE)
 _SMALLEST = 1e-6
+_LARGEST_INDEX = 64  # octaves either side of 1 that a histogram from outside may span: 2^-64 to 2^64
+_MOST_COUNT = 1 << 53
 
 
 class Histogram:
     """Values are non-negative (milliseconds, here). Not thread-safe: the meter's lock guards it."""
 
-    __slots__ = ("buckets", "count", "maximum", "total", "zeros")
+    __slots__ = ("_per_octave", "buckets", "count", "maximum", "scale", "total", "zeros")
 
-    def __init__(self, buckets: Mapping[int, int] | None = None) -> None:
+    def __init__(self, buckets: Mapping[int, int] | None = None, scale: int = SCALE) -> None:
+        self.scale = scale
+        self._per_octave = 2.0**scale
         self.buckets: dict[int, int] = dict(buckets or {})
         self.count = sum(self.buckets.values())
         self.zeros = 0
@@ -41,21 +46,37 @@ class Histogram:
         if value < _SMALLEST:
             self.zeros += 1
             return
-        index = math.ceil(math.log2(value) * _BUCKETS_PER_OCTAVE) - 1
+        index = math.ceil(math.log2(value) * self._per_octave) - 1
         buckets = self.buckets
         buckets[index] = buckets.get(index, 0) + 1
 
     def merge(self, other: Histogram) -> None:
-        """Add another histogram's counts to this one: the same as having recorded both streams here."""
+        """Add another histogram's counts to this one: the same as having recorded both streams here.
+
+        Two scales meet at the smaller one.
+        """
+        if other.scale < self.scale:
+            self.downscale(other.scale)
+        shift = other.scale - self.scale
         for index, n in other.buckets.items():
-            self.buckets[index] = self.buckets.get(index, 0) + n
+            self.buckets[index >> shift] = self.buckets.get(index >> shift, 0) + n
         self.count += other.count
         self.zeros += other.zeros
         self.total += other.total
         self.maximum = max(self.maximum, other.maximum)
 
+    def downscale(self, scale: int) -> None:
+        """Join buckets until they are those of a smaller scale."""
+        shift = self.scale - scale
+        if shift < 0:
+            raise ValueError(f"scale {scale} is finer than {self.scale}: counts cannot be split")
+        joined: dict[int, int] = {}
+        for index, n in self.buckets.items():
+            joined[index >> shift] = joined.get(index >> shift, 0) + n
+        self.scale, self._per_octave, self.buckets = scale, 2.0**scale, joined
+
     def quantile(self, q: float) -> float | None:
-        """The value at rank ceil(q * count), within 1.1 %; None when nothing was recorded.
+        """The value at rank ceil(q * count), within 1.1 % at scale 5; None when nothing was recorded.
 
         A bucket answers with 2ab / (a + b) of its bounds a, b, which has the least worst-case relative error.
         """
@@ -70,6 +91,62 @@ class Histogram:
         for index in sorted(self.buckets):
             seen += self.buckets[index]
             if seen >= rank:
-                lower: float = 2.0 ** (index / _BUCKETS_PER_OCTAVE)
-                return min(2.0 * lower * _BASE / (1.0 + _BASE), self.maximum) if self.maximum else lower
+                lower, upper = 2.0 ** (index / self._per_octave), 2.0 ** ((index + 1) / self._per_octave)
+                middle: float = 2.0 * lower * upper / (lower + upper)
+                return min(middle, self.maximum) if self.maximum else middle
         return self.maximum
+
+    def wire(self) -> list[Any]:
+        """[scale, index of the first bucket, counts], and the number of zeros where there are any.
+
+        A negative count -k stands for k empty buckets, so a slow outlier costs a few bytes and no precision.
+        """
+        if not self.buckets:
+            return [self.scale, 0, []] if not self.zeros else [self.scale, 0, [], self.zeros]
+        first = previous = min(self.buckets)
+        counts: list[int] = []
+        for index in sorted(self.buckets):
+            gap = index - previous - 1
+            if gap > 0:
+                counts.append(-gap if gap > 1 else 0)
+            counts.append(self.buckets[index])
+            previous = index
+        value: list[Any] = [self.scale, first, counts]
+        return [*value, self.zeros] if self.zeros else value
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        """What `wire` made. Raises ValueError for anything that it cannot have made.
+
+        `maximum` and `total` do not travel: the largest value is then known to a bucket, and the mean is not known.
+        """
+        if not isinstance(value, list) or len(value) not in (3, 4):
+            raise ValueError("a histogram is [scale, offset, counts]")
+        scale, index, counts = value[0], value[1], value[2]
+        if not _integer(scale) or not 0 <= scale <= SCALE:
+            raise ValueError(f"a histogram's scale lies in 0..{SCALE}")
+        span = _LARGEST_INDEX << scale
+        if not _integer(index) or abs(index) > span:
+            raise ValueError("a histogram's offset is out of range")
+        if not isinstance(counts, list) or len(counts) > 2 * span:
+            raise ValueError("a histogram has too many buckets")
+        zeros = value[3] if len(value) == 4 else 0
+        if not _integer(zeros) or not 0 <= zeros <= _MOST_COUNT:
+            raise ValueError("a histogram counts with whole numbers")
+        buckets: dict[int, int] = {}
+        for n in counts:
+            if not _integer(n) or n > _MOST_COUNT or n < -2 * span:
+                raise ValueError("a histogram counts with whole numbers")
+            if n > 0:
+                buckets[index] = n
+            index += max(1, -n)
+            if index > span + 1:
+                raise ValueError("a histogram has too many buckets")
+        made = cls(buckets, scale)
+        made.zeros = zeros
+        made.count += zeros
+        return made
+
+
+def _integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,17 +1,20 @@
 """Counts every answer: how many, from where, how long, how often over budget.
 
 meter.record("device", 4.2, met_budget=True)
-meter.stats().latency_ms.p99
+meter.stats().latency_ms.p99                    # since the meter was made
+meter.cut().answers["device"].quantile(0.99)    # since the last cut: what a telemetry window reports
+
+An answer is counted once: in the present window. Cutting adds the window to what came before it.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgekit_runtime.telemetry.histogram import Histogram
 
-__all__ = ["LatencyStats", "Meter", "MeterStats"]
+__all__ = ["Cut", "LatencyStats", "Meter", "MeterStats"]
 
 
 @dataclass(frozen=True)
@@ -37,41 +40,66 @@ class MeterStats:
     device_ms: LatencyStats
 
 
+@dataclass
+class Cut:
+    """What was counted between two cuts. answers: source -> latencies in milliseconds. errors: code -> count."""
+
+    answers: dict[str, Histogram] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    over_budget: int = 0
+
+    def add(self, other: Cut) -> None:
+        for source, histogram in other.answers.items():
+            self.answers.setdefault(source, Histogram()).merge(histogram)
+        for code, n in other.errors.items():
+            self.errors[code] = self.errors.get(code, 0) + n
+        self.over_budget += other.over_budget
+
+
 class Meter:
     """Thread-safe; `record` takes about a microsecond."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._latency: dict[str, Histogram] = {}
-        self._errors: dict[str, int] = {}
-        self._over_budget = 0
+        self._now = Cut()
+        self._before = Cut()
 
     def record(self, source: str, latency_ms: float, met_budget: bool | None) -> None:
         """One answer. met_budget: None when the caller gave no budget."""
         with self._lock:
-            histogram = self._latency.get(source)
+            now = self._now
+            histogram = now.answers.get(source)
             if histogram is None:
-                histogram = self._latency[source] = Histogram()
+                histogram = now.answers[source] = Histogram()
             histogram.record(latency_ms)
             if met_budget is False:
-                self._over_budget += 1
+                now.over_budget += 1
 
     def error(self, code: str) -> None:
         """One request that got no answer."""
         with self._lock:
-            self._errors[code] = self._errors.get(code, 0) + 1
+            self._now.errors[code] = self._now.errors.get(code, 0) + 1
+
+    def cut(self) -> Cut:
+        """What was counted since the last cut; the next one starts at nothing. `stats` goes on counting."""
+        with self._lock:
+            done, self._now = self._now, Cut()
+            self._before.add(done)
+        return done
 
     def stats(self) -> MeterStats:
         with self._lock:
-            whole = Histogram()
-            for histogram in self._latency.values():
-                whole.merge(histogram)
-            answers = {source: histogram.count for source, histogram in self._latency.items()}
-            errors = dict(self._errors)
-            device = _summary(self._latency.get("device", Histogram()))
-            return MeterStats(
-                whole.count + sum(errors.values()), answers, errors, self._over_budget, _summary(whole), device
-            )
+            seen = Cut()
+            seen.add(self._before)
+            seen.add(self._now)
+        whole = Histogram()
+        for histogram in seen.answers.values():
+            whole.merge(histogram)
+        answers = {source: histogram.count for source, histogram in seen.answers.items()}
+        device = _summary(seen.answers.get("device", Histogram()))
+        return MeterStats(
+            whole.count + sum(seen.errors.values()), answers, seen.errors, seen.over_budget, _summary(whole), device
+        )
 
 
 def _summary(histogram: Histogram) -> LatencyStats:

@@ -1,0 +1,341 @@
+"""One MQTT connection that keeps coming back, driven by the thread that owns it.
+
+Rules:
+- MQTT 5 first; 3.1.1 where the broker refuses the version or hangs up on it; what worked is kept;
+- a connection that fails is tried again after a random part of a wait that doubles (full jitter), up to `most_wait_s`;
+- every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
+- `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
+- what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password, refused,
+  no-answer, lost, taken-over.
+
+    link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
+    while not done:
+        link.step(timeout_s=1.0)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from edgekit_runtime.errors import MissingExtraError, TelemetryError
+
+__all__ = ["Broker", "Handlers", "Link", "Will"]
+
+CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 60
+RECEIVE_MAXIMUM = 20
+_STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where the broker is. tls: with the system's certificates (SSL_CERT_FILE names others), hostname checked."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in it."""
+        do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise TelemetryError("the broker's URL cannot be read", do=do) from error
+        if parts.scheme not in ("mqtt", "mqtts") or not host or parts.path not in ("", "/") or parts.query:
+            raise TelemetryError("that is no broker's URL", where=_without_secrets(url), do=do)
+        tls = parts.scheme == "mqtts"
+        user = unquote(parts.username) if parts.username is not None else None
+        password = unquote(parts.password) if parts.password is not None else None
+        return cls(host, port or (8883 if tls else 1883), tls, user, password)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker publishes, retained, when this end is gone without a word. delay_s: MQTT 5 only."""
+
+    topic: str
+    payload: bytes
+    delay_s: int = 0
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Called in the thread that steps. up: connected. message: topic, payload. will: asked before each connection."""
+
+    up: Callable[[], None]
+    message: Callable[[str, bytes], None]
+    will: Callable[[], Will | None] = lambda: None
+
+
+class Link:
+    def __init__(
+        self,
+        broker: Broker,
+        client_id: str,
+        handlers: Handlers,
+        topics: tuple[str, ...],
+        *,
+        most_wait_s: float = 120.0,
+    ) -> None:
+        _paho()  # a missing extra is told at once, in the caller's thread
+        self.broker = broker
+        self.connected = False
+        self.trouble = ""
+        self.troubles: Counter[str] = Counter()
+        self._client_id, self._handlers, self._topics = client_id, handlers, topics
+        self._most_wait_s = most_wait_s
+        self._version = 5
+        self._settled = False
+        self._client: Any = None
+        self._attempts = 0
+        self._try_at = 0.0
+        self._since = 0.0
+        self._refused = ""
+        self._handed: list[Any] = []
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._watched: Any = None
+
+    def wake(self) -> None:
+        """Make a `step` that waits return. From any thread."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"w")
+
+    def step(self, timeout_s: float) -> None:
+        """Connect when it is time, wait for something to do, do it."""
+        now = time.monotonic()
+        if self._client is None and now >= self._try_at:
+            self._connect()
+        if self._client is None:
+            timeout_s = min(timeout_s, max(0.0, self._try_at - time.monotonic()))
+        else:
+            timeout_s = min(timeout_s, 1.0)  # keep-alives and answers that do not come are looked after each second
+        self._watch()
+        ready = self._selector.select(self._pending_or(timeout_s))
+        if any(key.fileobj is self._woken for key, _ in ready):
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+        self._serve(ready)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
+        """Hand one message over. False when there is no connection, or its buffers are full."""
+        if not self.connected or self._client is None:
+            return False
+        handed = self._client.publish(topic, payload, qos, retain)
+        self._handed = [info for info in self._handed if not info.is_published()]
+        if handed.rc == 0:
+            self._handed.append(handed)
+        return bool(handed.rc == 0)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the broker has yet to receipt something that was handed over on this connection."""
+        return self.connected and not all(info.is_published() for info in self._handed)
+
+    def reconnect(self) -> None:
+        """Drop the connection, as if it were lost, and make a new one: the will has changed."""
+        if self._client is not None:
+            self._client.disconnect()
+            self._drop()
+            self._try_at = 0.0
+
+    def close(self) -> None:
+        """Say goodbye; the broker then forgets the will. Never raises."""
+        with contextlib.suppress(Exception):
+            if self._client is not None:
+                self._client.disconnect()
+                self._client.loop_write()
+        self._drop()
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    # What happens in a step.
+
+    def _connect(self) -> None:
+        client = self._new_client()
+        self._refused = ""
+        try:
+            client.connect(self.broker.host, self.broker.port, KEEPALIVE_S, **self._connect_options())
+        except (OSError, ValueError) as error:
+            self._failed(_why(error))
+            return
+        self._client, self._since = client, time.monotonic()
+
+    def _new_client(self) -> Any:
+        mqtt = _paho()
+        v5 = self._version == 5
+        client = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2,
+            client_id=self._client_id,
+            protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
+            reconnect_on_failure=False,
+            **({} if v5 else {"clean_session": True}),
+        )
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.max_inflight_messages_set(RECEIVE_MAXIMUM)
+        if self.broker.user is not None:
+            client.username_pw_set(self.broker.user, self.broker.password)
+        if self.broker.tls:
+            import ssl
+
+            client.tls_set_context(ssl.create_default_context())
+        will = self._handlers.will()
+        if will is not None:
+            client.will_set(will.topic, will.payload, 1, True, self._will_properties(will) if v5 else None)
+        client.on_connect = self._on_connect
+        client.on_message = lambda _c, _u, message: self._handlers.message(message.topic, message.payload)
+        client.on_disconnect = self._on_disconnect
+        return client
+
+    def _will_properties(self, will: Will) -> Any:
+        properties = _properties("WILLMESSAGE")
+        properties.WillDelayInterval = will.delay_s
+        return properties
+
+    def _connect_options(self) -> dict[str, Any]:
+        if self._version != 5:
+            return {}
+        properties = _properties("CONNECT")
+        properties.ReceiveMaximum = RECEIVE_MAXIMUM
+        return {"clean_start": True, "properties": properties}
+
+    def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            self._refused = _refusal(str(reason))
+            return
+        self.connected = self._settled = True
+        self.trouble = ""
+        for topic in self._topics:
+            client.subscribe(topic, 1)
+        self._handlers.up()
+
+    def _on_disconnect(self, _client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if str(reason) == "Session taken over":
+            self._refused = "taken-over"
+
+    def _watch(self) -> None:
+        """Have the selector look at the socket of this connection, and at nothing that is closed."""
+        current = self._client.socket() if self._client is not None else None
+        if current is not self._watched and self._watched is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._watched)
+            self._watched = None
+        if current is None:
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._client.want_write() else 0)
+        if self._watched is None:
+            self._selector.register(current, events)
+            self._watched = current
+        elif self._selector.get_key(current).events != events:
+            self._selector.modify(current, events)
+
+    def _pending_or(self, timeout_s: float) -> float:
+        """Nothing to wait for when TLS has already decrypted more."""
+        pending = getattr(self._watched, "pending", None)
+        return 0.0 if pending is not None and pending() else max(0.0, timeout_s)
+
+    def _serve(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        client = self._client
+        if client is None:
+            return
+        events = next((mask for key, mask in ready if key.fileobj is self._watched), 0)
+        if events & selectors.EVENT_READ or self._pending_or(1.0) == 0.0:
+            client.loop_read()
+        if client.socket() is not None and client.want_write():
+            client.loop_write()
+        client.loop_misc()
+        now = time.monotonic()
+        if client.socket() is None or self._refused:
+            self._failed(self._refused or ("lost" if self.connected else self._hung_up()))
+        elif not self.connected and now - self._since > 2 * CONNECT_TIMEOUT_S:
+            self._failed("no-answer")
+        elif self.connected and now - self._since > _STEADY_S:
+            self._attempts = 0
+
+    def _hung_up(self) -> str:
+        """A broker of 3.1.1 may close on a version it does not know, without a word."""
+        return "version" if self._version == 5 and not self._settled else "no-answer"
+
+    def _failed(self, word: str) -> None:
+        self._drop()
+        self.trouble = word
+        self.troubles[word] += 1
+        if word == "version" and not self._settled:
+            first = self._version == 5
+            self._version = 4 if first else 5
+            if first:  # another version is another question, not another try
+                self._try_at = 0.0
+                return
+        elif not self._settled:
+            self._version = 5
+        wait = min(self._most_wait_s, 2.0 ** min(self._attempts, 10))
+        self._attempts += 1
+        self._try_at = time.monotonic() + random.uniform(0.0, wait)
+
+    def _drop(self) -> None:
+        client, self._client, self.connected = self._client, None, False
+        self._handed = []
+        if self._watched is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._watched)
+            self._watched = None
+        if client is not None:
+            client.on_disconnect = client.on_message = client.on_connect = None
+            with contextlib.suppress(OSError):
+                if client.socket() is not None:
+                    client.socket().close()
+
+
+def _paho() -> Any:
+    try:
+        import paho.mqtt.client as mqtt
+    except ImportError as error:
+        raise MissingExtraError("telemetry", "reporting over MQTT") from error
+    return mqtt
+
+
+def _properties(packet: str) -> Any:
+    from paho.mqtt import packettypes, properties
+
+    untyped: Any = properties
+    return untyped.Properties(getattr(packettypes.PacketTypes, packet))
+
+
+def _why(error: Exception) -> str:
+    import ssl
+
+    if isinstance(error, ssl.SSLError):
+        return "tls"
+    return "unknown-host" if isinstance(error, (socket.gaierror, UnicodeError)) else "unreachable"
+
+
+def _refusal(reason: str) -> str:
+    if "protocol version" in reason:
+        return "version"
+    return "password" if reason in ("Bad user name or password", "Not authorized") else "refused"
+
+
+def _without_secrets(url: str) -> str:
+    return url.rsplit("@", 1)[-1]

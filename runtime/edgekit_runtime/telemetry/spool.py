@@ -1,0 +1,245 @@
+"""The windows that no ingestor has confirmed yet, on disk: what survives a power cut.
+
+Rules:
+- a window is committed (SQLite, WAL, synchronous=FULL) before it is sent, and forgotten only when the ingestor has
+  confirmed it: a broker's receipt does not count;
+- seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board cannot collide with its past;
+- bounded: when the file is full the oldest windows go, and are counted in `dropped`; `floor` is the oldest seq still here;
+- a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting;
+- forgetting is written with the next window: one transaction, and so one flush of the flash, a window.
+
+    spool = Spool.open(Path("porch-1.db"))
+    seq = spool.append(body)
+    spool.after(0, limit=20)                # [(seq, body), ...]
+    spool.forget(seq)
+
+One thread uses a spool. What SQLite or the disk raises passes through as `SpoolError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from edgekit_runtime.errors import EdgekitError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["Spool", "SpoolError"]
+
+MOST_BYTES = 16 * 2**20
+MOST_BYTES_IN_MEMORY = 1 * 2**20
+_PAGE = 4096
+_FULL = 0.95  # make room above this share of the pages: the hard bound is for what this did not foresee
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
+"""
+
+
+class SpoolError(EdgekitError):
+    """The spool's file cannot be used. The reporter goes on in memory; nothing of it reaches the application."""
+
+    code = "telemetry-spool"
+
+
+class Spool:
+    """epoch: 16 hex digits. boot: how often this file was opened. dropped: windows given up since the file was made."""
+
+    def __init__(self, connection: sqlite3.Connection, most_bytes: int, path: Path | None) -> None:
+        self._db = connection
+        self._pages = max(16, most_bytes // _PAGE)
+        self._confirmed = 0
+        self.path = path
+        with _disk(path):
+            self._prepare()
+
+    @classmethod
+    def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Self:
+        """Open or make the file. Raises SpoolError when it is in use, cannot be written, or the disk fails."""
+        import sqlite3
+
+        for attempt in ("as it is", "anew"):
+            connection = None
+            try:
+                with _disk(path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    connection = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+                    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                    _configure(connection)
+                return cls(connection, most_bytes, path)
+            except SpoolError as error:
+                if connection is not None:
+                    connection.close()
+                if attempt == "anew" or not _damaged(error.__cause__):
+                    raise
+                _set_aside(path)
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def in_memory(cls, most_bytes: int = MOST_BYTES_IN_MEMORY) -> Self:
+        """The same without a file: where a board's disk fails, its last windows are still sent."""
+        import sqlite3
+
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA page_size = {_PAGE}")
+        return cls(connection, most_bytes, None)
+
+    def append(self, body: bytes) -> int:
+        """Commit one window and return its seq. Raises SpoolError."""
+        with _disk(self.path), self._transaction():
+            self._sweep()
+            gone = self._make_room()
+            seq = self._db.execute("INSERT INTO win (body) VALUES (?)", (body,)).lastrowid
+        assert seq is not None
+        self._last = seq
+        self.dropped += gone
+        return seq
+
+    def after(self, seq: int, limit: int) -> list[tuple[int, bytes]]:
+        """Up to `limit` windows above `seq` that are not confirmed, oldest first."""
+        with _disk(self.path):
+            return self._db.execute(
+                "SELECT seq, body FROM win WHERE seq > ? ORDER BY seq LIMIT ?", (max(seq, self._confirmed), limit)
+            ).fetchall()
+
+    def forget(self, mark: int) -> None:
+        """Every window up to `mark` is stored at the host. They leave the file with the next commit."""
+        self._confirmed = max(self._confirmed, min(mark, self._last))
+
+    @property
+    def last(self) -> int:
+        """The largest seq given so far."""
+        return self._last
+
+    @property
+    def floor(self) -> int:
+        """The oldest seq that is still to be confirmed; the next one to be given when there is none."""
+        with _disk(self.path):
+            (oldest,) = self._db.execute("SELECT min(seq) FROM win WHERE seq > ?", (self._confirmed,)).fetchone()
+        return int(oldest) if oldest is not None else self._last + 1
+
+    def waiting(self) -> tuple[int, int]:
+        """(windows, bytes) not yet confirmed."""
+        with _disk(self.path):
+            n, size = self._db.execute(
+                "SELECT count(*), coalesce(sum(length(body)), 0) FROM win WHERE seq > ?", (self._confirmed,)
+            ).fetchone()
+        return int(n), int(size)
+
+    def new_epoch(self) -> None:
+        """The host knows of a later seq than this file does: it is an older copy of itself. Begin an epoch of its own."""
+        with _disk(self.path), self._transaction():
+            self._epoch_is(secrets.token_hex(8))
+
+    def close(self) -> None:
+        """Write what was forgotten, and close. Never raises."""
+        import sqlite3
+
+        with contextlib.suppress(sqlite3.Error, SpoolError), _disk(self.path), self._transaction():
+            self._sweep()
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def _prepare(self) -> None:
+        import sqlite3
+
+        if self.path is not None:
+            verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {verdict}")
+        self._db.execute(f"PRAGMA max_page_count = {self._pages}")
+        self._db.executescript(_SCHEMA)
+        with self._transaction():
+            if self._meta("epoch") is None:
+                self._epoch_is(secrets.token_hex(8))
+            self.epoch = str(self._meta("epoch"))
+            self.boot = int(self._meta("boot") or 0) + 1
+            self.dropped = int(self._meta("dropped") or 0)
+            self._set("boot", self.boot)
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'win'").fetchone()
+        self._last = int(row[0]) if row else 0
+
+    def _epoch_is(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._set("epoch", epoch)
+
+    def _sweep(self) -> None:
+        if self._confirmed:
+            self._db.execute("DELETE FROM win WHERE seq <= ?", (self._confirmed,))
+
+    def _make_room(self) -> int:
+        """Give up the oldest twentieth when the file is nearly full; how many those were."""
+        used = self._pragma("page_count") - self._pragma("freelist_count")
+        if used < _FULL * self._pages:
+            return 0
+        (n,) = self._db.execute("SELECT count(*) FROM win").fetchone()
+        gone = self._db.execute(
+            "DELETE FROM win WHERE seq IN (SELECT seq FROM win ORDER BY seq LIMIT ?)", (max(1, n // 20),)
+        ).rowcount
+        self._set("dropped", self.dropped + gone)
+        return gone
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _meta(self, name: str) -> str | int | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def _set(self, name: str, value: str | int) -> None:
+        self._db.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value)
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        import sqlite3
+
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA page_size = {_PAGE}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 64")
+    connection.execute("PRAGMA journal_size_limit = 1048576")
+
+
+@contextmanager
+def _disk(path: Path | None) -> Iterator[None]:
+    """SQLite's and the operating system's errors become SpoolError, with the cause kept."""
+    import sqlite3
+
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        where = "memory" if path is None else str(path)
+        raise SpoolError(f"the telemetry spool cannot be used ({error})", where=where) from error
+
+
+def _damaged(error: BaseException | None) -> bool:
+    """Whether the file's contents are at fault, as against its being busy, unwritable or on a full disk."""
+    import sqlite3
+
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+
+
+def _set_aside(path: Path) -> None:
+    with _disk(path):
+        path.replace(path.with_name(path.name + ".bad"))
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)

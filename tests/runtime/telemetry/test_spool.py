@@ -1,0 +1,183 @@
+"""The spool: what was committed is there until it is confirmed, whatever happens to the process, the file or the disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from edgekit_runtime.telemetry import Spool, SpoolError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state" / "porch-1.db"
+
+
+def seqs(spool, after=0):
+    return [seq for seq, _ in spool.after(after, 10_000)]
+
+
+def test_windows_come_back_in_order_until_they_are_confirmed(path):
+    spool = Spool.open(path)
+    assert [spool.append(b"%d" % i) for i in range(5)] == [1, 2, 3, 4, 5]
+    assert spool.after(1, 2) == [(2, b"1"), (3, b"2")]
+    spool.forget(3)
+    assert (seqs(spool), spool.floor, spool.waiting()) == ([4, 5], 4, (2, 2))
+    spool.close()
+
+
+def test_seq_and_epoch_survive_a_restart_and_boot_counts(path):
+    first = Spool.open(path)
+    first.append(b"a")
+    first.forget(first.append(b"b"))
+    first.close()
+    again = Spool.open(path)
+    assert (again.epoch, again.boot, again.append(b"c"), again.floor) == (first.epoch, 2, 3, 3)
+    again.close()
+
+
+def test_a_wiped_board_begins_another_epoch(path):
+    epochs = set()
+    for _ in range(2):
+        spool = Spool.open(path)
+        epochs.add(spool.epoch)
+        spool.close()
+        path.unlink()
+    assert len(epochs) == 2
+
+
+def test_a_mark_above_everything_forgets_no_later_window(path):
+    spool = Spool.open(path)
+    spool.append(b"a")
+    spool.forget(10**9)
+    assert seqs(spool) == []
+    assert seqs(spool, spool.append(b"b") - 1) == [2]
+    spool.close()
+
+
+def test_a_full_spool_gives_up_the_oldest_and_counts_them(path):
+    spool = Spool.open(path, most_bytes=64 * 4096)
+    body = b"x" * 1000
+    for _ in range(1000):
+        spool.append(body)
+    kept = seqs(spool)
+    assert kept == list(range(spool.floor, 1001))
+    assert spool.dropped == 1000 - len(kept)
+    assert 100 < len(kept) < 260
+    spool.close()
+    assert path.stat().st_size <= 64 * 4096
+    again = Spool.open(path, most_bytes=64 * 4096)
+    assert again.dropped == spool.dropped
+    again.close()
+
+
+DAMAGES = {
+    "not a database": lambda path: path.write_bytes(b"hello" * 1000),
+    "overwritten in the middle": lambda path: overwrite(path, 4096, b"\xff" * 9000),
+    "a torn header": lambda path: overwrite(path, 0, b"\0" * 100),
+    "cut off": lambda path: os.truncate(path, path.stat().st_size - 5000),
+}
+
+
+def overwrite(path, offset, data):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_is_set_aside_and_a_new_epoch_begins(path, damage):
+    spool = Spool.open(path)
+    for _ in range(50):
+        spool.append(b"y" * 500)
+    spool.close()
+    damage(path)
+    again = Spool.open(path)
+    assert again.epoch != spool.epoch
+    assert again.append(b"z") == 1
+    again.close()
+    assert path.with_name("porch-1.db.bad").exists()
+
+
+def test_an_emptied_file_is_a_new_spool(path):
+    Spool.open(path).close()
+    path.write_bytes(b"")
+    spool = Spool.open(path)
+    assert spool.append(b"z") == 1
+    spool.close()
+
+
+def test_a_file_in_use_is_refused_and_not_shared(path):
+    spool = Spool.open(path)
+    with pytest.raises(SpoolError, match="locked"):
+        Spool.open(path)
+    spool.append(b"still mine")
+    spool.close()
+
+
+def test_a_folder_that_cannot_be_written_is_a_spool_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError):
+        Spool.open(tmp_path / "file" / "porch-1.db")
+
+
+def test_a_disk_that_is_full_is_a_spool_error_and_loses_nothing_committed(path):
+    spool = Spool.open(path)
+    spool.append(b"before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(SpoolError):
+            spool.append(b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [body for _, body in spool.after(0, 10)] == [b"before"]
+    assert spool.append(b"after") == 2
+    spool.close()
+
+
+def test_a_killed_process_has_lost_nothing_that_was_committed(path):
+    script = (
+        "import sys, pathlib\n"
+        "from edgekit_runtime.telemetry import Spool\n"
+        "spool = Spool.open(pathlib.Path(sys.argv[1]))\n"
+        "while True: print(spool.append(b'w' * 800), flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    said = [int(child.stdout.readline()) for _ in range(60)]
+    child.kill()
+    said += [int(line) for line in child.stdout.read().splitlines() if line.strip()]
+    child.wait()
+    spool = Spool.open(path)
+    assert set(said) <= set(seqs(spool))
+    spool.close()
+
+
+def test_every_commit_is_flushed(path):
+    spool = Spool.open(path)
+    ((level,),) = spool._db.execute("PRAGMA synchronous").fetchall()
+    ((journal,),) = spool._db.execute("PRAGMA journal_mode").fetchall()
+    assert (level, journal) == (2, "wal")
+    spool.close()
+
+
+def test_in_memory_it_is_the_same_spool():
+    spool = Spool.in_memory()
+    spool.append(b"a")
+    spool.forget(spool.append(b"b") - 1)
+    assert spool.after(0, 10) == [(2, b"b")]
+    spool.close()
+
+
+def test_sqlite_is_imported_when_it_is_needed_and_not_before():
+    script = "import sys, edgekit_runtime.telemetry; print('sqlite3' in sys.modules, 'ssl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False False\n"
+    assert sqlite3.sqlite_version_info >= (3, 35)

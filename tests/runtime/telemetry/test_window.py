@@ -1,0 +1,220 @@
+"""A window: what was counted, in at most 1,200 bytes, and nothing that is not documented."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, WindowError, encode, parse_window, sealed
+from edgekit_runtime.telemetry.window import MOST_BYTES, device_id, origin
+
+ABOUT = About("porch-1", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)
+SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)
+SYSTEM = System(41.5, 63.2, 71.3, 0x50005, 12_345)
+FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
+
+
+def histogram(values):
+    made = Histogram()
+    for value in values:
+        made.record(value)
+    return made
+
+
+def report(**latency):
+    return Report(ABOUT, 7, 1_760_000_000_000, 60_001, True, 2, 5, latency, SYSTEM)
+
+
+def a_minute(seed=0):
+    """Three sources, 6,060 answers, a slow tail: the shape that fallback and throttling make."""
+    rng = random.Random(seed)
+    return {
+        "device": histogram([rng.lognormvariate(3.0, 0.25) for _ in range(4000)] + [rng.uniform(60, 900)] * 60),
+        "cache": histogram([rng.lognormvariate(-4.0, 0.5) for _ in range(1500)]),
+        "host": histogram([rng.lognormvariate(2.5, 0.5) for _ in range(500)]),
+    }
+
+
+def payload(**changes):
+    value = json.loads(sealed(encode(report(**a_minute())), SEAL)) | changes
+    return json.dumps({name: entry for name, entry in value.items() if entry is not ...}).encode()
+
+
+def test_what_is_sent_is_what_is_read():
+    latency = a_minute()
+    window = parse_window(sealed(encode(report(**latency)), SEAL), "porch-1")
+    assert window.seal == SEAL
+    assert (window.model, window.version, window.profile) == ("efficientnet_lite0", "1.4.2", "raspberry-pi-4")
+    assert (window.n, window.host, window.hits, window.misses) == (6060, 500, 1500, 4560)
+    assert (window.errors, window.over_budget, window.system) == (2, 5, SYSTEM)
+    for source in ("device", "host"):
+        for q in (0.5, 0.95, 0.99):
+            assert window.latency[source].quantile(q) == pytest.approx(latency[source].quantile(q))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_minute_of_three_sources_fits_and_only_the_cache_loses_precision(seed):
+    data = sealed(encode(report(**a_minute(seed))), SEAL)
+    assert len(data) <= MOST_BYTES
+    scales = {source: h.scale for source, h in parse_window(data, "porch-1").latency.items()}
+    assert scales | {"cache": 3} == {"device": 5, "host": 5, "cache": 3}
+    assert scales["cache"] >= 3
+
+
+@pytest.mark.parametrize("source", ["device", "host"])
+def test_quantiles_read_at_the_host_are_within_one_point_one_per_cent_of_the_exact_ones(source):
+    rng = random.Random(3)
+    values = sorted([rng.lognormvariate(3.0, 0.25) for _ in range(6000)] + [rng.uniform(60, 900) for _ in range(60)])
+    window = parse_window(sealed(encode(report(**{source: histogram(values)})), SEAL), "porch-1")
+    for q in (0.5, 0.9, 0.95, 0.99, 0.999):
+        exact = values[math.ceil(q * len(values)) - 1]
+        assert window.latency[source].quantile(q) == pytest.approx(exact, rel=0.011)
+
+
+def test_whatever_was_counted_a_window_stays_small():
+    rng = random.Random(1)
+    wild = {
+        source: histogram([10 ** rng.uniform(-5, 6) for _ in range(3000)]) for source in ("device", "cache", "host")
+    }
+    data = sealed(encode(report(**wild)), SEAL)
+    assert len(data) <= MOST_BYTES
+    window = parse_window(data, "porch-1")
+    assert window.n == 9000
+    assert window.latency["device"].quantile(0.5) == pytest.approx(wild["device"].quantile(0.5), rel=0.5)
+
+
+def test_a_board_that_rests_still_says_so():
+    window = parse_window(sealed(encode(report()), SEAL), "porch-1")
+    assert (window.n, window.latency) == (0, {})
+
+
+def test_every_field_that_leaves_the_board_is_documented_and_no_other_does():
+    value = json.loads(sealed(encode(report(**a_minute())), SEAL))
+    documented = set(re.findall(r"^\| `([a-z0-9.]+)`", FORMAT.read_text(), re.MULTILINE))
+    flat = set(value) | {f"{name}.{part}" for name in ("model", "spool") for part in value[name]}
+    assert flat <= documented, flat - documented
+
+
+BAD = {
+    "not JSON": (b"hello", "json"),
+    "not UTF-8": (b"\xff\xfe\x00", "json"),
+    "a list": (b"[1]", "shape"),
+    "NaN": (payload().replace(b'"cpu": 41.5', b'"cpu": NaN'), "json"),
+    "100,000 nested lists": (b"[" * 9_000 + b"]" * 100, "json"),
+    "a megabyte": (b" " * 1_000_000, "size"),
+    "another format": (payload(v=2), "version"),
+    "another device": (payload(dev="porch-2"), "device"),
+    "no device": (payload(dev=...), "device"),
+    "a negative count": (payload(n=-1), "shape"),
+    "a count that is no number": (payload(n="7"), "shape"),
+    "a count that does not add up": (payload(n=7), "shape"),
+    "true for a number": (payload(err=True), "shape"),
+    "a count above 2^53": (payload(err=2**53), "shape"),
+    "an epoch that is none": (payload(epoch="../../etc"), "shape"),
+    "seq below floor": (payload(seq=5, floor=6), "shape"),
+    "seq 0": (payload(seq=0, floor=0), "shape"),
+    "no model": (payload(model=...), "shape"),
+    "a model's name of a megabyte": (payload(model={"id": "x" * 5000, "ver": "1", "sha": "0"}), "shape"),
+    "scale 99": (payload(lat={"device": [99, 0, [6060]]}), "shape"),
+    "a negative scale": (payload(lat={"device": [-3, 0, [6060]]}), "shape"),
+    "a million buckets": (payload(lat={"device": [5, 0, [-1_000_000, 6060]]}), "shape"),
+    "an offset far away": (payload(lat={"device": [5, 10**9, [6060]]}), "shape"),
+    "a histogram that is none": (payload(lat={"device": {"p99": 3}}), "shape"),
+    "fractions counted": (payload(lat={"device": [5, 0, [6060.0]]}), "shape"),
+    "nine sources": (payload(lat={f"{c}": [5, 0, []] for c in "abcdefghi"}, n=0), "shape"),
+    "HTML for a source": (payload(lat={"<script>": [5, 0, [6060]]}), "shape"),
+    "colder than nothing": (payload(temp=-300), "shape"),
+    "120 per cent busy": (payload(cpu=120), "shape"),
+    "more hits than answers": (payload(ch=6061), "shape"),
+    "a clock before 1970": (payload(t0=-1), "shape"),
+}
+
+
+@pytest.mark.parametrize(("data", "word"), BAD.values(), ids=BAD)
+def test_a_bad_payload_is_refused_with_one_word(data, word):
+    with pytest.raises(WindowError) as caught:
+        parse_window(data, "porch-1")
+    assert caught.value.word == word
+
+
+@pytest.mark.parametrize("t0", [0, 12_345, 4_102_444_800_000])
+def test_a_clock_in_1970_or_2100_is_survived(t0):
+    assert parse_window(payload(t0=t0), "porch-1").t0_ms == t0
+
+
+def test_html_in_a_name_is_text_like_any_other():
+    name = "<script>alert(1)</script>"
+    assert parse_window(payload(model={"id": name, "ver": "1", "sha": "0"}), "porch-1").model == name
+
+
+def test_a_field_of_a_later_release_is_ignored():
+    assert parse_window(payload(drift={"psi": 0.1}), "porch-1").n == 6060
+
+
+def test_the_origin_of_a_refused_payload_can_still_be_told():
+    assert origin(payload(v=9)) == (SEAL.epoch, SEAL.seq, SEAL.floor)
+    assert origin(b"junk") is None
+
+
+@settings(deadline=None)
+@given(
+    st.binary(max_size=300)
+    | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps).map(str.encode)
+)
+def test_no_payload_makes_the_parser_fail_in_another_way(data):
+    with pytest.raises(WindowError):
+        parse_window(data, "porch-1")
+
+
+VALUES = st.lists(st.floats(0, 1e6), max_size=200)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_a_histogram_survives_the_wire(values):
+    made = histogram(values)
+    back = Histogram.from_wire(json.loads(json.dumps(made.wire())))
+    assert (back.buckets, back.count, back.zeros) == (made.buckets, made.count, made.zeros)
+
+
+@settings(deadline=None)
+@given(VALUES, VALUES, st.integers(0, 5), st.integers(0, 5))
+def test_merging_at_two_scales_commutes_and_loses_nothing(left, right, a, b):
+    one, other = histogram(left), histogram(right)
+    one.downscale(a)
+    other.downscale(b)
+    forth, back = Histogram(one.buckets, a), Histogram(other.buckets, b)
+    forth.merge(other)
+    back.merge(one)
+    both = histogram(left + right)
+    both.downscale(min(a, b))
+    assert forth.buckets == both.buckets
+    assert back.buckets == both.buckets
+
+
+@pytest.mark.parametrize("name", ["porch-1", "0ab", "a" * 63])
+def test_a_device_id_may_be(name):
+    assert device_id(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "ab", "-ab", "Porch", "a" * 64, "a/b", "a#", "+++", "a b", "a\n", "porch-1\n", "ä-1", "../../x"]
+)
+def test_a_device_id_may_not_be(name):
+    with pytest.raises(WindowError) as caught:
+        device_id(name)
+    assert caught.value.word == "device"
+
+
+def test_a_long_name_is_cut_and_not_refused_by_the_host():
+    about = replace(ABOUT, model="m" * 200, version="v" * 200, sha="f" * 64)
+    window = parse_window(sealed(encode(replace(report(), about=about)), SEAL), "porch-1")
+    assert len(window.model) == 64
