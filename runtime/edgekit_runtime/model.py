@@ -41,7 +41,7 @@ from edgekit_runtime.engines import Engine
 from edgekit_runtime.errors import BudgetError, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.selftest import SelfTest
-from edgekit_runtime.telemetry import Meter, MeterStats
+from edgekit_runtime.telemetry import About, Meter, MeterStats, Reporter, Reporting, TelemetryStats
 
 if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
@@ -72,6 +72,7 @@ class Stats:
 
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
     which that was more than was left of their budget; with no host to turn to, the device answered them all the same.
+    telemetry: how reporting goes, None when the model does not report.
     """
 
     meter: MeterStats
@@ -80,6 +81,7 @@ class Stats:
     max_batch: int
     device_p90_ms: float | None
     predicted_late: int
+    telemetry: TelemetryStats | None = None
 
 
 @dataclass(slots=True)
@@ -130,6 +132,7 @@ class Model:
         self._flights = Flights()
         self._namespace = bytes.fromhex(bundle.digest)
         self._meter = Meter()
+        self._reporter: Reporter | None = None
         self._learned = Learned()
         self._predicted_late = 0
         self._hosts = hosts
@@ -196,6 +199,7 @@ class Model:
             self._max_batch,
             self._learned.p90_ms,
             self._predicted_late,
+            self._reporter.stats() if self._reporter is not None else None,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -225,12 +229,36 @@ class Model:
         if self._cache is not None:
             self._cache.flush()
 
+    def report(self, reporting: Reporting) -> None:
+        """Begin to report what is counted; `open_bundle(telemetry=...)` does this. One thread of its own does the work.
+
+        Raises MissingExtraError.
+        """
+        manifest = self._bundle.manifest
+        about = About(
+            reporting.device,
+            manifest.name,
+            manifest.version,
+            self._bundle.digest,
+            manifest.target.profile,
+            manifest.target.budget_ms,
+            self._cache is not None,
+        )
+        reporter = Reporter(self._meter, about, reporting)
+        reporter.start()
+        self._reporter = reporter
+
     def close(self, timeout_s: float = 5.0) -> None:
-        """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine."""
+        """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
+
+        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it.
+        """
         if self._hosts is not None:
             self._hosts.close()
         if self._batcher.close(timeout_s):
             self._engine.close()
+        if self._reporter is not None:
+            self._reporter.close()
 
     def __enter__(self) -> Self:
         return self

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.model import Model, Options
-from edgekit_runtime.selftest import first_open, replay
+from edgekit_runtime.selftest import first_open, replay, state_dir
 
 if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
+    from edgekit_runtime.telemetry import Reporting
 
 __all__ = ["open_bundle"]
 
@@ -29,6 +31,10 @@ def open_bundle(
     threads: int | None = None,
     engine: str | None = None,
     hosts: Sequence[str] = (),
+    telemetry: str | None = None,
+    device: str | None = None,
+    window_s: float = 60.0,
+    spool: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
@@ -37,9 +43,13 @@ def open_bundle(
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetError where none would make it either.
+    telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
+    there, 3 to 63 of a-z, 0-9 and -. window_s: seconds between two reports. spool: the file that keeps reports until they
+    are confirmed, None for one in the state folder. What is sent stands in docs/telemetry-format.md.
 
-    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError.
+    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, TelemetryError.
     """
+    reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
     bundle = read_bundle(path, trust=trust)
     entry = _choose(bundle, engine)
     count = threads if threads is not None else min(bundle.manifest.target.threads, os.cpu_count() or 1)
@@ -50,10 +60,21 @@ def open_bundle(
         for _ in range(_WARM_RUNS):
             tested = replay(bundle, entry, loaded)
         away = _hosts(bundle, hosts) if hosts else None
-        return Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine), away)
+        model = Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine), away)
+        if reporting is not None:
+            model.report(reporting)
+        return model
     except BaseException:
         loaded.close()
         raise
+
+
+def _reporting(url: str, device: str | None, window_s: float, spool: str | os.PathLike[str] | None) -> Reporting:
+    """Raises TelemetryError for what makes no sense, before anything is loaded."""
+    from edgekit_runtime.telemetry import Reporting
+
+    file = Path(spool) if spool is not None else state_dir() / "telemetry" / f"{device}.db"
+    return Reporting.checked(url, device, file, window_s)
 
 
 def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:

@@ -39,9 +39,12 @@ _MOST_WILL_DELAY_S = 30
 
 @dataclass(frozen=True)
 class Reporting:
-    """broker: where to. window_s: how long a window is. spool: the file that keeps what is not yet confirmed."""
+    """broker: where to. device: as which board. window_s: how long a window is. spool: the file that keeps what is not
+    yet confirmed. most_wait_s: the longest pause between two attempts to connect.
+    """
 
     broker: Broker
+    device: str
     spool: Path
     window_s: float = 60.0
     most_wait_s: float = 120.0
@@ -59,7 +62,7 @@ class Reporting:
             raise TelemetryError(error.what, do="Pass something like 'porch-1'") from error
         if not 0.1 <= window_s <= 86_400:
             raise TelemetryError(f"a window of {window_s} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual")
-        return cls(Broker.parse(url), spool, window_s)
+        return cls(Broker.parse(url), device, spool, window_s)
 
 
 @dataclass(frozen=True)

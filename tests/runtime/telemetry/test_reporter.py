@@ -1,0 +1,366 @@
+"""From the meter to a real broker and back: what arrives, what is kept, and that an inference never notices."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from mosquitto import Mosquitto, free_port
+
+pytest.importorskip("paho.mqtt.client")
+
+from listener import Listener
+
+from edgekit_runtime import MissingExtraError, TelemetryError, open_bundle
+from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting, Spool, parse_window
+
+FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
+LONG = 30
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Mosquitto(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def ingestor(broker):
+    listener = Listener(broker.port, acknowledge=True)
+    yield listener
+    listener.close()
+
+
+def reporter(url, path, *, meter=None, device="porch-1", window_s=0.2, most_wait_s=0.3):
+    about = About(device, "digits", "1.2", "9f3c01ab77de", "raspberry-pi-4", 20.0)
+    made = Reporter(meter or Meter(), about, Reporting(Broker.parse(url), device, path, window_s, most_wait_s))
+    made.start()
+    return made
+
+
+def wait_until(condition, timeout_s=LONG):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def waiting_in(path):
+    spool = Spool.open(path)
+    windows = [json.loads(body) for _, body in spool.after(0, 10_000)]
+    spool.close()
+    return windows
+
+
+def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path):
+    path = tiny.bundle(tmp_path)
+    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db") as model:
+        for _ in range(3):
+            model.predict(tiny.RED, budget_ms=60_000)
+        model.predict(tiny.GREEN, budget_ms=1e-9)
+        ingestor.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 4)
+        wait_until(lambda: model.stats().telemetry.waiting == 0)
+        stats = model.stats().telemetry
+        assert (stats.connected, stats.trouble, stats.dropped, stats.on_disk) == (True, "", 0, True)
+        assert model.stats().meter.requests == 4
+    window = {name: sum(w[name] for w in ingestor.windows()) for name in ("n", "ch", "cm", "bv", "err", "fb")}
+    assert window == {"n": 4, "ch": 2, "cm": 2, "bv": 1, "err": 0, "fb": 0}
+    born, gone = ingestor.states()[0], ingestor.states()[-1]
+    assert (born["on"], born["model"], born["profile"], born["win"]) == (1, "tiny", "x86-64", 0.2)
+    assert gone == {"on": 0, "epoch": born["epoch"], "boot": 1}
+
+
+def test_closing_sends_the_last_window_before_its_time(broker, ingestor, tmp_path):
+    path = tiny.bundle(tmp_path)
+    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db") as model:
+        model.predict(tiny.RED)
+    ingestor.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 1)
+    assert waiting_in(tmp_path / "s.db") == []
+
+
+def test_nothing_but_the_documented_fields_leaves_the_board(broker, ingestor, tmp_path):
+    """On the wire, of a model that reads a file, has labels and fails on an input."""
+    from PIL import Image
+
+    secret = tmp_path / "aunt-mary-at-the-door.png"
+    Image.fromarray(tiny.RED).save(secret)
+    path = tiny.bundle(tmp_path)
+    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db") as model:
+        model.predict(secret)
+        with pytest.raises(Exception, match=r"decode|picture|image"):
+            model.predict(b"no picture of mary")
+    ingestor.wait(lambda heard: len(heard.states()) >= 2)
+    documented = set(re.findall(r"^\| `([a-z0-9.]+)`", FORMAT.read_text(), re.MULTILINE))
+    for topic, payload, _ in ingestor.heard:
+        assert topic in ("ek/v1/porch-1/m", "ek/v1/porch-1/state", "ek/v1/porch-1/ack")
+        assert not re.search(rb"mary|red|png|/tmp|\.db", payload), payload
+        if not topic.endswith("/ack"):
+            assert set(json.loads(payload)) <= documented
+
+
+def test_what_is_not_acknowledged_is_kept_and_sent_again_after_a_restart(broker, tmp_path):
+    silent = Listener(broker.port)
+    first = reporter(broker.url, tmp_path / "s.db")
+    silent.wait(lambda heard: len(heard.windows()) >= 3)
+    first.close(timeout_s=0.1)
+    silent.close()
+    kept = waiting_in(tmp_path / "s.db")
+    assert len(kept) >= 3
+    ingestor = Listener(broker.port, acknowledge=True)
+    second = reporter(broker.url, tmp_path / "s.db", window_s=3600)
+    ingestor.wait(lambda heard: {w["seq"] for w in heard.windows()} >= set(range(1, len(kept) + 1)))
+    second.close()
+    assert waiting_in(tmp_path / "s.db") == []
+    ingestor.close()
+
+
+def test_a_broker_that_dies_and_comes_back_loses_nothing_and_no_inference_notices(tmp_path):
+    """predict() goes on while the broker is killed, stays away, and returns."""
+    broker = Mosquitto(tmp_path)
+    broker.start()
+    listener = Listener(broker.port, acknowledge=True)
+    path, times, stop = tiny.bundle(tmp_path), [], threading.Event()
+    with open_bundle(
+        path, telemetry=broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db", cache_mb=0
+    ) as model:
+
+        def ask():
+            while not stop.is_set():
+                start = time.perf_counter()
+                model.predict(tiny.RED)
+                times.append((time.perf_counter() - start) * 1e3)
+                time.sleep(0.001)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        listener.wait(lambda heard: len(heard.windows()) >= 2)
+        broker.kill()
+        wait_until(lambda: model.stats().telemetry.trouble and model.stats().telemetry.waiting >= 3)
+        broker.start()
+        wait_until(lambda: model.stats().telemetry.connected and model.stats().telemetry.waiting == 0)
+        stop.set()
+        asking.join()
+        wait_until(lambda: sum({w["seq"]: w["n"] for w in listener.windows()}.values()) >= len(times))
+        assert not model.stats().meter.errors
+    assert sorted(times)[len(times) // 2] < 20
+    assert max(times) < 1000
+    seqs = {w["seq"] for w in listener.windows()}
+    assert seqs == set(range(1, max(seqs) + 1))
+    listener.close()
+    broker.kill()
+
+
+def test_at_most_twenty_windows_are_handed_over_at_once(broker, tmp_path):
+    spool = Spool.open(tmp_path / "s.db")
+    kept = reporter("mqtt://127.0.0.1:1", tmp_path / "other.db", window_s=3600)
+    body = None
+    kept.close(0.0)
+    (body,) = waiting_in(tmp_path / "other.db")
+    for _ in range(100):
+        spool.append(json.dumps(body).encode())
+    spool.close()
+    silent = Listener(broker.port)
+    sending = reporter(broker.url, tmp_path / "s.db", window_s=3600)
+    silent.wait(lambda heard: len(heard.windows()) >= 20)
+    wait_until(lambda: sending.stats().sent >= 20)
+    assert [w["seq"] for w in silent.windows()] == list(range(1, 21))
+    sending.close(0.1)
+    silent.close()
+
+
+@pytest.mark.parametrize("line", ["allow_anonymous false"])
+def test_a_broker_that_refuses_the_password_is_one_word(tmp_path, line):
+    with Mosquitto(tmp_path, line) as broker:
+        reporting = reporter(f"mqtt://user:wrong@127.0.0.1:{broker.port}", tmp_path / "s.db")
+        wait_until(lambda: reporting.stats().troubles.get("password", 0) >= 2)
+        assert reporting.stats().trouble == "password"
+        reporting.close()
+    assert len(waiting_in(tmp_path / "s.db")) >= 1
+
+
+class Refusing:
+    """A TCP server that answers the first bytes of every connection with the same few, and hangs up."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.levels: list[int] = []
+        self._answer = answer
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                data = connection.recv(1000)
+                if len(data) > 8:
+                    self.levels.append(data[8])
+                    connection.sendall(self._answer)
+
+    def close(self):
+        self._server.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x20\x02\x00\x01"], ids=["hangs up", "refuses as 3.1.1 does"])
+def test_a_broker_without_mqtt_5_is_asked_for_3_1_1_at_once(tmp_path, answer):
+    server = Refusing(answer)
+    reporting = reporter(f"mqtt://127.0.0.1:{server.port}", tmp_path / "s.db")
+    wait_until(lambda: len(server.levels) >= 2)
+    assert server.levels[:2] == [5, 4]
+    assert "version" in reporting.stats().troubles
+    reporting.close()
+    server.close()
+
+
+def test_nobody_there_is_one_word_and_closing_does_not_wait(tmp_path):
+    reporting = reporter(f"mqtt://127.0.0.1:{free_port()}", tmp_path / "s.db")
+    wait_until(lambda: reporting.stats().troubles.get("unreachable", 0) >= 2)
+    start = time.monotonic()
+    reporting.close(timeout_s=20)
+    assert time.monotonic() - start < 2
+    assert waiting_in(tmp_path / "s.db")
+
+
+def test_a_disk_that_cannot_be_written_is_replaced_by_memory(broker, ingestor, tmp_path):
+    (tmp_path / "file").write_text("")
+    reporting = reporter(broker.url, tmp_path / "file" / "s.db")
+    ingestor.wait(lambda heard: len(heard.windows()) >= 2)
+    assert (reporting.stats().trouble, reporting.stats().on_disk) == ("disk", False)
+    reporting.close()
+
+
+def test_a_disk_that_works_again_is_taken_back(broker, ingestor, tmp_path):
+    (tmp_path / "file").write_text("")
+    reporting = reporter(broker.url, tmp_path / "file" / "s.db", window_s=0.1)
+    ingestor.wait(lambda heard: len(heard.windows()) >= 1)
+    (tmp_path / "file").unlink()
+    wait_until(lambda: reporting.stats().on_disk)
+    ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
+    reporting.close()
+    assert reporting.stats().trouble == ""
+
+
+def test_two_that_share_a_spool_both_report(broker, ingestor, tmp_path):
+    one, other = (reporter(broker.url, tmp_path / "s.db") for _ in range(2))
+    ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
+    one.close()
+    other.close()
+
+
+def test_a_spool_put_back_from_a_copy_begins_another_epoch(broker, tmp_path):
+    listener = Listener(broker.port)
+    reporting = reporter(broker.url, tmp_path / "s.db")
+    listener.wait(lambda heard: heard.windows())
+    epoch = listener.windows()[0]["epoch"]
+    listener.say("ek/v1/porch-1/ack", {"epoch": epoch, "hwm": 500})
+    listener.wait(lambda heard: heard.windows()[-1]["epoch"] != epoch)
+    reporting.close(0.1)
+    listener.close()
+
+
+def test_an_acknowledgement_that_is_none_changes_nothing(broker, tmp_path):
+    listener = Listener(broker.port)
+    reporting = reporter(broker.url, tmp_path / "s.db", window_s=0.1)
+    listener.wait(lambda heard: heard.windows())
+    junk = [b"junk", b"[]", b"null", b'{"epoch":1}', b'{"epoch":"x","hwm":1}', b'{"hwm":"9"}', b"[" * 50_000]
+    for payload in junk:
+        listener.say("ek/v1/porch-1/ack", payload)
+    seen = len(listener.windows())
+    listener.wait(lambda heard: len(heard.windows()) > seen + 1)
+    assert reporting.stats().connected
+    assert "fault" not in reporting.stats().troubles
+    reporting.close(0.1)
+    listener.close()
+
+
+def test_a_clock_in_1970_is_told_and_survived(broker, ingestor, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgekit_runtime.telemetry.reporter.time.time", lambda: 42.0)
+    monkeypatch.setattr("edgekit_runtime.telemetry.system.time.time", lambda: 42.0)
+    reporting = reporter(broker.url, tmp_path / "s.db")
+    ingestor.wait(lambda heard: heard.windows())
+    reporting.close()
+    _, payload, _ = next(found for found in ingestor.heard if found[0].endswith("/m"))
+    window = parse_window(payload, "porch-1")
+    assert (window.t0_ms, window.clock_ok) == (42_000, False)
+
+
+def test_closing_twice_and_leaving_no_thread(broker, ingestor, tmp_path):
+    before = set(threading.enumerate())
+    reporting = reporter(broker.url, tmp_path / "s.db")
+    reporting.close()
+    reporting.close()
+    assert set(threading.enumerate()) <= before
+
+
+WRONG = {
+    "no device": ({"telemetry": "mqtt://h"}, "device"),
+    "a device with a slash": ({"telemetry": "mqtt://h", "device": "a/b/c"}, "device"),
+    "a wildcard": ({"telemetry": "mqtt://h", "device": "abc#"}, "device"),
+    "another scheme": ({"telemetry": "http://h", "device": "porch-1"}, "URL"),
+    "no host": ({"telemetry": "mqtt://", "device": "porch-1"}, "URL"),
+    "a port that is none": ({"telemetry": "mqtt://h:99999", "device": "porch-1"}, "URL"),
+    "no window": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": 0}, "window"),
+    "not a number": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": float("nan")}, "window"),
+}
+
+
+@pytest.mark.parametrize(("options", "word"), WRONG.values(), ids=WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, options, word):
+    with pytest.raises(TelemetryError, match=word):
+        open_bundle(tmp_path / "there is no such bundle", **options)
+
+
+def test_a_password_is_never_printed():
+    broker = Broker.parse("mqtts://user:s%3Acret@host")
+    assert (broker.user, broker.password, broker.port, broker.tls) == ("user", "s:cret", 8883, True)
+    assert "cret" not in f"{broker} {broker!r}"
+    with pytest.raises(TelemetryError) as caught:
+        Broker.parse("tcp://user:secret@host")
+    assert "secret" not in str(caught.value)
+
+
+def test_without_paho_the_extra_is_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "paho", None)
+    monkeypatch.setitem(sys.modules, "paho.mqtt", None)
+    monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
+    with pytest.raises(MissingExtraError, match=r"edgekit-deploy\[telemetry\]"):
+        open_bundle(tiny.bundle(tmp_path), telemetry="mqtt://127.0.0.1:1", device="porch-1", spool=tmp_path / "s.db")
+
+
+def test_recording_takes_less_than_two_microseconds():
+    meter, times = Meter(), []
+    values = np.random.default_rng(0).lognormal(1.5, 0.5, 5000).tolist()
+    for value in values:
+        start = time.perf_counter_ns()
+        meter.record("device", value, True)
+        times.append(time.perf_counter_ns() - start)
+    assert sorted(times)[len(times) // 2] < 2000
+
+
+def test_a_cut_takes_what_was_counted_and_the_totals_stay():
+    meter = Meter()
+    meter.record("device", 10.0, True)
+    meter.error("input")
+    first = meter.cut()
+    meter.record("cache", 1.0, False)
+    second = meter.cut()
+    assert ({s: h.count for s, h in first.answers.items()}, first.errors, first.over_budget) == (
+        {"device": 1},
+        {"input": 1},
+        0,
+    )
+    assert ({s: h.count for s, h in second.answers.items()}, second.errors, second.over_budget) == ({"cache": 1}, {}, 1)
+    assert meter.stats().requests == 3
+    assert meter.cut().answers == {}
