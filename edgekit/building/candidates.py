@@ -94,7 +94,7 @@ def _candidate(
 
 
 def is_here(profile: Profile, machine: str | None = None) -> bool:
-    """Whether a time taken on this machine is a time on the board: only the generic x86-64 profile says so."""
+    """Whether a time taken on this machine is a time on the board: only the generic profiles, x86-64 and host-cpu, say so."""
     machine = (machine or platform.machine()).lower()
     return profile.arch == "x86_64" and machine in ("x86_64", "amd64")
 

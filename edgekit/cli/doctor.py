@@ -19,6 +19,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "tflite": ((("tflite-runtime",),), "run TFLite artifacts where LiteRT has no wheel"),
     "onnx": ((("onnxruntime",),), "run ONNX artifacts"),
     "image": ((("pillow",),), "answer on pictures"),
+    "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
     "convert": (
         (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
         "build bundles",

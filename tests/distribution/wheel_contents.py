@@ -16,6 +16,7 @@ NEEDED = {
     "edgekit_profiles/boards/raspberry-pi-5.toml",
     "edgekit_profiles/boards/jetson-nano.toml",
     "edgekit_profiles/boards/x86-64.toml",
+    "edgekit_profiles/boards/host-cpu.toml",
     "edgekit_profiles/wheels.toml",
     "edgekit_profiles/roofline.toml",
     *(f"{package}/py.typed" for package in PACKAGES),

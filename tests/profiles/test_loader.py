@@ -14,7 +14,7 @@ PI4 = (importlib.resources.files("edgekit_profiles") / "boards" / "raspberry-pi-
 
 
 def test_every_profile_loads_under_its_own_name():
-    assert {"jetson-nano", "raspberry-pi-4", "raspberry-pi-5", "x86-64"} <= set(names())
+    assert {"host-cpu", "jetson-nano", "raspberry-pi-4", "raspberry-pi-5", "x86-64"} <= set(names())
     for name in names():
         assert load(name).name == name
 
@@ -33,7 +33,7 @@ def test_an_unknown_name_gives_the_near_misses_and_the_list(name):
         load(name)
     assert name in caught.value.what
     assert "Did you mean raspberry-pi-4" in caught.value.do
-    assert "Profiles: jetson-nano, raspberry-pi-4, raspberry-pi-5, x86-64" in caught.value.do
+    assert "Profiles: host-cpu, jetson-nano, raspberry-pi-4, raspberry-pi-5, x86-64" in caught.value.do
 
 
 def test_a_name_like_no_other_gives_the_list_alone():

@@ -1,0 +1,28 @@
+"""The server that answers for devices: Open Inference Protocol v2 in front of the same Runtime that runs on a board.
+
+with bind("127.0.0.1", 8000) as sock, Repository.open(["digits-host-cpu.ekb"]) as repository:
+    code, said = serve(repository, sock, ready=lambda: print("listening"))
+"""
+
+from __future__ import annotations
+
+from edgekit.host.api import Api, Request
+from edgekit.host.connection import Patience
+from edgekit.host.errors import RequestError, ServeError
+from edgekit.host.http1 import Limits
+from edgekit.host.models import Repository, Served
+from edgekit.host.server import Server, bind, serve
+
+__all__ = [
+    "Api",
+    "Limits",
+    "Patience",
+    "Repository",
+    "Request",
+    "RequestError",
+    "ServeError",
+    "Served",
+    "Server",
+    "bind",
+    "serve",
+]

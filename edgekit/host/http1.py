@@ -1,0 +1,120 @@
+"""As much of HTTP/1.1 as a server of tensors needs, without a socket: heads in, heads out.
+
+    head = parse_head(b"POST /v2/models/m/infer HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: 12", Limits())
+    body_length(head, Limits())                 # 12
+
+Rules:
+- a body has a Content-Length or is not there; chunked bodies are refused, and so is every head that two readers could
+  understand in two ways (folded lines, spaces before a colon, two lengths);
+- a body that is too large is refused by its length, before a byte of it is read;
+- what is refused before the body was read ends the connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from edgekit.host.errors import RequestError
+
+__all__ = ["END_OF_HEAD", "Head", "Limits", "Response", "body_length", "parse_head", "response_head"]
+
+END_OF_HEAD = b"\r\n\r\n"
+_REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_ONCE = ("content-length", "host", "inference-header-content-length", "transfer-encoding")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """bodies_bytes: of all requests that are being read or answered at one time."""
+
+    head_bytes: int = 16 * 2**10
+    headers: int = 64
+    body_bytes: int = 64 * 2**20
+    bodies_bytes: int = 512 * 2**20
+    connections: int = 256
+
+
+@dataclass(frozen=True)
+class Head:
+    """segments: the path between its slashes, unquoted. headers: names in lower case."""
+
+    method: str
+    segments: tuple[str, ...]
+    headers: Mapping[str, str]
+    keep_alive: bool
+
+    @property
+    def expects_continue(self) -> bool:
+        return self.headers.get("expect", "").lower() == "100-continue"
+
+
+@dataclass(frozen=True)
+class Response:
+    """parts: the body, sent one after another. close: end the connection afterwards."""
+
+    status: int
+    parts: tuple[bytes | memoryview, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    close: bool = False
+
+
+def parse_head(data: bytes, limits: Limits) -> Head:
+    """data: the request line and the headers, without the empty line at their end. Raises RequestError."""
+    first, *lines = data.split(b"\r\n")
+    matched = _REQUEST_LINE.fullmatch(first)
+    if matched is None:
+        raise RequestError(400, "the request line is no HTTP/1.1", close=True)
+    if len(lines) > limits.headers:
+        raise RequestError(431, f"more than {limits.headers} headers", close=True)
+    headers: dict[str, str] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise RequestError(400, "a header is malformed", close=True)
+        name, value = header[1].decode("ascii").lower(), header[2].decode("latin-1").strip(" \t")
+        if name in headers and name in _ONCE:
+            raise RequestError(400, f"the header {name} is there twice", close=True)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    modern = matched[3] == b"1"
+    if modern and "host" not in headers:
+        raise RequestError(400, "the header host is missing", close=True)
+    options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
+    keep_alive = "close" not in options if modern else "keep-alive" in options
+    return Head(matched[1].decode("ascii").upper(), _segments(matched[2].decode("ascii")), headers, keep_alive)
+
+
+def body_length(head: Head, limits: Limits) -> int:
+    """Bytes of body that follow. Raises RequestError for what is too large or has no length."""
+    if "transfer-encoding" in head.headers:
+        raise RequestError(411, "chunked bodies are not taken; send a Content-Length", close=True)
+    text = head.headers.get("content-length", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(400, "Content-Length is no number", close=True)
+    if len(text) > 15 or int(text) > limits.body_bytes:
+        raise RequestError(413, f"the body is larger than {limits.body_bytes} bytes", close=True)
+    return int(text)
+
+
+def response_head(response: Response) -> bytes:
+    """Status line and headers, with the empty line at their end."""
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = ""
+    lines = [f"HTTP/1.1 {response.status} {phrase}"]
+    lines += [f"{name}: {value}" for name, value in response.headers.items()]
+    lines.append(f"Content-Length: {sum(map(len, response.parts))}")
+    if response.close:
+        lines.append("Connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def _segments(target: str) -> tuple[str, ...]:
+    """Of `/v2/models/a%2Fb?x` or `http://host/v2/...`. Quoted slashes belong to a name."""
+    path = re.sub(r"^https?://[^/?]*", "", target, flags=re.IGNORECASE).split("?", 1)[0]
+    return tuple(unquote(segment) for segment in path.split("/") if segment)

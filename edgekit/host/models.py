@@ -1,0 +1,176 @@
+"""What is served: bundles, opened, under the names and versions of their manifests, as the protocol describes models.
+
+    repository = Repository.open(["digits-host-cpu.ekb"], trust=[...])
+    repository.find("digits").metadata()
+
+Rules:
+- two bundles of one name need two versions; without a version the one given last answers;
+- an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took (floats),
+  and nothing that was made ready for one artifact;
+- a request of N items is N items: each is answered as if it had come alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.host.errors import RequestError, ServeError
+from edgekit_runtime import Answer, Model, open_bundle
+from edgekit_runtime.bundle import Manifest, read_bundle
+from edgekit_runtime.contract import Contract, InputContract
+from edgekit_runtime.remote.datatypes import datatype_of
+
+__all__ = ["MAX_ITEMS", "Repository", "Served"]
+
+MAX_ITEMS = 256
+Item = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One bundle, open."""
+
+    manifest: Manifest
+    model: Model
+
+    @property
+    def contract(self) -> Contract:
+        return self.manifest.contract
+
+    def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
+        """As `GET /v2/models/M` answers it. The key `edgekit` tells our devices what is served here."""
+        described = self.model.describe()
+        entry = next(a for a in self.manifest.artifacts if a.recipe == described["recipe"])
+        return {
+            "name": self.manifest.name,
+            "versions": list(versions),
+            "platform": f"{described['engine']['name']}_{entry.format}",
+            "inputs": [
+                {"name": i.name, "datatype": self._datatype(i), "shape": [-1, *i.shape]} for i in self.contract.inputs
+            ],
+            "outputs": [
+                {"name": o.name, "datatype": datatype_of(np.dtype(o.dtype)), "shape": [-1, *o.shape]}
+                for o in self.contract.outputs
+            ],
+            "edgekit": {
+                "model_id": self.manifest.model_id,
+                "contract_digest": self.manifest.contract_digest,
+                "recipe": entry.recipe,
+                "precision": entry.precision,
+            },
+        }
+
+    def items(self, inputs: Mapping[str, NDArray[Any]]) -> list[Item]:
+        """The request's tensors as single items. Raises RequestError(400)."""
+        names = [spec.name for spec in self.contract.inputs]
+        odd = [name for name in inputs if name not in names] or [name for name in names if name not in inputs]
+        if odd:
+            raise RequestError(400, f"the input '{odd[0]}' is unknown or missing; inputs: {', '.join(names)}")
+        ready = {spec.name: self._checked(spec, inputs[spec.name]) for spec in self.contract.inputs}
+        counts = {len(array) for array in ready.values()}
+        if len(counts) > 1:
+            raise RequestError(400, "the inputs differ in how many items they hold")
+        (count,) = counts
+        if not 1 <= count <= MAX_ITEMS:
+            raise RequestError(400, f"{count} items in one request; 1 to {MAX_ITEMS} are taken")
+        return [{name: array[i] for name, array in ready.items()} for i in range(count)]
+
+    def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """The answers as tensors with a batch axis. wanted: names, all where empty. Raises RequestError(400)."""
+        names = [spec.name for spec in self.contract.outputs]
+        odd = [name for name in wanted if name not in names]
+        if odd:
+            raise RequestError(400, f"there is no output '{odd[0]}'; outputs: {', '.join(names)}")
+        if len(answers) == 1:
+            return {name: answers[0].outputs[name][None] for name in wanted or names}
+        return {name: np.stack([answer.outputs[name] for answer in answers]) for name in wanted or names}
+
+    @staticmethod
+    def _datatype(spec: InputContract) -> str:
+        return "UINT8" if spec.image is not None else datatype_of(np.dtype(spec.dtype))
+
+    def _checked(self, spec: InputContract, array: NDArray[Any]) -> NDArray[Any]:
+        if array.ndim != len(spec.shape) + 1 or array.shape[1:] != tuple(spec.shape):
+            raise RequestError(400, f"input '{spec.name}' has shape {list(array.shape)}; {[-1, *spec.shape]} is taken")
+        original = np.dtype(spec.dtype)
+        if array.dtype == original or (spec.image is not None and array.dtype == np.uint8):
+            return array
+        if array.dtype.kind == original.kind == "f":
+            return array.astype(original)
+        takes = self._datatype(spec)
+        takes += f" or {datatype_of(original)}" if spec.image is not None and takes != datatype_of(original) else ""
+        raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; {takes} is taken")
+
+
+class Repository:
+    """name -> version -> what is served."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self._models: dict[str, dict[str, Served]] = {}
+        for one in served:
+            versions = self._models.setdefault(one.manifest.name, {})
+            if one.manifest.version in versions:
+                raise ServeError(
+                    f"two bundles are '{one.manifest.name}' version {one.manifest.version}",
+                    do="Serve one of them, or build with another --name or --version",
+                )
+            versions[one.manifest.version] = one
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        trust: Sequence[str | os.PathLike[str]] = (),
+        threads: int | None = None,
+        cache_mb: float = 64.0,
+        opening: Callable[[str], None] = lambda _: None,
+    ) -> Self:
+        """Open every bundle, or none. Raises what `open_bundle` raises, and ServeError."""
+        served: list[Served] = []
+        try:
+            for path in paths:
+                opening(str(path))
+                manifest = read_bundle(path, trust=trust).manifest
+                served.append(Served(manifest, open_bundle(path, trust=trust, threads=threads, cache_mb=cache_mb)))
+            return cls(served)
+        except BaseException:
+            for one in served:
+                one.model.close()
+            raise
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        """Raises RequestError(404)."""
+        versions = self._models.get(name)
+        if versions is None:
+            raise RequestError(404, f"there is no model '{name[:100]}'; models: {', '.join(self._models)}")
+        if version is None:
+            return list(versions.values())[-1]
+        if version not in versions:
+            raise RequestError(404, f"'{name}' has no version '{version[:100]}'; versions: {', '.join(versions)}")
+        return versions[version]
+
+    def versions(self, name: str) -> list[str]:
+        return list(self._models[name])
+
+    def all(self) -> list[Served]:
+        return [one for versions in self._models.values() for one in versions.values()]
+
+    def close(self) -> None:
+        for one in self.all():
+            one.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

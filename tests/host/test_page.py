@@ -1,0 +1,33 @@
+"""The host owner's page names what the server has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgekit.cli.host import serve
+from edgekit.host import Limits, Patience
+from edgekit.host.lane import MAX_WAITING
+from edgekit.host.models import MAX_ITEMS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "host-owner.md").read_text(encoding="utf-8")
+
+
+def test_every_option_is_there():
+    options = [max(option.opts, key=len) for option in serve.params if option.opts[0].startswith("-")]
+    assert [option for option in options if f"`{option}`" not in PAGE] == []
+
+
+def test_the_limits_are_those_of_the_code():
+    limits, patience = Limits(), Patience()
+    for row in (
+        f"| one body | {limits.body_bytes // 2**20} MiB |",
+        f"| all bodies being read or answered | {limits.bodies_bytes // 2**20} MiB |",
+        f"| headers | {limits.headers}, and {limits.head_bytes // 2**10} KiB together |",
+        f"| connections | {limits.connections} |",
+        f"| items waiting for one model | {MAX_WAITING:,} |",
+        f"| a head, a body to arrive | {patience.head:g} s, {patience.body:g} s |",
+        f"| an idle connection | {patience.idle:g} s |",
+        f"| a client that does not read its answer | {patience.writing:g} s |",
+        f"each; up to {MAX_ITEMS}.",
+    ):
+        assert row in PAGE, row

@@ -1,0 +1,108 @@
+"""`edgekit host serve` as a person or a unit file runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import tiny
+
+from edgekit_runtime.remote.client import HostClient
+
+LONG = 60.0
+EDGEKIT = [sys.executable, "-c", "from edgekit.cli import main; main()"]
+RED = {"image": tiny.RED[None]}
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [*EDGEKIT, "host", "serve", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return tiny.bundle(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_says_when_it_is_ready_answers_and_ends_when_told(bundle, told, code):
+    child = start(bundle, "--listen", "127.0.0.1:0", "--json", "--threads", "1")
+    try:
+        said = json.loads(child.stdout.readline())
+        assert [m["name"] for m in said["models"]] == ["tiny"]
+        with HostClient(said["listening"], model="tiny") as client:
+            assert client.infer(RED, LONG).outputs["probs"].argmax() == 0
+            child.send_signal(told)  # the idle connection of a client holds nothing up
+            out, err = child.communicate(timeout=LONG)
+    finally:
+        child.kill()
+        child.wait()
+    assert (child.returncode, out) == (code, ""), err
+    assert "stopped: 2 answered" in err
+    assert "Traceback" not in err
+
+
+def test_for_people_it_says_where_it_listens(bundle):
+    child = (
+        start(bundle, "--listen", "[::1]:0")
+        if socket.has_ipv6 and _ipv6()
+        else start(bundle, "--listen", "127.0.0.1:0")
+    )
+    try:
+        assert child.stdout.readline().startswith("tiny version 1: tflite-int8 with ")
+        assert child.stdout.readline().startswith("listening on http://")
+    finally:
+        child.terminate()
+        child.communicate(timeout=LONG)
+
+
+def _ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_port_in_use_is_one_clear_error(edgekit, bundle):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = edgekit("host", "serve", bundle, "--listen", f"127.0.0.1:{port}", "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "serve"
+    assert "in use" in ran.json["error"]["what"]
+    assert "--listen" in ran.json["error"]["do"]
+
+
+def test_an_address_of_another_machine_is_one_clear_error(edgekit, bundle):
+    assert "cannot listen" in edgekit("host", "serve", bundle, "--listen", "192.0.2.1:8000").err
+    assert "is no address" in edgekit("host", "serve", bundle, "--listen", "nobody.invalid:8000").err
+
+
+@pytest.mark.parametrize("listen", ["8000", ":8000", "::1:8000", "box:", "box:many", "box:70000", "box:-1"])
+def test_a_wrong_address_is_wrong_usage(edgekit, bundle, listen):
+    assert edgekit("host", "serve", bundle, f"--listen={listen}").code == 2
+
+
+def test_a_file_that_is_no_bundle_and_no_bundle_at_all(edgekit, tmp_path):
+    (tmp_path / "x.ekb").write_text("hello")
+    ran = edgekit("host", "serve", "x.ekb", "--listen", "127.0.0.1:0", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "bundle-format")
+    assert edgekit("host", "serve").code == 2
+
+
+def test_an_unsigned_bundle_is_refused_where_a_signature_is_wanted(edgekit, bundle, tmp_path):
+    made = subprocess.run(
+        f"openssl genpkey -algorithm ed25519 -out {tmp_path}/k.pem && openssl pkey -in {tmp_path}/k.pem -pubout -out {tmp_path}/p.pem",
+        shell=True, capture_output=True,
+    )  # fmt: skip
+    assert made.returncode == 0
+    ran = edgekit("host", "serve", bundle, "--listen", "127.0.0.1:0", "--trust", tmp_path / "p.pem", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "bundle-signature")

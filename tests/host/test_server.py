@@ -1,0 +1,525 @@
+"""The server over real sockets, in front of a real Runtime with a tiny bundle."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tiny
+from served import Serving
+
+from edgekit.host import Limits, Patience, ServeError
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.remote import HostBusyError, HostLateError, HostRefusedError, HostUnreachableError
+from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.remote.oip import HEADER_LENGTH, decode_response, encode_request
+
+LONG = 30.0
+RED = {"image": tiny.RED[None]}
+INFER = "/v2/models/tiny/infer"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tiny.bundle(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture(scope="module")
+def host(path):
+    with Serving(path, cache_mb=0) as serving:
+        yield serving
+
+
+@pytest.fixture
+def client(host):
+    with HostClient(host.url, model="tiny") as made:
+        yield made
+
+
+def ask(host, method, target, body=None, headers=None):
+    """(status, headers, parsed body) over a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=LONG)
+    try:
+        connection.request(method, target, body, headers or {})
+        response = connection.getresponse()
+        data = response.read()
+        return response.status, response.headers, json.loads(data) if data else None
+    finally:
+        connection.close()
+
+
+def raw(host, data, *, half_close=False):
+    """Everything that comes back for these bytes, until the server closes."""
+    with socket.create_connection(("127.0.0.1", host.port), LONG) as sock:
+        sock.sendall(data)
+        if half_close:
+            sock.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := sock.recv(65536):
+            received += piece
+        return received
+
+
+def json_request(pixels=None, **changes):
+    tensor = {"name": "image", "shape": [1, 8, 8, 3], "datatype": "UINT8"}
+    tensor["data"] = (tiny.RED if pixels is None else pixels).ravel().tolist()
+    return json.dumps({"inputs": [tensor | changes.pop("tensor", {})], **changes}).encode()
+
+
+# Answers.
+
+
+def test_the_canonical_tensor_is_answered_like_on_a_board(host, client):
+    for picture in (tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK):
+        answer = client.infer({"image": picture[None]}, LONG)
+        np.testing.assert_array_equal(answer.outputs["probs"][0], host.model.predict(picture).outputs["probs"])
+        assert answer.queue_ms >= 0
+        assert answer.infer_ms > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_floats_as_the_original_took_them_are_answered(client, dtype):
+    answer = client.infer({"image": (tiny.RED / 255).astype(dtype)[None]}, LONG)
+    assert answer.outputs["probs"][0].argmax() == 0
+    assert answer.outputs["probs"].dtype == np.float32
+
+
+def test_several_items_are_each_answered_as_if_alone(client):
+    pictures = np.stack([tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK] * 3)
+    probs = client.infer({"image": pictures}, LONG).outputs["probs"]
+    assert probs.shape == (12, 4)
+    assert probs.argmax(1).tolist() == [0, 1, 2, 3] * 3
+
+
+def test_json_in_json_out(host):
+    status, headers, answer = ask(host, "POST", INFER, json_request(id="q7"))
+    assert (status, answer["id"], answer["model_name"], answer["model_version"]) == (200, "q7", "tiny", "1")
+    (probs,) = answer["outputs"]
+    assert (probs["name"], probs["datatype"], probs["shape"]) == ("probs", "FP32", [1, 4])
+    assert np.argmax(probs["data"]) == 0
+    assert "queue;dur=" in headers["Server-Timing"]
+
+
+def test_outputs_are_sent_in_the_form_they_were_asked_for_in(host):
+    wire = encode_request(RED)
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=LONG)
+    for binary in (True, False):
+        asked = json_request(outputs=[{"name": "probs", "parameters": {"binary_data": binary}}])
+        connection.request("POST", INFER, asked)
+        response = connection.getresponse()
+        assert (response.headers[HEADER_LENGTH] is not None) is binary
+        assert decode_response(response.read(), response.headers[HEADER_LENGTH]).outputs["probs"].argmax() == 0
+    connection.request("POST", INFER, wire.body(), wire.headers)
+    assert connection.getresponse().headers[HEADER_LENGTH] is not None
+    connection.close()
+
+
+def test_many_clients_each_get_their_own_answer(host):
+    pictures = [tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK] * 20
+    with HostClient(host.url, model="tiny", connections=8) as many, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda p: int(many.infer({"image": p[None]}, LONG).outputs["probs"].argmax()), pictures))
+    assert found == [0, 1, 2, 3] * 20
+
+
+def test_the_cache_of_the_runtime_answers_too(path):
+    with Serving(path) as host, HostClient(host.url, model="tiny") as client:
+        for _ in range(3):
+            client.infer(RED, LONG)
+        assert host.model.stats().meter.answers == {"device": 1, "cache": 2}
+
+
+# What the protocol has beside inference.
+
+
+def test_it_says_what_it_is_and_what_it_serves(host, client, path):
+    manifest = read_bundle(path).manifest
+    found = client.metadata(LONG)
+    assert (found.server, found.binary) == ("edgekit", True)
+    assert [(i.name, i.datatype, i.shape) for i in found.inputs] == [("image", "UINT8", (-1, 8, 8, 3))]
+    assert [(o.name, o.datatype, o.shape) for o in found.outputs] == [("probs", "FP32", (-1, 4))]
+    assert found.edgekit == {
+        "model_id": manifest.model_id,
+        "contract_digest": manifest.contract_digest,
+        "recipe": "tflite-int8",
+        "precision": "int8",
+    }
+    assert client.ready(LONG)
+    with HostClient(host.url, model="other") as other:
+        assert not other.ready(LONG)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "said"),
+    [
+        ("GET", "/v2", 200, {"extensions": ["binary_tensor_data"]}),
+        ("GET", "/v2/", 200, {"name": "edgekit"}),
+        ("GET", "/v2/health/live", 200, {"live": True}),
+        ("GET", "/v2/health/ready", 200, {"ready": True}),
+        ("GET", "/v2/models/tiny", 200, {"versions": ["1"]}),
+        ("GET", "/v2/models/tiny/versions/1", 200, {"name": "tiny"}),
+        ("GET", "/v2/models/tiny/versions/1/ready", 200, {"ready": True}),
+        ("GET", "/", 404, {"error": "there is nothing here; the protocol starts at /v2"}),
+        ("GET", "/v2/models/nobody", 404, {"error": "there is no model 'nobody'; models: tiny"}),
+        ("GET", "/v2/models/tiny/versions/9", 404, {"error": "'tiny' has no version '9'; versions: 1"}),
+        ("GET", "/v2/models/tiny/config", 404, {"error": "a model has /ready and /infer"}),
+        ("GET", INFER, 405, {"error": "GET is not taken here; use POST"}),
+        ("DELETE", "/v2", 405, {"error": "DELETE is not taken here; use GET"}),
+        ("POST", "/v2/models/nobody/infer", 404, {}),
+        ("POST", "/v2/models/tiny/versions/1/infer", 400, {}),
+    ],
+)
+def test_every_resource_has_its_status(host, method, target, status, said):
+    found, headers, body = ask(host, method, target)
+    assert found == status
+    assert said.items() <= body.items()
+    assert headers["Content-Type"] == "application/json"
+    assert (headers["Allow"] is not None) is (status == 405)
+
+
+def test_the_index_lists_what_is_ready(host):
+    status, _, body = ask(host, "POST", "/v2/repository/index", b'{"ready":true}')
+    assert (status, body) == (200, [{"name": "tiny", "version": "1", "state": "READY", "reason": ""}])
+
+
+# Two bundles of one name, another contract.
+
+
+def test_versions_of_one_model_live_side_by_side(tmp_path):
+    first = tiny.bundle(tmp_path)
+    second = tiny.bundle(tmp_path, "onnx-f32", version="2")
+    with Serving(first, second) as host:
+        recipes = {
+            target: ask(host, "GET", f"/v2/models/tiny{target}")[2]["edgekit"]["recipe"]
+            for target in ("", "/versions/1", "/versions/2")
+        }
+        assert recipes == {"": "onnx-f32", "/versions/1": "tflite-int8", "/versions/2": "onnx-f32"}
+        assert ask(host, "GET", "/v2/models/tiny")[2]["versions"] == ["1", "2"]
+
+
+def test_one_version_twice_is_refused(path):
+    with pytest.raises(ServeError, match="two bundles are 'tiny' version 1"):
+        Serving(path, path)
+
+
+def test_a_device_with_another_contract_is_told_so_even_if_the_host_changed_behind_its_back(host, path):
+    digest = read_bundle(path).manifest.contract_digest
+    with HostClient(host.url, model="tiny", contract_digest=digest) as client:
+        assert client.infer(RED, LONG)
+        client._digest = "0" * 64
+        with pytest.raises(HostRefusedError, match=r"409 .*another contract"):
+            client.infer(RED, LONG)
+
+
+# What does not add up.
+
+WRONG = {
+    "no JSON": (b"hello", {}, "the body: not JSON"),
+    "no body": (b"", {}, "the body: not JSON"),
+    "a wrong shape": (json_request(tensor={"shape": [8, 8, 3]}), {}, r"has shape [8, 8, 3]; [-1, 8, 8, 3] is taken"),
+    "no item": (json_request(tensor={"shape": [0, 8, 8, 3], "data": []}), {}, "0 items in one request"),
+    "a wrong size": (json_request(tensor={"shape": [1, 8, 8, 4]}), {}, "takes 256 values, 192 were sent"),
+    "a wrong datatype": (json_request(tensor={"datatype": "INT32"}), {}, "is INT32; UINT8 or FP32 is taken"),
+    "ready for one artifact": (json_request(np.zeros(192, int), tensor={"datatype": "INT8"}), {}, "is INT8"),
+    "strings": (json_request(tensor={"datatype": "BYTES"}), {}, "BYTES is not supported"),
+    "another input": (json_request(tensor={"name": "x"}), {}, "'x' is unknown or missing; inputs: image"),
+    "another output": (json_request(outputs=[{"name": "y"}]), {}, "no output 'y'; outputs: probs"),
+    "a lying header": (json_request(), {HEADER_LENGTH: "99999"}, "says that the JSON takes '99999' bytes"),
+    "a cut header": (json_request(), {HEADER_LENGTH: "10"}, "not JSON"),
+    "a header of nonsense": (json_request(), {HEADER_LENGTH: "ten"}, "says that the JSON takes 'ten' bytes"),
+}
+
+
+@pytest.mark.parametrize(("body", "headers", "why"), WRONG.values(), ids=WRONG.keys())
+def test_a_request_that_does_not_add_up_is_400_and_the_connection_lives(host, body, headers, why):
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=LONG)
+    connection.request("POST", INFER, body, headers)
+    response = connection.getresponse()
+    said = json.loads(response.read())
+    assert response.status == 400
+    assert why in said["error"]
+    connection.request("POST", INFER, json_request())
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def test_too_many_items_are_refused(client):
+    with pytest.raises(HostRefusedError, match="257 items in one request; 1 to 256"):
+        client.infer({"image": np.zeros((257, 8, 8, 3), np.uint8)}, LONG)
+
+
+def test_two_gigabytes_are_refused_before_they_are_sent(host):
+    start = time.monotonic()
+    said = raw(host, b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: h\r\nContent-Length: 2147483648\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert b'{"error": "the body is larger than' in said
+    assert time.monotonic() - start < 10
+
+
+def test_a_client_that_sends_too_much_hears_why(host):
+    with HostClient(host.url, model="tiny") as client:
+        big = np.zeros((1, 70 * 2**20), np.uint8)
+        with pytest.raises(HostRefusedError, match="413 the body is larger"):
+            client.infer({"image": big}, LONG)
+
+
+def test_garbage_is_400_and_ends_the_connection(host):
+    assert raw(host, b"\x16\x03\x01\x02\x00\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_head_without_end_is_431(host):
+    assert raw(host, b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000).startswith(b"HTTP/1.1 431 ")
+
+
+def test_an_engine_that_fails_is_500_without_details_and_the_next_request_works(path, caplog):
+    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+        run = host.model._engine.run
+
+        def broken(tensors):
+            raise RuntimeError("secret: /etc/passwd")
+
+        host.model._engine.run = broken
+        status, _, body = ask(host, "POST", INFER, json_request())
+        assert (status, body) == (500, {"error": "internal error"})
+        host.model._engine.run = run
+        assert client.infer(RED, LONG).outputs["probs"].argmax() == 0
+        assert host.api.counts[500] == 1
+    assert "secret" in caplog.text
+
+
+# HTTP as clients speak it.
+
+
+def test_requests_sent_one_behind_another_are_answered_in_order(host):
+    one = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n"
+    post = json_request()
+    middle = b"POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(post), post)
+    said = raw(host, one + b"\r\n" + middle + b"\r\n" + one + b"Connection: close\r\n\r\n")
+    assert said.count(b"HTTP/1.1 200 OK") == 3
+    assert said.index(b'"live"') < said.index(b'"probs"') < said.rindex(b'"live"')
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_request_in_pieces_is_one_request(host, piece):
+    wire = encode_request(RED)
+    headers = "".join(f"{k}: {v}\r\n" for k, v in wire.headers.items())
+    whole = f"POST {INFER} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{headers}Content-Length: {wire.length}\r\n\r\n"
+    data = whole.encode() + wire.body()
+    with socket.create_connection(("127.0.0.1", host.port), LONG) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(data), piece):
+            sock.sendall(data[at : at + piece])
+        received = b""
+        while more := sock.recv(65536):
+            received += more
+    assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(host):
+    body = json_request()
+    with socket.create_connection(("127.0.0.1", host.port), LONG) as sock:
+        sock.sendall(
+            b"POST %s HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            % (INFER.encode(), len(body))
+        )
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(body)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_http_1_0_gets_its_answer_and_the_end(host):
+    assert raw(host, b"GET /v2/health/live HTTP/1.0\r\n\r\n").endswith(b'{"live": true}')
+
+
+def test_a_client_that_never_reads_is_given_no_second_answer_until_it_does(path):
+    """Its answers would otherwise pile up in memory without end."""
+    ask_once = b"GET /v2/models/tiny HTTP/1.1\r\nHost: h\r\n\r\n"
+    with Serving(path) as host, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(0.5)
+        sock.connect(("127.0.0.1", host.port))
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 50_000_000:
+                sent += sock.send(ask_once * 1000)
+        answered = host.call(lambda: host.api.counts[200])
+        assert answered * len(ask_once) < sent
+        sock.settimeout(LONG)
+        received = 0
+        while received < 100 * 436:
+            received += len(sock.recv(1 << 20))
+
+
+# Bounds.
+
+
+def test_no_more_connections_than_allowed(path):
+    with Serving(path, limits=Limits(connections=2)) as host:
+        kept = [socket.create_connection(("127.0.0.1", host.port), LONG) for _ in range(2)]
+        for sock in kept:
+            sock.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+        assert b"503 " in raw(host, b"")
+        for sock in kept:
+            sock.close()
+        with HostClient(host.url, model="tiny") as client:
+            deadline = time.monotonic() + LONG
+            while True:  # the server hears of the goodbyes in its own time
+                try:
+                    assert client.infer(RED, LONG)
+                    break
+                except (HostBusyError, HostUnreachableError):
+                    assert time.monotonic() < deadline
+
+
+def test_bodies_together_have_a_bound(path):
+    with Serving(path, limits=Limits(bodies_bytes=1000)) as host:
+        head = b"POST /v2 HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", host.port), LONG) as first:
+            first.sendall(head % 900 + b"x")
+            deadline = time.monotonic() + LONG
+            while not host.call(lambda: host.server._reserved):
+                assert time.monotonic() < deadline
+            assert raw(host, head % 200).startswith(b"HTTP/1.1 503 ")
+        while host.call(lambda: host.server._reserved):
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", b""),
+        (b"GET / HT", b"HTTP/1.1 408 "),
+        (b"POST /v2 HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nabc", b"HTTP/1.1 408 "),
+    ],
+)
+def test_who_is_slow_is_not_waited_for(path, sent, said):
+    patience = Patience(idle=50, head=50, body=50)
+    with Serving(path, patience=patience) as host:
+        sock = socket.create_connection(("127.0.0.1", host.port), LONG)
+        with sock:
+            sock.sendall(sent)
+            deadline = time.monotonic() + LONG
+            wanted = "idle" if not sent else "body" if sent.endswith(b"abc") else "head"
+            while host.call(lambda: [c._state for c in host.server._connections]) != [wanted]:
+                assert time.monotonic() < deadline
+            host.call(lambda: host.server.check(host.server.clock() + 49))
+            assert host.call(lambda: len(host.server._connections)) == 1
+            host.call(lambda: host.server.check(host.server.clock() + 51))
+            try:
+                received = sock.recv(1000)
+            except ConnectionResetError:
+                received = b""
+            assert received.startswith(said)
+
+
+# Time.
+
+
+class Gate:
+    """Holds the engine until it is opened."""
+
+    def __init__(self, model):
+        self.entered, self.open, self.runs = threading.Semaphore(0), threading.Event(), 0
+        self._run = model._engine.run
+        model._engine.run = self
+
+    def __call__(self, tensors):
+        self.runs += 1
+        self.entered.release()
+        assert self.open.wait(LONG)
+        return self._run(tensors)
+
+
+def test_who_would_be_late_is_told_at_once(path):
+    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+        (lane,) = host.api._lanes.values()
+        host.call(lambda: [lane._service.add(50.0) for _ in range(20)])
+        start = time.monotonic()
+        with pytest.raises(HostBusyError, match=r"503 it would take 50 ms, .* ms are left"):
+            client.infer(RED, 0.04)
+        assert time.monotonic() - start < 0.04
+        assert client.infer(RED, LONG)
+        assert host.model.stats().meter.requests == 1
+
+
+def test_what_runs_out_of_time_while_it_waits_is_dropped_and_costs_no_inference(path):
+    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(8) as pool:
+        gate = Gate(host.model)
+        with HostClient(host.url, model="tiny", connections=8) as client:
+            first = [pool.submit(client.infer, RED, LONG) for _ in range(2)]
+            assert gate.entered.acquire(timeout=LONG)
+            (lane,) = host.api._lanes.values()
+            deadline = time.monotonic() + LONG
+            while host.call(lambda: lane.ahead) < 2:
+                assert time.monotonic() < deadline
+            # These are told 10 ms and wait longer for their answer, so that they hear what became of them.
+            late = [
+                pool.submit(ask, host, "POST", INFER, json_request(parameters={"timeout": 10_000})) for _ in range(3)
+            ]
+            while host.call(lambda: lane.ahead) < 5 and not all(f.done() for f in late):
+                assert time.monotonic() < deadline
+            until = time.monotonic() + 0.02
+            while time.monotonic() < until:
+                pass
+            gate.open.set()
+            assert [f.result(LONG).outputs["probs"].argmax() for f in first] == [0, 0]
+            assert {f.result(LONG)[0] for f in late} == {503}
+            assert any("ran out while it waited" in f.result()[2]["error"] for f in late)
+        assert gate.runs == 2
+
+
+def test_a_client_that_leaves_takes_its_waiting_request_with_it(path):
+    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(4) as pool:
+        gate = Gate(host.model)
+        with HostClient(host.url, model="tiny", connections=4) as client:
+            first = [pool.submit(client.infer, RED, LONG) for _ in range(2)]
+            assert gate.entered.acquire(timeout=LONG)
+            (lane,) = host.api._lanes.values()
+            deadline = time.monotonic() + LONG
+            while host.call(lambda: lane.ahead) < 2:
+                assert time.monotonic() < deadline
+            with pytest.raises(HostLateError):
+                client.infer(RED, 0.05)
+            while host.call(lambda: lane.ahead) > 2:
+                assert time.monotonic() < deadline
+            gate.open.set()
+            for future in first:
+                future.result(LONG)
+        assert gate.runs == 2
+
+
+# The end.
+
+
+def test_draining_answers_what_was_asked_and_takes_nothing_new(path):
+    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(2) as pool:
+        gate = Gate(host.model)
+        client = HostClient(host.url, model="tiny")
+        asked = pool.submit(client.infer, RED, LONG)
+        assert gate.entered.acquire(timeout=LONG)
+        stopping = pool.submit(host.stop)
+        deadline = time.monotonic() + LONG
+        while not host.server.draining:
+            assert time.monotonic() < deadline
+        gate.open.set()
+        assert asked.result(LONG).outputs["probs"].argmax() == 0
+        stopping.result(LONG)
+        with pytest.raises(HostUnreachableError):
+            client.infer(RED, LONG)
+
+
+def test_draining_ends_even_if_a_request_does_not(path):
+    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(2) as pool:
+        gate = Gate(host.model)
+        asked = pool.submit(HostClient(host.url, model="tiny").infer, RED, LONG)
+        assert gate.entered.acquire(timeout=LONG)
+        host.stop(drain_s=0.05)
+        with pytest.raises(HostUnreachableError):
+            asked.result(LONG)
+        gate.open.set()
