@@ -1,0 +1,240 @@
+"""A device that would be late asks a real host, hears a clear word where nobody would make it, and comes home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+
+from edgekit_runtime import BudgetError, open_bundle
+from edgekit_runtime.engines import available
+
+served = pytest.importorskip("served")
+LONG = 30
+HOT_S = 0.25
+BUDGET_MS = 200.0
+
+pytestmark = pytest.mark.skipif("litert" not in available(), reason="the host's engine here is LiteRT")
+
+
+class Throttled:
+    """The device's own engine, slowed down by `delay_s`: what heat does."""
+
+    def __init__(self, model):
+        self._run, self.delay_s, self.runs = model._engine.run, 0.0, 0
+        model._engine.run = self
+
+    def __call__(self, tensors):
+        self.runs += 1
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        return self._run(tensors)
+
+
+@pytest.fixture
+def host(tmp_path):
+    with served.Serving(tiny.bundle(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture
+def device(host, tmp_path):
+    """(model, throttle): opened with the host, which has been measured."""
+    with open_bundle(tiny.bundle(tmp_path), hosts=[host.url], cache_mb=0) as model:
+        wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
+        yield model, Throttled(model)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
+
+
+def heat(model, throttle):
+    """Make the device slow, and let it find out."""
+    throttle.delay_s = HOT_S
+    while (model.stats().device_p90_ms or 0) < BUDGET_MS:
+        model.predict(tiny.RED)
+
+
+def test_a_device_that_fits_answers_itself(device):
+    model, _ = device
+    assert [model.predict(tiny.RED, budget_ms=BUDGET_MS).source for _ in range(5)] == ["device"] * 5
+
+
+def test_a_device_that_would_be_late_asks_the_host(device):
+    model, throttle = device
+    heat(model, throttle)
+    answer = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+    assert (answer.source, answer.met_budget) == ("host", True)
+    assert answer.top(1)[0].label == "blue"
+    assert answer.timings["network"] >= 0
+    assert answer.timings["host"] >= 0
+    with pytest.raises(ValueError, match="read-only"):
+        answer.outputs["probs"][0] = 0
+
+
+def test_host_and_device_agree_on_what_they_see(device):
+    model, throttle = device
+    at_home = {name: model.predict(getattr(tiny, name)).outputs["probs"] for name in ("RED", "GREEN", "BLUE", "DARK")}
+    heat(model, throttle)
+    for name, expected in at_home.items():
+        answer = model.predict(getattr(tiny, name), budget_ms=BUDGET_MS)
+        assert answer.source == "host"
+        np.testing.assert_array_equal(answer.outputs["probs"], expected)
+
+
+def test_a_request_without_a_budget_stays_at_home(device):
+    model, throttle = device
+    heat(model, throttle)
+    assert model.predict(tiny.RED).source == "device"
+
+
+def test_it_comes_home_when_the_device_is_fast_again(device):
+    model, throttle = device
+    heat(model, throttle)
+    throttle.delay_s = 0.0
+    sources = []
+    wait_for(lambda: sources.append(model.predict(tiny.RED, budget_ms=BUDGET_MS).source) or sources[-1] == "device")
+    assert sources[0] == "host"
+
+
+@pytest.mark.parametrize("ask", ["submit", "apredict"])
+def test_futures_and_awaited_answers_go_there_too(device, ask):
+    model, throttle = device
+    heat(model, throttle)
+    frame = tiny.BLUE.copy()
+    if ask == "submit":
+        future = model.submit(frame, budget_ms=BUDGET_MS)
+        frame[:] = 0  # the frame may be reused at once, also when it travels
+        answer = future.result(LONG)
+    else:
+        answer = asyncio.run(model.apredict(frame, budget_ms=BUDGET_MS))
+    assert answer.source == "host"
+    assert answer.top(1)[0].label == "blue"
+
+
+def test_what_was_made_ready_for_this_artifact_never_travels(device):
+    model, throttle = device
+    heat(model, throttle)
+    ready = (tiny.RED ^ 0x80).view(np.int8)
+    answer = model.predict(ready, budget_ms=BUDGET_MS)
+    assert answer.source == "device"
+    assert answer.top(1)[0].label == "red"
+
+
+def test_a_hosts_answer_is_cached(host, tmp_path):
+    with open_bundle(tiny.bundle(tmp_path), hosts=[host.url]) as model:
+        throttle = Throttled(model)
+        throttle.delay_s = HOT_S
+        wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
+        for fill in range(3):
+            model.predict(tiny.colour(fill, fill, fill))
+        sources = [model.predict(tiny.BLUE, budget_ms=BUDGET_MS).source for _ in range(2)]
+    assert sources == ["host", "cache"]
+
+
+def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
+    model, throttle = device
+    heat(model, throttle)
+    before, start = throttle.runs, time.perf_counter()
+    with pytest.raises(BudgetError, match=r"nobody is expected to answer within 0\.01 ms"):
+        model.predict(tiny.RED, budget_ms=0.01)
+    assert (time.perf_counter() - start) < HOT_S / 2
+    assert throttle.runs - before <= 1  # at most the background look at the device
+    assert model.stats().meter.errors["budget"] == 1
+
+
+@pytest.fixture
+def process(tmp_path):
+    """`edgekit host serve` in a process of its own: (process, url). Killed at the end, if it still lives."""
+    command = [
+        sys.executable,
+        "-c",
+        "from edgekit.cli import main; main()",
+        "host",
+        "serve",
+        str(tiny.bundle(tmp_path)),
+    ]
+    started = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield started, json.loads(started.stdout.readline())["listening"]
+    finally:
+        started.kill()
+        started.wait(LONG)
+        started.stdout.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="stopping a process is POSIX")
+def test_a_host_killed_mid_request_costs_no_answer_and_no_thread(process, tmp_path):
+    running, url = process
+    before = set(threading.enumerate())
+    with open_bundle(tiny.bundle(tmp_path), hosts=[url], cache_mb=0) as model:
+        wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
+        throttle = Throttled(model)
+        heat(model, throttle)
+        running.send_signal(signal.SIGSTOP)  # it takes requests from now on and answers none
+        futures = [model.submit(picture, budget_ms=BUDGET_MS) for picture in (tiny.RED, tiny.BLUE, tiny.DARK)]
+        running.kill()
+        answers = [future.result(LONG) for future in futures]
+    assert [answer.top(1)[0].label for answer in answers] == ["red", "blue", "dark"]
+    assert {answer.source for answer in answers} == {"device"}
+    assert all("host_failed" in answer.timings for answer in answers)
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_dead_host_opens_the_breaker_and_is_found_again(tmp_path):
+    bundle = tiny.bundle(tmp_path)
+    running = served.Serving(bundle).__enter__()
+    with open_bundle(bundle, hosts=[running.url], cache_mb=0) as model:
+        wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
+        throttle = Throttled(model)
+        heat(model, throttle)
+        running.stop()
+        running.repository.close()
+        answers = refused = 0
+        while model.describe()["hosts"][0]["breaker"] == "closed":
+            try:
+                model.predict(tiny.RED, budget_ms=BUDGET_MS)
+                answers += 1
+            except BudgetError:
+                refused += 1
+        assert answers >= 1  # each failure on the way was answered by the device
+        with pytest.raises(BudgetError):
+            model.predict(tiny.RED, budget_ms=BUDGET_MS)
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("edgekit-")]
+
+
+def test_a_host_with_another_contract_is_never_asked(tmp_path):
+    (tmp_path / "other").mkdir()
+    other = tiny.bundle(tmp_path / "other", contract=replace(tiny.CONTRACT, labels=("a", "b", "c", "d")))
+    with (
+        served.Serving(other) as wrong,
+        open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache_mb=0) as model,
+    ):
+        wait_for(lambda: model.describe()["hosts"][0]["last_error"])
+        assert "another contract" in model.describe()["hosts"][0]["last_error"]
+        heat(model, Throttled(model))
+        with pytest.raises(BudgetError):
+            model.predict(tiny.RED, budget_ms=BUDGET_MS)
+
+
+def test_opening_with_a_host_that_is_not_there_waits_for_nothing(tmp_path):
+    start = time.perf_counter()
+    with open_bundle(tiny.bundle(tmp_path), hosts=["http://127.0.0.1:9"], cache_mb=0) as model:
+        assert model.predict(tiny.RED, budget_ms=1000).source == "device"
+    assert time.perf_counter() - start < 5
