@@ -78,10 +78,13 @@ class Will:
 
 @dataclass(frozen=True)
 class Handlers:
-    """Called in the thread that steps. up: connected. message: topic, payload. will: asked before each connection."""
+    """Called in the thread that steps. up: connected. message: topic, payload, whether the broker had retained it.
+
+    will: asked before each connection.
+    """
 
     up: Callable[[], None]
-    message: Callable[[str, bytes], None]
+    message: Callable[[str, bytes, bool], None]
     will: Callable[[], Will | None] = lambda: None
 
 
@@ -205,7 +208,7 @@ class Link:
         if will is not None:
             client.will_set(will.topic, will.payload, 1, True, self._will_properties(will) if v5 else None)
         client.on_connect = self._on_connect
-        client.on_message = lambda _c, _u, message: self._handlers.message(message.topic, message.payload)
+        client.on_message = lambda _c, _u, message: self._heard(message)
         client.on_disconnect = self._on_disconnect
         return client
 
@@ -234,6 +237,13 @@ class Link:
     def _on_disconnect(self, _client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if str(reason) == "Session taken over":
             self._refused = "taken-over"
+
+    def _heard(self, message: Any) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            return
+        self._handlers.message(topic, message.payload, bool(message.retain))
 
     def _watch(self) -> None:
         """Have the selector look at the socket of this connection, and at nothing that is closed."""

@@ -286,7 +286,7 @@ class Reporter:
             }  # fmt: skip
         return json.dumps(value, separators=(",", ":")).encode()
 
-    def _message(self, topic: str, payload: bytes) -> None:
+    def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
         """An acknowledgement: everything up to hwm of this epoch is stored. Anything else is ignored."""
         try:
             value = json.loads(payload)

@@ -1,0 +1,32 @@
+"""The fleet: what boards report, stored, and shown.
+
+broker -> ingest -> store commits -> acknowledgement -> the boards forget
+                    store -> device rows and roll-ups -> pages
+"""
+
+from __future__ import annotations
+
+from edgekit.fleet.errors import FleetError, StoreError
+from edgekit.fleet.ingest import Ingest, Pace
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.state import Birth, State, parse_state
+from edgekit.fleet.store import Arrival, Change, Device, Event, Mark, Quarter, Store, Totals
+
+__all__ = [
+    "Arrival",
+    "Birth",
+    "Change",
+    "Device",
+    "Event",
+    "FleetError",
+    "Ingest",
+    "Mark",
+    "Pace",
+    "Quarter",
+    "SqliteStore",
+    "State",
+    "Store",
+    "StoreError",
+    "Totals",
+    "parse_state",
+]

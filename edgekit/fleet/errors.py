@@ -1,0 +1,19 @@
+"""What a fleet server refuses or cannot do."""
+
+from __future__ import annotations
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["FleetError", "StoreError"]
+
+
+class FleetError(EdgekitError):
+    """The fleet server cannot start: a port in use, a store or broker that makes no sense."""
+
+    code = "fleet"
+
+
+class StoreError(FleetError):
+    """The store cannot be opened, read or written."""
+
+    code = "fleet-store"

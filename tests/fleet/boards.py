@@ -1,0 +1,49 @@
+"""Windows and states of boards that are not there, made by the code that boards run."""
+
+from __future__ import annotations
+
+import json
+
+from edgekit.fleet import Arrival, Change, parse_state
+from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed
+
+EPOCH = "00112233445566aa"
+NOW = 1_790_000_000_000 - 1_790_000_000_000 % 900_000 + 60_000
+"""A minute into a quarter of an hour, in 2026."""
+
+
+def histogram(values):
+    made = Histogram()
+    for value in values:
+        made.record(value)
+    return made
+
+
+def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=0, version="1", clock=True, temp=50.0,
+         model="digits"):  # fmt: skip
+    latency = {"device": histogram(ms)}
+    if cached:
+        latency["cache"] = histogram([0.02] * cached)
+    if host:
+        latency["host"] = histogram([15.0] * host)
+    about = About(device, model, version, "9f3c01ab77de", "raspberry-pi-4", 30.0)
+    return encode(Report(about, 1, at - 60_000, 60_000, clock, 0, over, latency, System(temp=temp)))
+
+
+def payload(seq, device="porch-1", *, epoch=EPOCH, floor=1, dropped=0, **of_body):
+    return sealed(body(device, **of_body), Seal(epoch, seq, floor, dropped, seq - floor + 1, 400))
+
+
+def arrival(seq, device="porch-1", *, received=NOW, refused="", **more):
+    data = payload(seq, device, **more)
+    window = None if refused else parse_window(data, device)
+    seal = parse_window(data, device).seal
+    return Arrival(device, seal.epoch, seq, seal.floor, received, data, window, refused)
+
+
+def birth(device="porch-1", *, on=True, epoch=EPOCH, boot=1, received=NOW, retained=False, **changes):
+    value = {"on": int(on), "epoch": epoch, "boot": boot}
+    if on:
+        value |= {"sw": "edgekit 0.1.0", "model": "digits", "ver": "1", "sha": "9f3c01ab77de", "profile": "raspberry-pi-4",
+                  "hw": "Raspberry Pi 4 Model B", "sla": 30.0, "win": 60.0}  # fmt: skip
+    return Change(device, received, parse_state(json.dumps(value | changes).encode()), retained)
