@@ -191,11 +191,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         self._enter("idle")
-        if self._paused:
-            self._paused = False
-            self._wire.resume_reading()
         if self._received:
             self._read_head()
+        if self._paused and len(self._received) <= _SCRATCH:
+            self._paused = False
+            self._wire.resume_reading()
 
     def _refuse(self, error: RequestError) -> None:
         """Say no and let the client hear it: a socket closed over unread bytes may take the response with it."""

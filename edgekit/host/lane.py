@@ -89,12 +89,12 @@ class Lane:
             self._ahead -= 1
             raise
         try:
+            waited_ms = (self._clock() - arrived) * 1e3
             self._still_in_time(deadline)
             future = self._model.submit(item)
         except BaseException:
             self._free()
             raise
-        waited_ms = (self._clock() - arrived) * 1e3
         loop = asyncio.get_running_loop()
 
         def done(_: object) -> None:
