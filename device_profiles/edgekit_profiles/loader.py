@@ -1,7 +1,8 @@
 """Profiles by name, or by the path of a user's own file.
 
 Rules: every figure in a profile has a source, by its dotted key or by its table's; a key the format does not know is
-an error; a profile's name is its file's name. Adding a board is adding a file.
+an error; a profile's name is its file's name. Adding a board is adding a file. `measured_here` is for the profiles that
+come with edgekit: a user's file that was copied from one of them must not pass this machine's times off as the board's.
 
     load("raspberry-pi-4").title            # "Raspberry Pi 4 Model B"
     load("boards/our-gateway.toml")         # a name that ends with .toml is a path
@@ -39,7 +40,14 @@ def load(name: str) -> Profile:
     """
     if name.endswith(".toml"):
         path = Path(name)
-        return parse(_read(path, name), name, path.stem)
+        profile = parse(_read(path, name), name, path.stem)
+        if profile.measured_here:
+            raise ProfileError(
+                "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of the board",
+                where=name,
+                do="Remove the line, or build with --profile x86-64",
+            )
+        return profile
     known = names()
     if name not in known:
         raise _unknown(name, known)
@@ -70,6 +78,7 @@ def parse(text: str, file: str, name: str) -> Profile:
         thermal=_thermal(top.table("thermal", {})),
         power_mode=top.text("power_mode", ""),
         notes=top.text("notes", ""),
+        measured_here=top.flag("measured_here"),
         pins=top.mapping("pins"),
         sources=top.mapping("sources"),
     )

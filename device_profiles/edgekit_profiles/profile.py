@@ -85,6 +85,7 @@ class Profile:
     """One board. threads: what an engine is given by default. sources: where each figure comes from, by dotted key.
 
     pins: engine name -> the version that the board's image is held to. power_mode: for boards whose clock depends on it.
+    measured_here: the machine that builds *is* the board, where its architecture is `arch`; its times are `measured`.
     """
 
     name: str
@@ -100,5 +101,6 @@ class Profile:
     thermal: Thermal = Thermal()
     power_mode: str = ""
     notes: str = ""
+    measured_here: bool = False
     pins: dict[str, str] = field(default_factory=dict, hash=False)
     sources: dict[str, str] = field(default_factory=dict, hash=False)

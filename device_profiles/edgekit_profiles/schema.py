@@ -39,6 +39,11 @@ class Table:
     def number(self, key: str) -> float:
         return float(self._positive(key, self._take(key, (int, float), "a number", None)))
 
+    def flag(self, key: str) -> bool:
+        """False where the key is absent."""
+        value: bool = self._take(key, (bool,), "true or false", False)
+        return value
+
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None
 
@@ -88,7 +93,7 @@ class Table:
                 raise self.error(key, "is missing", f"Add it: it is {wanted}")
             return default
         value = self._data[key]
-        if not isinstance(value, kinds) or isinstance(value, bool):
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise self.error(key, f"is {_kind(value)}, not {wanted}")
         return value
 

@@ -94,9 +94,9 @@ def _candidate(
 
 
 def is_here(profile: Profile, machine: str | None = None) -> bool:
-    """Whether a time taken on this machine is a time on the board: only the generic profiles, x86-64 and host-cpu, say so."""
+    """Whether a time taken on this machine is a time on the board: only for a profile that says `measured_here`."""
     machine = (machine or platform.machine()).lower()
-    return profile.arch == "x86_64" and machine in ("x86_64", "amd64")
+    return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
 def timer(subject: Subject) -> Callable[[Made], Estimate]:

@@ -53,6 +53,15 @@ def test_a_users_own_file_is_loaded_by_path(tmp_path: Path):
     assert load(str(own)).core == load("raspberry-pi-4").core
 
 
+def test_only_the_generic_profiles_that_come_along_are_measured_on_the_machine_that_builds(tmp_path: Path):
+    assert {name for name in names() if load(name).measured_here} == {"host-cpu", "x86-64"}
+    copied = (importlib.resources.files("edgekit_profiles") / "boards" / "x86-64.toml").read_text(encoding="utf-8")
+    own = tmp_path / "atom.toml"
+    own.write_text(copied.replace('name = "x86-64"', 'name = "atom"', 1), encoding="utf-8")
+    with pytest.raises(ProfileError, match=r"atom\.toml: 'measured_here' is for the profiles that come with edgekit"):
+        load(str(own))
+
+
 def test_a_missing_file_says_so():
     with pytest.raises(ProfileError, match=r"nowhere/none\.toml: there is no such file"):
         load("nowhere/none.toml")
@@ -76,6 +85,7 @@ BROKEN = {
     "missing table": ("[thermal]", "[thermic]", "'thermic' is not a key of the format"),
     "text for a number": ("clock_ghz = 1.5\nsimd", 'clock_ghz = "1.5"\nsimd', "'core.clock_ghz' is a string, not a number"),
     "boolean for a number": ("count = 4", "count = true", "'core.count' is a boolean, not a whole number"),
+    "text for a truth value": ("threads = 4", 'threads = 4\nmeasured_here = "yes"', "'measured_here' is a string, not true or false"),
     "fraction for a count": ("count = 4", "count = 4.5", "'core.count' is a number, not a whole number"),
     "number for text": ('soc = "Broadcom BCM2711"', "soc = 2711", "'soc' is a whole number, not a string"),
     "list of numbers": ('simd = ["neon"]', "simd = [1]", "'core.simd' is not a list of strings"),
