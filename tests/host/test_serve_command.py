@@ -71,6 +71,18 @@ def _ipv6():
     return True
 
 
+def test_help_imports_no_framework_and_no_server():
+    script = (
+        "import sys\n"
+        "from edgekit.cli import main\n"
+        "try: main(['host', 'serve', '--help'])\n"
+        "except SystemExit as end: code = end.code\n"
+        "print([m for m in ('numpy', 'asyncio', 'edgekit.host', 'onnxruntime') if m in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip().splitlines()[-1] == "[] 0", done.stdout + done.stderr
+
+
 def test_a_port_in_use_is_one_clear_error(edgekit, bundle):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
