@@ -85,7 +85,7 @@ class Batcher(Generic[Item, Result]):
             if self._closed:
                 raise _closed()
             self._queue.append(request)
-            if self._worker is None:
+            if self._worker is None or not self._worker.is_alive():  # not alive: this is a forked child
                 self._worker = threading.Thread(target=self._work, name="edgekit-batcher", daemon=True)
                 self._worker.start()
             self._changed.notify_all()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Options", "Stats"]
 
+MOST_THREADS = 256
 WATCH_EVERY_S = 0.5
 """How often the device is tried while hosts answer for it."""
 
@@ -64,6 +65,14 @@ class Options:
     ttl_s: float | None = None
     threads: int | None = None
     engine: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cache_mb < math.inf:
+            raise ValueError(f"cache_mb must be 0 or more, not {self.cache_mb}")
+        if self.ttl_s is not None and not self.ttl_s > 0:
+            raise ValueError(f"ttl_s must be more than 0, not {self.ttl_s}")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,12 @@ class _Away:
     items: Items
 
 
+class _Settling(threading.local):
+    """Whether this thread is telling a caller its answer."""
+
+    now = False
+
+
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread."""
 
@@ -124,7 +139,10 @@ class Model:
         self._engine = engine
         self._tested = tested
         self._contract = bundle.manifest.contract
-        self._decoders = {spec.name: Decoder(spec) for spec in self._contract.inputs}
+        ready = {tensor.name: np.dtype(tensor.dtype) for tensor in entry.inputs if tensor.quantization is not None}
+        self._decoders = {
+            spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self._contract.inputs
+        }
         self._adapters = [(t.name, Adapter(self._contract.input(t.name), t)) for t in entry.inputs]
         self._finisher = Finisher(self._contract, entry.outputs)
         cacheable = self._contract.state == "none" and options.cache_mb > 0
@@ -137,6 +155,8 @@ class Model:
         self._predicted_late = 0
         self._hosts = hosts
         self._watching = threading.Lock()
+        self._settling = _Settling()
+        self._closed = False
         self._watch: Future[Served[Tensors]] | None = None
         self._max_batch = self._measure_batch()
         self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self._max_batch)
@@ -253,6 +273,7 @@ class Model:
 
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it.
         """
+        self._closed = True
         if self._hosts is not None:
             self._hosts.close()
         if self._batcher.close(timeout_s):
@@ -275,6 +296,10 @@ class Model:
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
+        if request.budget_ms is not None and not request.budget_ms > 0:
+            raise ValueError(f"budget_ms must be more than 0, not {request.budget_ms}")
+        if self._closed:
+            raise ClosedError("the model was closed", do="Open the bundle again")
         named = self._named(inputs)
         if self._cache is None:
             return self._prepare(request, named, keep)
@@ -285,6 +310,8 @@ class Model:
         hit = self._cache.get(key)
         if not isinstance(hit, Miss):
             return self._answer(request, hit, "cache")
+        if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
+            return self._prepare(request, named, keep)
         flight, leads = self._flights.join(key)
         if not leads:
             return flight
@@ -315,7 +342,8 @@ class Model:
                 do="Give more time, add a host, or use a smaller model",
             )
         if decision.fits is False:
-            self._predicted_late += 1
+            with self._watching:
+                self._predicted_late += 1
         return self._adapt(request, items)
 
     def _may_travel(self, items: Items) -> bool:
@@ -399,6 +427,15 @@ class Model:
     def _settle(self, answer: Future[Answer], request: _Request, done: Future[Any], finish: Any) -> None:
         """Carry a finished future over to the caller's, whatever happened to either."""
         wanted = answer.set_running_or_notify_cancel()
+        outer, self._settling.now = self._settling.now, True
+        try:
+            self._settle_now(answer, request, done, finish, wanted)
+        finally:
+            self._settling.now = outer
+
+    def _settle_now(
+        self, answer: Future[Answer], request: _Request, done: Future[Any], finish: Any, wanted: bool
+    ) -> None:
         try:
             result = finish(request, done.result())
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
@@ -424,7 +461,7 @@ class Model:
         if isinstance(inputs, Mapping):
             if inputs.keys() == names:
                 return inputs
-            unknown, missing = sorted(inputs.keys() - names), sorted(names - inputs.keys())
+            unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
             what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
             raise InputError(what, do=f"Inputs: {', '.join(names)}")
         if len(names) != 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.bundle.reader import Trust
 from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.model import Model, Options
@@ -25,7 +26,7 @@ _WARM_RUNS = 2
 def open_bundle(
     path: str | os.PathLike[str],
     *,
-    trust: Sequence[str | os.PathLike[str]] = (),
+    trust: Trust = (),
     cache_mb: float = 64.0,
     ttl_s: float | None = None,
     threads: int | None = None,
@@ -38,7 +39,7 @@ def open_bundle(
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
-    trust: PEM files of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
+    trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
     in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
@@ -50,17 +51,18 @@ def open_bundle(
     Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, TelemetryError.
     """
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
+    options = Options(cache_mb, ttl_s, threads, engine)
     bundle = read_bundle(path, trust=trust)
     entry = _choose(bundle, engine)
     count = threads if threads is not None else min(bundle.manifest.target.threads, os.cpu_count() or 1)
-    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=max(1, count), engine=engine)
+    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=count, engine=engine)
     try:
         _check_fits(bundle, entry, loaded)
         first_open(bundle, entry, loaded.info)
         for _ in range(_WARM_RUNS):
             tested = replay(bundle, entry, loaded)
         away = _hosts(bundle, hosts) if hosts else None
-        model = Model(bundle, entry, loaded, tested, Options(cache_mb, ttl_s, threads, engine), away)
+        model = Model(bundle, entry, loaded, tested, options, away)
         if reporting is not None:
             model.report(reporting)
         return model

@@ -40,6 +40,7 @@ __all__ = ["SelfTest", "first_open", "replay", "state_dir"]
 
 CHILD_TIMEOUT_S = 120.0
 _FLOAT_STEP = 1e-4
+_VERDICT = "failed: "
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
         examples += 1
         items = bundle.golden_items(golden)
         got = finisher(engine.run([adapt(items[t.name]) for adapt, t in zip(adapters, entry.inputs, strict=True)]))
-        same = (answer.engine, answer.engine_version) == (engine.info.name, engine.info.version)
+        made_here = (answer.engine, answer.engine_version) == (engine.info.name, engine.info.version)
+        same = same and made_here
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
                 continue
@@ -78,7 +80,7 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
             worst_steps, worst_cosine = max(worst_steps, steps), min(worst_cosine, cosine)
             classifier = contract.task == "classification" and tensor.name == contract.outputs[0].name
             same_class = not classifier or int(np.argmax(got[tensor.name])) == int(np.argmax(wanted))
-            fits = steps <= answer.tolerance.steps if same else cosine >= answer.tolerance.cosine
+            fits = steps <= answer.tolerance.steps if made_here else cosine >= answer.tolerance.cosine
             if not (fits and same_class and np.isfinite(got[tensor.name]).all()):
                 raise SelfTestError(
                     f"golden example {number} of '{tensor.name}' differs by {steps:.0f} steps (cosine {cosine:.4f}"
@@ -102,13 +104,14 @@ def first_open(
 
     Raises SelfTestError when the child failed or crashed. A folder that cannot be written only means asking again.
     """
-    if os.environ.get("EDGEKIT_SELFTEST") == "in-process" or not sys.executable:
+    if os.environ.get("EDGEKIT_SELFTEST") == "in-process" or not sys.executable or getattr(sys, "frozen", False):
         return False
     verdict = (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
     if verdict.is_file():
         return False
     command = [
         sys.executable,
+        "-P",  # nothing is imported from the folder the application happens to stand in
         "-m",
         "edgekit_runtime.selftest",
         str(bundle.path),
@@ -124,8 +127,10 @@ def first_open(
         raise _failed(bundle, engine, f"did not end within {CHILD_TIMEOUT_S:.0f} s") from error
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False
-    if done.returncode != 0:
+    if done.returncode < 0 or any(line.startswith(_VERDICT) for line in done.stderr.splitlines()):
         raise _failed(bundle, engine, _reason(done))
+    if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
+        return False
     try:
         verdict.parent.mkdir(parents=True, exist_ok=True)
         verdict.write_text(done.stdout)
@@ -179,7 +184,7 @@ def _reason(done: subprocess.CompletedProcess[str]) -> str:
         except ValueError:
             name = f"signal {-done.returncode}"
         return f"crashed with {name}"
-    return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with code {done.returncode}"
+    return next(line for line in done.stderr.splitlines() if line.startswith(_VERDICT))
 
 
 def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
@@ -200,7 +205,7 @@ def _main(arguments: list[str]) -> int:
         with load_engine(entry.format, bundle.blob(entry.blob), threads=int(threads), engine=engine_name) as engine:
             print(json.dumps(asdict(replay(bundle, entry, engine))))
     except EdgekitError as error:
-        print(f"failed: {error}", file=sys.stderr)
+        print(f"{_VERDICT}{error}", file=sys.stderr)
         return 1
     return 0
 

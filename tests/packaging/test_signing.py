@@ -83,3 +83,9 @@ def test_keys_that_cannot_be_used_say_how_to_make_one(tmp_path, what):
 def test_a_trusted_key_that_cannot_be_read_is_named(signed, tmp_path):
     with pytest.raises(SignatureError, match=r"nowhere\.pem"):
         read_bundle(signed[0], trust=[tmp_path / "nowhere.pem"])
+
+
+def test_one_trusted_key_needs_no_list(signed):
+    path, public = signed
+    assert read_bundle(path, trust=str(public)).trusted
+    assert read_bundle(path, trust=public).trusted

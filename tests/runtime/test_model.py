@@ -234,3 +234,71 @@ def test_an_engine_that_cannot_run_it_is_a_typed_error(path):
     other = "onnxruntime" if path[1] != "onnxruntime" else "litert"
     with pytest.raises(BundleError, match=f"nothing in it runs on {other}"):
         open_bundle(path[0], engine=other)
+
+
+def test_a_callers_change_never_reaches_the_next_caller(model):
+    first = model.predict(tiny.RED)
+    with pytest.raises(TypeError):
+        first.outputs["probs"] = np.zeros(4)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        first.outputs["probs"].setflags(write=True)
+    assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
+def test_a_callback_may_ask_for_what_is_already_on_its_way(model):
+    entered, gate, answers = threading.Event(), threading.Event(), []
+    engine_run = model._engine.run
+
+    def slow(tensors):
+        entered.set()
+        assert gate.wait(LONG)
+        return engine_run(tensors)
+
+    model._engine.run = slow
+    first = model.submit(tiny.RED)
+    first.add_done_callback(lambda done: answers.append(model.predict(tiny.BLUE)))
+    assert entered.wait(LONG)
+    second = model.submit(tiny.BLUE)
+    gate.set()
+    assert second.result(LONG).top(1)[0].label == "blue"
+    assert model.predict(tiny.DARK).top(1)[0].label == "dark"
+    assert [answer.top(1)[0].label for answer in answers] == ["blue"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 0}, {"threads": -3}, {"threads": 10**6}, {"cache_mb": -1}, {"cache_mb": float("nan")},
+                {"ttl_s": -1}, {"ttl_s": 0}],
+)  # fmt: skip
+def test_impossible_options_are_the_callers_bug(path, options):
+    with pytest.raises(ValueError, match="must be"):
+        open_bundle(path[0], engine=path[1], **options)
+
+
+@pytest.mark.parametrize("budget_ms", [0, -1, float("nan")])
+def test_an_impossible_budget_is_the_callers_bug(model, budget_ms):
+    with pytest.raises(ValueError, match="budget_ms must be more than 0"):
+        model.predict(tiny.RED, budget_ms=budget_ms)
+
+
+def test_a_closed_model_answers_nothing_from_its_cache_either(path):
+    model = open_bundle(path[0], engine=path[1])
+    model.predict(tiny.RED)
+    model.close()
+    with pytest.raises(ClosedError):
+        model.predict(tiny.RED)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_top_of_nothing_is_the_callers_bug(model, k):
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        model.predict(tiny.RED).top(k)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array(["2020-01-01"], "M8[D]"), np.array(["cat"]), memoryview(np.zeros((8, 8), np.uint8))[::2], {1: 2, "a": 3}],
+    ids=["dates", "words", "strided", "mixed keys"],
+)
+def test_whatever_is_given_the_error_is_ours(model, value):
+    with pytest.raises(InputError):
+        model.predict(value)

@@ -113,7 +113,6 @@ def test_another_engine_version_is_asked_again(bundle, engine, tmp_path):
         (-4, "", "crashed with SIGILL"),
         (-11, "", "crashed with SIGSEGV"),
         (1, "failed: worst", "failed: worst"),
-        (3, "", "ended with code 3"),
     ],
 )
 def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, returncode, stderr, why):
@@ -123,6 +122,20 @@ def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, retur
     with pytest.raises(SelfTestError, match=why):
         first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run)
     assert not (tmp_path / "selftest").exists()
+
+
+def test_a_child_that_never_came_to_the_test_is_no_verdict(bundle, engine, tmp_path):
+    def run(command, **options):
+        return subprocess.CompletedProcess(command, 1, "", "ModuleNotFoundError: No module named 'edgekit_runtime'")
+
+    assert first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run) is False
+    assert not (tmp_path / "selftest").exists()
+
+
+def test_the_child_imports_nothing_from_the_folder_it_stands_in(bundle, engine, tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise SystemExit('hijacked')")
+    monkeypatch.chdir(tmp_path)
+    assert first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path / "state") is True
 
 
 def test_a_folder_that_cannot_be_written_only_means_asking_again(bundle, engine, tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.check import check_dtype
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import InputError
@@ -43,40 +44,20 @@ class Canonical:
             # A file's own error already says which file.
             what = error.what if error.where == origin else f"{error.where}: {error.what}"
             raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
-        check_kind(spec, array.dtype, origin)
         if spec.image is not None and array.dtype == np.uint8:
             return array
-        return _cast(spec, array, origin)
+        with np.errstate(over="ignore"):
+            result = np.array(array, spec.dtype, order="C")
+        if result.dtype.kind == "f" and not np.isfinite(result).all():
+            raise CalibrationError(
+                f"the input '{spec.name}' has values beyond {spec.dtype}", where=origin, do="Remove the item"
+            )
+        return result
 
 
 def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
     """Raises CalibrationError where values of this dtype cannot stand for the input without guessing."""
-    wanted = np.dtype(spec.dtype)
-    if spec.image is not None:
-        if dtype != np.uint8 and not (dtype.kind == "f" and wanted.kind == "f"):
-            raise CalibrationError(
-                f"the image input '{spec.name}' cannot be {dtype}",
-                where=where,
-                do="Save pixels 0..255 with .astype(numpy.uint8)"
-                + (f", or what the model takes as {spec.dtype}" if wanted.kind == "f" else ""),
-            )
-    elif dtype.kind not in "biuf" or not np.can_cast(dtype, wanted, "same_kind"):
-        raise CalibrationError(
-            f"the input '{spec.name}' takes {spec.dtype}, not {dtype}", where=where, do=f"Save it as {spec.dtype}"
-        )
-
-
-def _cast(spec: InputContract, array: NDArray[Any], origin: str) -> NDArray[Any]:
-    """To the contract's dtype, only if every value survives; contiguous and the example's own."""
-    wanted = np.dtype(spec.dtype)
-    if wanted.kind in "iu" and array.dtype != wanted and array.size:
-        limits = np.iinfo(wanted)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise CalibrationError(f"the input '{spec.name}' has values outside {spec.dtype}", where=origin)
-    with np.errstate(over="ignore"):
-        result = np.array(array, wanted, order="C")
-    if wanted.kind == "f" and not np.isfinite(result).all():
-        raise CalibrationError(
-            f"the input '{spec.name}' holds NaN or infinity", where=origin, do="Remove the item or mend what made it"
-        )
-    return result
+    try:
+        check_dtype(dtype, spec)
+    except InputError as error:
+        raise CalibrationError(f"{error.where}: {error.what}", where=where, do=error.do) from error

@@ -30,6 +30,11 @@ __all__ = [
 
 FORMAT_VERSION = 1
 
+DTYPES = frozenset(
+    ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+)
+"""What a tensor may hold."""
+
 Role = Literal["primary", "alternate", "batch", "degraded"]
 
 
@@ -131,7 +136,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
     try:
         value = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"the manifest is not JSON ({error})", where=where, do="Build the bundle again") from error
     version = value.get("format") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
@@ -149,6 +154,16 @@ def contract_digest(canonical: bytes) -> str:
     return hashlib.sha256(canonical).hexdigest()
 
 
+def _forms(contract: Contract) -> list[tuple[str, str, tuple[int, ...]]]:
+    inputs = [(spec.name, spec.dtype, spec.shape) for spec in contract.inputs]
+    return inputs + [(spec.name, spec.dtype, spec.shape) for spec in contract.outputs]
+
+
+def _check(holds: bool, what: str, where: str) -> None:
+    if not holds:
+        raise BundleError(what, where=where, do="Build the bundle again")
+
+
 def _check_references(manifest: Manifest, where: str) -> None:
     blobs = {blob.sha256 for blob in manifest.blobs}
     wanted = [artifact.blob for artifact in manifest.artifacts]
@@ -159,5 +174,22 @@ def _check_references(manifest: Manifest, where: str) -> None:
     missing = [digest for digest in wanted if digest not in blobs]
     if missing:
         raise BundleError(f"blob {missing[0][:12]} is named but not listed", where=where, do="Build the bundle again")
+    sizes = {blob.sha256: blob.size for blob in manifest.blobs}
+    inputs = {spec.name for spec in manifest.contract.inputs}
+    for artifact in manifest.artifacts:
+        _check(artifact.bytes == sizes[artifact.blob], f"{artifact.recipe} is not as long as it says", where)
+        _check(
+            {t.name for t in artifact.inputs} == inputs, f"{artifact.recipe} has other inputs than the contract", where
+        )
+        for tensor in (*artifact.inputs, *artifact.outputs):
+            _check(tensor.dtype in DTYPES, f"'{tensor.dtype}' is no dtype", where)
+            _check(len(tensor.shape) > 0, f"'{tensor.name}' has no batch axis", where)
+        tested = any(answer.recipe == artifact.recipe for golden in manifest.golden for answer in golden.answers)
+        _check(tested, f"no golden example proves {artifact.recipe}", where)
+    for name, dtype, shape in _forms(manifest.contract):
+        _check(dtype in DTYPES and all(n > 0 for n in shape), f"'{name}' has an impossible form", where)
+    for golden in manifest.golden:
+        _check(golden.inputs.keys() == golden.dtypes.keys() == inputs, "a golden example lacks an input", where)
+        _check(all(dtype in DTYPES for dtype in golden.dtypes.values()), "a golden example has an unknown dtype", where)
     if not any(artifact.role == "primary" for artifact in manifest.artifacts):
         raise BundleError("no artifact has the role 'primary'", where=where, do="Build the bundle again")

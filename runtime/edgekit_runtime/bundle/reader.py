@@ -31,6 +31,8 @@ from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Ma
 from edgekit_runtime.bundle.signature import Signature, load_public_key, parse_signatures, verify
 from edgekit_runtime.errors import BundleError, IntegrityError, SignatureError
 
+Trust = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
 __all__ = ["ALIGNMENT", "MAGIC", "Bundle", "aligned", "read_bundle"]
 
 MAGIC = b"\x89EKB\r\n\x1a\n"
@@ -77,10 +79,10 @@ class Bundle:
         raise BundleError(f"no artifact '{recipe}'", where=str(self.path), do=f"It holds: {names}")
 
 
-def read_bundle(path: str | os.PathLike[str], *, trust: Sequence[str | os.PathLike[str]] = ()) -> Bundle:
+def read_bundle(path: str | os.PathLike[str], *, trust: Trust = ()) -> Bundle:
     """Open and check a bundle.
 
-    trust: PEM files of Ed25519 public keys. With any, a bundle that none of them signed is refused.
+    trust: a PEM file, or several, of Ed25519 public keys. With any, a bundle that none of them signed is refused.
     Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError.
     """
     path = Path(path)
@@ -92,7 +94,8 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Sequence[str | os.PathLi
     signature_bytes, position = _section(data, position, MAX_SIGNATURES_BYTES, "signature block", where)
     _check_digest(data, position, where)
     signatures = parse_signatures(signature_bytes, where)
-    trusted = _check_trust(manifest_bytes, signatures, trust, where)
+    keys = [trust] if isinstance(trust, (str, os.PathLike)) else trust
+    trusted = _check_trust(manifest_bytes, signatures, keys, where)
     manifest = parse_manifest(manifest_bytes, where)
     blobs = _check_blobs(data, position + _DIGEST_BYTES, manifest.blobs, where)
     digest = hashlib.sha256(manifest_bytes).hexdigest()
@@ -112,9 +115,9 @@ def _read(path: Path) -> bytes:
                     f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(path)
                 )
             return file.read(MAX_BUNDLE_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise BundleError(
-            f"cannot be read: {error.strerror or error}",
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(path),
             do="Check the path; `edgekit build` writes NAME-PROFILE.ekb",
         ) from error

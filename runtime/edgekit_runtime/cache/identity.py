@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from edgekit_runtime.contract.decode import Encoded
+from edgekit_runtime.contract.decode import Encoded, loaded
 
 __all__ = ["Identity", "identify"]
 
@@ -32,7 +32,8 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
     if len(inputs) == 1:  # the hot path: no dict is rebuilt, no list is made
         ((name, value),) = inputs.items()
         if isinstance(value, np.ndarray):
-            return (namespace, name, *_array(value)), inputs
+            array = _array(value)
+            return (None if array is None else (namespace, name, *array)), inputs
     read = {name: _read(value) for name, value in inputs.items()}
     parts: list[Hashable] = [namespace]
     for name in sorted(read):
@@ -53,8 +54,9 @@ def _part(value: Any) -> tuple[Hashable, ...] | None:
     if isinstance(value, Encoded):
         return ("encoded", xxhash.xxh3_128_digest(value.data))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return ("encoded", xxhash.xxh3_128_digest(value))
+        return ("encoded", xxhash.xxh3_128_digest(bytes(value)))
     if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # a PIL image
+        loaded(value)
         palette = repr(value.getpalette()) if value.mode in ("P", "PA") else ""
         orientation = value.getexif().get(0x0112, 1) if hasattr(value, "getexif") else 1
         details = f"{value.mode} {value.size} {orientation} {value.info.get('transparency')!r} {palette}"
@@ -62,6 +64,8 @@ def _part(value: Any) -> tuple[Hashable, ...] | None:
     return None
 
 
-def _array(array: np.ndarray[Any, Any]) -> tuple[Hashable, ...]:
+def _array(array: np.ndarray[Any, Any]) -> tuple[Hashable, ...] | None:
+    if array.dtype.kind not in "biuf":  # no tensor: the decoder says so
+        return None
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return (array.dtype.str, array.shape, xxhash.xxh3_128_digest(contiguous.data if array.size else b""))

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import io
 import os
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.check import check_dtype, check_values
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError, MissingExtraError
 
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_PIXELS", "Decoder", "Encoded"]
 
-MAX_PIXELS = 100_000_000
-"""Larger pictures are refused before they are decoded: a few kilobytes of PNG can ask for gigabytes."""
+MAX_PIXELS = 89_000_000
+"""Larger pictures are refused before they are decoded: a few kilobytes of PNG can ask for gigabytes. Just below the size
+at which Pillow starts to warn by itself."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,23 @@ class Encoded:
         """Raises InputError naming the file."""
         try:
             return cls(path.read_bytes(), str(path))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+            why = getattr(error, "strerror", None) or error
             raise InputError(
-                f"cannot be read: {error.strerror or error}", where=str(path), do="Check the path and its permissions"
+                f"cannot be read: {why}", where=str(path), do="Check the path and its permissions"
             ) from error
 
 
 class Decoder:
     """Callable: one raw input in, the canonical item out.
 
-    The result is a uint8 [H, W, C] array of pixels, or the caller's own array where that already fits.
+    The result is a uint8 [H, W, C] array of pixels, or the caller's own array where that already fits. ready: dtypes that
+    an artifact takes as they are, besides what `check` allows.
     """
 
-    def __init__(self, contract: InputContract) -> None:
+    def __init__(self, contract: InputContract, ready: Collection[np.dtype[Any]] = ()) -> None:
         self._contract = contract
+        self._ready = tuple(ready)
         self._where = f"input '{contract.name}'"
 
     def __call__(self, value: Any) -> NDArray[Any]:
@@ -69,13 +73,15 @@ class Decoder:
         if isinstance(value, np.ndarray):
             return self._array(value)
         if image is None:
+            if isinstance(value, Encoded):
+                raise InputError("this input is no image", where=value.where, do=self._do())
             return self._array(self._as_array(value))
         if isinstance(value, (str, os.PathLike)):
             value = Encoded.read(Path(value))
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = Encoded(bytes(value), "the encoded image")
         if isinstance(value, Encoded):
-            return render(decode_bytes(value.data, value.where), image)
+            return render(decode_bytes(value.data, value.where), image, value.where)
         if hasattr(value, "convert") and hasattr(value, "size"):
             return render(value, image)
         return self._array(self._as_array(value))
@@ -90,6 +96,9 @@ class Decoder:
         return array
 
     def _array(self, array: NDArray[Any]) -> NDArray[Any]:
+        check_dtype(array.dtype, self._contract, self._ready)
+        if array.dtype not in self._ready and not (self._contract.image is not None and array.dtype == np.uint8):
+            check_values(array, self._contract)
         shape = self._contract.shape
         if array.ndim == len(shape) + 1 and array.shape[0] == 1:
             array = array[0]
@@ -109,57 +118,81 @@ class Decoder:
             array = array[:, :, 0]
         if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or 0 in array.shape:
             raise self._refuse(f"a uint8 array of shape {list(array.shape)} is not a picture")
-        if array.ndim == 3 and array.shape[2] == 3 and image.color == "bgr":
-            array = array[:, :, ::-1]
+        if array.ndim == 3 and image.color == "bgr":  # a camera's order: BGR, or BGRA
+            array = array[:, :, [2, 1, 0, 3][: array.shape[2]]]
         picture: Image.Image = _pillow().fromarray(np.ascontiguousarray(array))
         return picture
 
     def _refuse(self, what: str) -> InputError:
+        return InputError(what, where=self._where, do=self._do())
+
+    def _do(self) -> str:
         shape = list(self._contract.shape)
         if self._contract.image is not None:
-            do = f"Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array or a float array of shape {shape}"
-        else:
-            do = f"Pass an array of shape {shape}, dtype {self._contract.dtype}"
-        return InputError(what, where=self._where, do=do)
+            return f"Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array or a float array of shape {shape}"
+        return f"Pass an array of shape {shape}, dtype {self._contract.dtype}"
 
 
 def decode_bytes(data: bytes, where: str) -> Image.Image:
     """Decode PNG, JPEG and whatever else Pillow reads, fully, so that a truncated file fails here."""
     pillow = _pillow()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            picture: Image.Image = pillow.open(io.BytesIO(data))
-            if picture.width * picture.height > MAX_PIXELS:
-                raise InputError(f"{picture.width} x {picture.height} pixels is more than {MAX_PIXELS:,}", where=where)
-            picture.load()
-    except InputError:
-        raise
-    except Exception as error:
+        picture: Image.Image = pillow.open(io.BytesIO(data))
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
+        raise _undecodable(error, where) from error
+    return loaded(picture, where)
+
+
+def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
+    """A picture whose pixels are in memory. Raises InputError for one that is too large, empty, closed or truncated."""
+    if picture.width * picture.height > MAX_PIXELS:
         raise InputError(
-            f"not an image that can be decoded ({type(error).__name__})",
-            where=where,
-            do="Pass a complete PNG, JPEG, WebP or BMP file",
-        ) from error
+            f"{picture.width} x {picture.height} pixels is more than {MAX_PIXELS:,}", where=where, do="Make it smaller"
+        )
+    if 0 in picture.size:
+        raise InputError(f"{picture.width} x {picture.height} is no picture", where=where)
+    try:
+        picture.load()
+    except Exception as error:
+        raise _undecodable(error, where) from error
     return picture
 
 
-def render(picture: Image.Image, image: ImageSpec) -> NDArray[np.uint8]:
+def _undecodable(error: Exception, where: str) -> InputError:
+    return InputError(
+        f"not an image that can be decoded ({type(error).__name__})",
+        where=where,
+        do="Pass a complete PNG, JPEG, WebP or BMP file",
+    )
+
+
+def render(picture: Image.Image, image: ImageSpec, where: str = "the image") -> NDArray[np.uint8]:
     """Orientation, mode, crop, size, colour order: a uint8 [height, width, channels] array."""
     from PIL import ImageOps
 
-    picture = ImageOps.exif_transpose(picture)
-    picture = _flatten(picture).convert("L" if image.color == "gray" else "RGB")
-    picture = _RESIZERS[image.resize](picture, image)
+    picture = loaded(picture, where)
+    try:
+        picture = ImageOps.exif_transpose(picture)
+        picture = _flatten(picture, where).convert("L" if image.color == "gray" else "RGB")
+        picture = _RESIZERS[image.resize](picture, image)
+    except InputError:
+        raise
+    except Exception as error:  # modes that Pillow reads and cannot convert
+        raise _undecodable(error, where) from error
     pixels = np.asarray(picture, np.uint8)
     if image.color == "gray":
         return pixels[:, :, None]
     return np.ascontiguousarray(pixels[:, :, ::-1]) if image.color == "bgr" else pixels
 
 
-def _flatten(picture: Image.Image) -> Image.Image:
-    """Transparency over white; 16-bit grey scaled to 8."""
-    if picture.mode.startswith("I;16") or picture.mode == "I":
+def _flatten(picture: Image.Image, where: str) -> Image.Image:
+    """Transparency over white; 16-bit grey scaled to 8; what has no fixed range is refused."""
+    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG")  # older Pillows
+    if picture.mode in ("I", "F") and not sixteen:
+        raise InputError(
+            f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
+        )
+    if sixteen:
         eight_bit = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
         grey: Image.Image = _pillow().fromarray(eight_bit)
         return grey

@@ -7,8 +7,9 @@ top(outputs, contract, 3)                        # [Prediction("tabby", 281, 0.8
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,18 +40,27 @@ class Finisher:
         if missing:
             raise ContractError(f"the artifact lacks the output '{missing[0]}'", do=f"It has: {', '.join(names)}")
         self._plan = [
-            (output.name, names.index(output.name), tensors[names.index(output.name)], np.dtype(output.dtype))
+            (output.name, names.index(output.name), _way(tensors[names.index(output.name)], np.dtype(output.dtype)))
             for output in contract.outputs
         ]
 
-    def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> dict[str, NDArray[Any]]:
-        """Item `item` of the batch: dequantized to the original model's dtypes, no batch axis, not writeable."""
+    def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> Mapping[str, NDArray[Any]]:
+        """Item `item` of the batch: dequantized to the original model's dtypes, no batch axis, read-only."""
         outputs = {}
-        for name, position, tensor, dtype in self._plan:
-            value = dequantize(raw[position][item], tensor, dtype)
+        for name, position, way in self._plan:
+            value = way(raw[position][item])
             value.flags.writeable = False
-            outputs[name] = value
-        return outputs
+            outputs[name] = value.view()  # a view of a locked array cannot be unlocked by who gets it
+        return MappingProxyType(outputs)
+
+
+def _way(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """`dequantize` for one tensor: for 8 bits the 256 possible values are worked out once, and then only looked up."""
+    if tensor.quantization is None or np.dtype(tensor.dtype).itemsize != 1:
+        return lambda value: dequantize(value, tensor, dtype)
+    every = np.arange(256, dtype=np.uint8).view(tensor.dtype)
+    table = dequantize(every, tensor, dtype)
+    return lambda value: table.take(value.view(np.uint8))
 
 
 def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -66,8 +76,10 @@ def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) ->
 def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list[Prediction]:
     """The k best classes, best first; logits become probabilities. Ties go to the lower index.
 
-    Raises ContractError when the task is not classification.
+    Raises ContractError when the task is not classification, ValueError for a k below 1.
     """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
     if contract.task != "classification":
         raise ContractError(f"top() is for classifiers; this model's task is {contract.task}", do="Read answer.outputs")
     scores = np.asarray(outputs[contract.outputs[0].name], np.float32).reshape(-1)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Encoded
 from edgekit_runtime.errors import InputError
 
 
@@ -166,3 +167,94 @@ def test_a_tensor_input_takes_arrays_and_lists(value):
 def test_a_tensor_input_says_what_it_wants(value):
     with pytest.raises(InputError, match=r"Pass an array of shape \[3\], dtype float32"):
         TENSOR(value)
+
+
+PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "int64", "uint16", "uint32", "bool", "complex64", "U3", "O", "M8[s]"]
+)
+def test_pixels_that_are_not_uint8_are_refused_never_guessed(dtype):
+    with pytest.raises(InputError, match=r"Pass pixels 0\.\.255 with \.astype\(numpy\.uint8\)"):
+        DECODE(PIXELS.astype(dtype))
+
+
+def test_a_nested_list_of_pixels_is_refused_too():
+    with pytest.raises(InputError, match="an image cannot be int64"):
+        DECODE(PIXELS.tolist())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused(bad):
+    image = np.zeros((4, 4, 3), np.float32)
+    image[1, 2, 0] = bad
+    for decode, value in ((DECODE, image), (TENSOR, np.array([0.0, bad, 1.0]))):
+        with pytest.raises(InputError, match="holds NaN or infinity"):
+            decode(value)
+
+
+def test_integers_that_would_wrap_are_refused():
+    tokens = Decoder(InputContract("tokens", (3,), "int32"))
+    assert tokens(np.arange(3)).shape == (3,)
+    with pytest.raises(InputError, match="outside int32"):
+        tokens(np.arange(3) + 2**32)
+    with pytest.raises(InputError, match="it takes int32, not float64"):
+        tokens(np.array([0.0, 1.0, 2.0]))
+
+
+def test_what_is_ready_for_the_engine_passes_where_the_artifact_takes_it():
+    ready = np.zeros((4, 4, 3), np.int8)
+    assert Decoder(contract(), [np.dtype(np.int8)])(ready) is ready
+
+
+def test_a_camera_frame_with_alpha_has_the_cameras_order_too():
+    decode = Decoder(contract(color="bgr", height=2, width=2))
+    bgra = np.zeros((2, 2, 4), np.uint8)
+    bgra[:] = (10, 20, 30, 255)
+    np.testing.assert_array_equal(decode(bgra)[0, 0], (10, 20, 30))
+
+
+@pytest.mark.parametrize(
+    ("picture", "why"),
+    [
+        (Image.new("RGB", (0, 0)), "is no picture"),
+        (Image.new("F", (4, 4), 0.5), "mode F has no fixed range"),
+        (Image.new("I", (4, 4), 200), "mode I has no fixed range"),
+    ],
+    ids=["empty", "float", "int"],
+)
+def test_pictures_without_a_meaning_are_refused(picture, why):
+    with pytest.raises(InputError, match=why):
+        DECODE(picture)
+
+
+def test_a_truncated_or_closed_picture_is_one_clear_error():
+    lazy = Image.open(io.BytesIO(encoded(Image.effect_noise((64, 64), 50).convert("RGB"))[:900]))
+    closed = Image.open(io.BytesIO(encoded(RED)))
+    closed.close()
+    for picture in (lazy, closed):
+        with pytest.raises(InputError, match="not an image that can be decoded"):
+            DECODE(picture)
+
+
+def test_a_path_with_a_nul_is_one_clear_error():
+    with pytest.raises(InputError, match="cannot be read"):
+        DECODE("cat\0.png")
+
+
+def test_decoding_in_threads_leaves_the_applications_warnings_alone():
+    import warnings
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = list(warnings.filters)
+    data = encoded(Image.effect_noise((300, 300), 50).convert("RGB"))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(DECODE, [data] * 40))
+    assert warnings.filters == before
+
+
+def test_encoded_bytes_for_an_input_that_is_no_image_are_told_so(tmp_path):
+    (tmp_path / "cat.png").write_bytes(encoded(RED))
+    with pytest.raises(InputError, match=r"this input is no image"):
+        TENSOR(Encoded.read(tmp_path / "cat.png"))
