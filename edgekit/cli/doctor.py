@@ -20,6 +20,8 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "onnx": ((("onnxruntime",),), "run ONNX artifacts"),
     "image": ((("pillow",),), "answer on pictures"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
+    "telemetry": ((("paho-mqtt",),), "report to a fleet"),
+    "fleet": ((("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("plotly",), ("amqtt",)), "serve the fleet page"),
     "convert": (
         (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
         "build bundles",

@@ -26,6 +26,7 @@ COMMANDS = {
     "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
     "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
     "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
+    "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
     "profiles": ("edgekit.cli.profiles:profiles", "The boards edgekit knows."),
     "doctor": ("edgekit.cli.doctor:doctor", "What is installed here, and what is missing for what."),
     "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),

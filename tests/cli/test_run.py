@@ -83,3 +83,26 @@ def test_a_flipped_bit_is_refused_by_every_command(edgekit, bundle):
         ran = edgekit(*command, "--json")
         assert ran.code == 1
         assert ran.json["error"]["code"] == "bundle-integrity"
+
+
+def test_a_run_can_report_to_a_fleet(edgekit, tmp_path):
+    """One process, one answer: the window is spooled before it ends, and sent where there is somebody."""
+    import numpy as np
+    from listener import Listener
+    from mosquitto import Mosquitto
+
+    np.save(tmp_path / "red.npy", tiny.RED)
+    bundle = tiny.bundle(tmp_path)
+    with Mosquitto(tmp_path) as broker:
+        listener = Listener(broker.port, acknowledge=True)
+        ran = edgekit("run", bundle, "red.npy", "--telemetry", broker.url, "--device", "porch-1", "--window-s", "5")
+        assert ran.code == 0, ran.err
+        listener.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 1)
+        assert listener.states()[-1]["on"] == 0
+        listener.close()
+
+
+def test_a_run_without_a_device_id_is_one_sentence(edgekit, tmp_path):
+    ran = edgekit("run", tiny.bundle(tmp_path), "red.npy", "--telemetry", "mqtt://127.0.0.1")
+    assert (ran.code, ran.out) == (1, "")
+    assert "telemetry needs a device id" in ran.err

@@ -19,9 +19,10 @@ NEEDED = {
     "edgekit_profiles/boards/host-cpu.toml",
     "edgekit_profiles/wheels.toml",
     "edgekit_profiles/roofline.toml",
+    *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),
     *(f"{package}/py.typed" for package in PACKAGES),
 }
-ALLOWED_SUFFIXES = {".py", ".toml", ".typed"}
+ALLOWED_SUFFIXES = {".py", ".toml", ".typed", ".html", ".css", ".js", ".svg"}
 
 
 def problems(wheel: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """One MQTT connection that keeps coming back, driven by the thread that owns it.
 
 Rules:
-- MQTT 5 first; 3.1.1 where the broker refuses the version or hangs up on it; what worked is kept;
+- MQTT 5 first; 3.1.1 where the broker refuses the version, hangs up on it or says nothing; what worked is kept;
 - a connection that fails is tried again after a random part of a wait that doubles (full jitter), up to `most_wait_s`;
 - every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
 - `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
@@ -31,6 +31,8 @@ from edgekit_runtime.errors import MissingExtraError, TelemetryError
 __all__ = ["Broker", "Handlers", "Link", "Will"]
 
 CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 10.0
+FIRST_ANSWER_TIMEOUT_S = 3.0
 KEEPALIVE_S = 60
 RECEIVE_MAXIMUM = 20
 _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
@@ -279,10 +281,14 @@ class Link:
         now = time.monotonic()
         if client.socket() is None or self._refused:
             self._failed(self._refused or ("lost" if self.connected else self._hung_up()))
-        elif not self.connected and now - self._since > 2 * CONNECT_TIMEOUT_S:
+        elif not self.connected and now - self._since > self._patience_s():
             self._failed("no-answer")
         elif self.connected and now - self._since > _STEADY_S:
             self._attempts = 0
+
+    def _patience_s(self) -> float:
+        """Some brokers of 3.1.1 wait for ever for the rest of a greeting that they misread."""
+        return ANSWER_TIMEOUT_S if self._settled or self._version != 5 else FIRST_ANSWER_TIMEOUT_S
 
     def _hung_up(self) -> str:
         """A broker of 3.1.1 may close on a version it does not know, without a word."""
@@ -292,7 +298,7 @@ class Link:
         self._drop()
         self.trouble = word
         self.troubles[word] += 1
-        if word == "version" and not self._settled:
+        if word in ("version", "no-answer") and not self._settled:
             first = self._version == 5
             self._version = 4 if first else 5
             if first:  # another version is another question, not another try

@@ -1,0 +1,5 @@
+"""The fleet's pages. Import `edgekit.fleet.pages.app` to serve them: it needs the `fleet` extra."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

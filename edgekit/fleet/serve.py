@@ -1,0 +1,147 @@
+"""The fleet server: broker or not, store, ingest and pages, started in that order and ended in the other.
+
+with FleetServer(Settings(broker="mqtt://127.0.0.1", store="sqlite:///fleet.db")) as server:
+    print(server.url)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgekit.fleet.broker import EmbeddedBroker
+from edgekit.fleet.errors import FleetError
+from edgekit.fleet.ingest import Ingest, Pace
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.telemetry import Broker
+
+__all__ = ["FleetServer", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one). store: sqlite:///PATH.
+
+    listen: host:port of the pages; port 0 for a free one.
+    """
+
+    broker: str | None = None
+    broker_port: int = 1883
+    store: str = "sqlite:///fleet.db"
+    listen: str = "127.0.0.1:8787"
+    pace: Pace = field(default_factory=Pace)
+    every_s: float = 1.0
+
+
+class FleetServer:
+    """url: of the pages. broker_url: to report to, without a password."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ends = contextlib.ExitStack()
+        self.url = self.broker_url = ""
+        self.ingest: Ingest
+        self.store: SqliteStore
+
+    def start(self) -> None:
+        """Raises FleetError, StoreError, TelemetryError, MissingExtraError; and then nothing is left running."""
+        with contextlib.ExitStack() as ends:
+            self._start(ends)
+            self._ends = ends.pop_all()
+
+    def _start(self, ends: contextlib.ExitStack) -> None:
+        settings = self._settings
+        pages = _listening(settings.listen)
+        ends.callback(pages.close)
+        if settings.broker is None:
+            embedded = ends.enter_context(EmbeddedBroker(settings.broker_port))
+            broker = Broker.parse(embedded.url)
+        else:
+            broker = Broker.parse(settings.broker)
+        self.broker_url = str(broker)
+        path = store_path(settings.store)
+        self.store = SqliteStore.open(path)
+        ends.callback(self.store.close)
+        reader = SqliteStore.open(path)
+        ends.callback(reader.close)
+        self.ingest = Ingest(broker, self.store, settings.pace)
+        server = _Pages(reader, self, pages, settings.every_s)
+        self.ingest.start()
+        ends.callback(self.ingest.close)
+        server.start()
+        ends.callback(server.close)
+        self.url = server.url
+
+    def health(self) -> dict[str, Any]:
+        """For /healthz."""
+        link = self.ingest.link
+        return {"connected": link.connected, "trouble": link.trouble, "broker": self.broker_url, **self.ingest.counts}
+
+    def close(self) -> None:
+        self._ends.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Pages:
+    """uvicorn in a thread of its own, on a socket that is already bound."""
+
+    def __init__(self, store: SqliteStore, server: FleetServer, bound: socket.socket, every_s: float) -> None:
+        try:
+            import uvicorn
+
+            from edgekit.fleet.pages.app import Facts, make_app
+        except ImportError as error:
+            raise MissingExtraError("fleet", "serving the fleet's pages") from error
+        facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, every_s)
+        config = uvicorn.Config(
+            make_app(store, facts), log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._bound = bound
+        host, port = bound.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        self._thread = threading.Thread(target=self._server.run, args=([bound],), name="edgekit-pages", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(5)
+
+
+def store_path(url: str) -> Path:
+    """sqlite:///relative.db or sqlite:////absolute.db -> the path. Raises FleetError."""
+    scheme, found, path = url.partition(":///")
+    if scheme == "sqlite" and found and path and "?" not in path:
+        return Path(path)
+    raise FleetError("that is no store", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db")
+
+
+def _listening(listen: str) -> socket.socket:
+    host, found, port = listen.rpartition(":")
+    if not found or not port.isdecimal() or int(port) > 65535:
+        raise FleetError("that is no address", where=listen, do="Write it as 127.0.0.1:8787")
+    host = host.strip("[]")
+    try:
+        return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise FleetError(
+            f"cannot listen there ({what.lower()})", where=listen, do="Pass another address with --listen"
+        ) from error

@@ -1,0 +1,53 @@
+"""`edgekit fleet serve` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+
+def test_serves_until_ctrl_c(tmp_path):
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", "fleet", "serve", "--embedded-broker",
+               "--broker-port", "0", "--listen", "127.0.0.1:0", "--json"]  # fmt: skip
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said = json.loads(child.stdout.readline())
+        assert said["broker"].startswith("mqtt://127.0.0.1:")
+        assert b"No board has reported yet" in urllib.request.urlopen(said["url"], timeout=30).read()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert (child.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert (tmp_path / "fleet.db").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--broker", "mqtt://h", "--embedded-broker"]])
+def test_exactly_one_broker_is_named(edgekit, options):
+    ran = edgekit("fleet", "serve", *options)
+    assert ran.code == 2
+    assert "either --broker URL or --embedded-broker" in ran.err
+
+
+WRONG = {
+    "a broker that is none": ["--broker", "http://user:secret@h"],
+    "a store that is none": ["--broker", "mqtt://127.0.0.1:1", "--store", "mysql://secret@h"],
+    "a folder that is not there": ["--broker", "mqtt://127.0.0.1:1", "--store", "sqlite:///no/such/folder/x.db"],
+    "an address that is none": ["--broker", "mqtt://127.0.0.1:1", "--listen", "8787"],
+    "an address of somebody else": ["--broker", "mqtt://127.0.0.1:1", "--listen", "192.0.2.1:8787"],
+}
+
+
+@pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
+def test_what_makes_no_sense_is_one_sentence(edgekit, options):
+    listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
+    ran = edgekit("fleet", "serve", *options, *listen, "--json")
+    assert ran.code == 1
+    assert set(ran.json["error"]) == {"code", "what", "where", "do"}
+    assert "secret" not in ran.out + ran.err
