@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_profiles.estimate import Estimate
+from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
 __all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
@@ -245,11 +245,7 @@ def _middle(candidate: Candidate) -> float:
 def _range(estimate: Estimate | None) -> str:
     if estimate is None:
         return "no estimate"
-    return f"{_ms(estimate.low_ms)} to {_ms(estimate.high_ms)} ms, {estimate.grade}"
-
-
-def _ms(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{milliseconds(estimate.low_ms)} to {milliseconds(estimate.high_ms)} ms, {estimate.grade}"
 
 
 def _points(fraction: float) -> str:

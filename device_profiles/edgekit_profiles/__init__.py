@@ -8,7 +8,7 @@ estimate(profile, workload, "litert")             # low, middle and high millise
 from __future__ import annotations
 
 from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
-from edgekit_profiles.estimate import Estimate, Grade, estimate, measured
+from edgekit_profiles.estimate import Estimate, Grade, estimate, measured, milliseconds
 from edgekit_profiles.loader import load, names, parse
 from edgekit_profiles.profile import Anchor, Caches, Core, Memory, Profile, System, Thermal
 from edgekit_profiles.wheels import RuntimeSupport, installable
@@ -36,6 +36,7 @@ __all__ = [
     "installable",
     "load",
     "measured",
+    "milliseconds",
     "mobilenet_v1",
     "names",
     "parse",

@@ -21,7 +21,7 @@ from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.roofline import MEASURE, Machine, constants, predict
 from edgekit_profiles.workload import Workload, mobilenet_v1
 
-__all__ = ["Estimate", "Grade", "estimate", "measured"]
+__all__ = ["Estimate", "Grade", "estimate", "measured", "milliseconds"]
 
 Grade = Literal["measured", "anchored", "estimated"]
 ANCHOR_MODEL = "mobilenet_v1_1.0_224"
@@ -53,6 +53,11 @@ class Estimate:
 
     def scaled(self, low: float, mid: float, high: float) -> Estimate:
         return replace(self, low_ms=self.low_ms * low, mid_ms=self.mid_ms * mid, high_ms=self.high_ms * high)
+
+
+def milliseconds(value: float) -> str:
+    """Three digits, however small; whole numbers from 100 on."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def measured(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, source: str = "") -> Estimate:

@@ -57,6 +57,8 @@ def _lines(bundle: Bundle) -> Iterator[str]:
 
 
 def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
+    from edgekit_profiles import milliseconds
+
     yield f"  {entry.role:<10} {entry.recipe}, {entry.bytes:,} bytes"
     for tensor in entry.inputs:
         yield f"    in       {tensor.name}: {_tensor(tensor)}"
@@ -75,10 +77,8 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
         agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
         yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {found['items']} items with {found['engine']}"
     if expected is not None:
-        yield (
-            f"    latency  {expected['mid_ms']:.1f} ms ({expected['low_ms']:.1f} to {expected['high_ms']:.1f}), "
-            f"{expected['grade']}"
-        )
+        mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
+        yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"
 
 
 def _signed(bundle: Bundle) -> str:

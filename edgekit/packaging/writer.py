@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgekit.errors import OutputError
 from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.whole import write_whole
 from edgekit_runtime.bundle import MAGIC, BlobEntry, Manifest, aligned
 from edgekit_runtime.errors import MissingExtraError
 
@@ -67,25 +65,7 @@ def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Seque
     Raises OutputError when the folder cannot be written.
     """
     data = draft.encode(manifest, keys)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(partial).chmod(0o644)
-            Path(partial).replace(path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"the bundle cannot be written: {error.strerror or error}",
-            where=str(path),
-            do="Choose a writable folder with -o",
-        ) from error
+    write_whole(path, data, "the bundle")
     return len(data)
 
 
