@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "SourceError"]
+__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "SourceError", "UnlabelledError"]
 
 
 class SourceError(EdgekitError):
@@ -23,6 +23,10 @@ class CalibrationError(EdgekitError):
     """A calibration or evaluation set that cannot be used."""
 
     code = "calibration"
+
+
+class UnlabelledError(CalibrationError):
+    """Not one of a folder's sub-folders names a class: they may be no labels at all."""
 
 
 class ConversionError(EdgekitError):

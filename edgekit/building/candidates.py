@@ -21,6 +21,10 @@ from edgekit_runtime.errors import EdgekitError
 __all__ = ["Made", "candidates", "make"]
 
 
+ALIKE = 0.99
+"""The least mean cosine of a float32 artifact: it only rounds otherwise, so anything below is another network."""
+
+
 @dataclass(frozen=True)
 class Made:
     """One recipe's outcome: the artifact and how far it drifted, or why there is none."""
@@ -58,10 +62,21 @@ def _make(subject: Subject, recipe: Recipe, progress: Progress) -> Made:
 
     try:
         artifact = targets.convert(subject.source, recipe, samples, converting)
-        found = fidelity.compare(subject.reference, artifact, subject.contract, sets.evaluation, progress)
+        found = fidelity.compare(
+            subject.reference, artifact, subject.contract, sets.evaluation, progress, held_out=sets.held_out
+        )
     except EdgekitError as error:
         return Made(recipe, None, None, str(error))
+    if recipe.precision == "float32" and found.cosine < ALIKE:
+        return Made(recipe, None, None, _unlike(found))
     return Made(recipe, artifact, found, None)
+
+
+def _unlike(found: Fidelity) -> str:
+    return (
+        f"it is float32 and yet does not answer what the original does: cosine {found.cosine:.4f} on {found.items} items, "
+        f"where {ALIKE} is the least; the conversion is wrong for this model"
+    )
 
 
 def candidates(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
 from edgekit_converters.calibration import Dataset, Finding
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_converters.progress import Progress
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Sets", "open_sets"]
+__all__ = ["Sets", "open_sets", "unused_labels"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ def open_sets(request: BuildRequest, contract: Contract, progress: Progress) -> 
         )
     if request.evaluation is None:
         assert request.calibration is not None
-        given = _labelled_where_it_is(request.calibration, contract)
+        given, notes = _labelled_where_it_is(request.calibration, contract)
         kept, held_out = calibration.split(given)
-        return _checked(kept, held_out, contract, progress, held_out=True)
+        sets = _checked(kept, held_out, contract, progress, held_out=True)
+        return replace(sets, findings=(*sets.findings, *notes))
     evaluation = calibration.open_dataset(request.evaluation, contract)
     if request.calibration is None:
         return Sets(None, evaluation, False, ())
@@ -43,12 +44,31 @@ def open_sets(request: BuildRequest, contract: Contract, progress: Progress) -> 
     return _checked(given, evaluation, contract, progress, held_out=False)
 
 
-def _labelled_where_it_is(path: str, contract: Contract) -> Dataset:
-    """Calibration data needs no labels, but the part that is held out measures accuracy where there are some."""
+def _labelled_where_it_is(path: str, contract: Contract) -> tuple[Dataset, tuple[Finding, ...]]:
+    """Calibration data needs no labels, but the part that is held out measures accuracy where there are some.
+
+    Sub-folders of which none names a class are only folders, and it is said; one among others that do is misspelt.
+    """
     try:
-        return calibration.open_dataset(path, contract)
-    except CalibrationError:  # sub-folders that name no class are only folders; any other fault shows again below
-        return calibration.open_dataset(path, contract, labelled=False)
+        return calibration.open_dataset(path, contract), ()
+    except UnlabelledError as error:
+        what = f"{path}: its sub-folders are not taken for labels, because none of them names a class"
+        note = Finding("folders-no-labels", "note", what, f"If they are labels: {error.do}")
+        return calibration.open_dataset(path, contract, labelled=False), (note,)
+
+
+def unused_labels(contract: Contract, labelled: bool, where: str) -> tuple[Finding, ...]:
+    """A note where the evaluation set has labels that no metric of this task reads. labelled: it has some."""
+    if contract.task == "classification" or not labelled:
+        return ()
+    return (
+        Finding(
+            "labels-unused",
+            "note",
+            f"{where}: its labels are not used, because the task is {contract.task} and has no accuracy",
+            'If they are classes, write task = "classification" in the contract file',
+        ),
+    )
 
 
 def _checked(given: Dataset, evaluation: Dataset, contract: Contract, progress: Progress, *, held_out: bool) -> Sets:

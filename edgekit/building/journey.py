@@ -1,34 +1,37 @@
 """sources.load -> contract -> data -> reference -> convert and compare -> choose -> assemble and write.
 
 Rules:
-- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, the output folder, the signing key;
+- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
+  signing key;
 - one board's refusal never costs another board its bundle;
 - nothing that was made is lost: each bundle is written as soon as it is chosen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgekit import __version__
 from edgekit.building.candidates import Made, Subject, candidates, make, timer
-from edgekit.building.data import open_sets
+from edgekit.building.data import open_sets, unused_labels
 from edgekit.building.report import BuildReport, BundleReport, estimate_json, fidelity_json
 from edgekit.building.request import BuildRequest
 from edgekit.errors import OutputError
-from edgekit.packaging import Content, SigningKey, assemble, load_signing_key, write_bundle
+from edgekit.packaging import Content, SigningKey, assemble, load_signing_key, write_bundle, write_whole
 from edgekit_converters import contract_file, fidelity, sources, targets
+from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Choice, Limits, choose
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets import Recipe
-from edgekit_profiles import Profile, RuntimeSupport, installable, load
+from edgekit_profiles import Profile, ProfileError, RuntimeSupport, installable, load
 from edgekit_runtime.bundle import Target
 
 __all__ = ["build"]
@@ -39,38 +42,54 @@ Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
-    boards = [(profile, installable(profile)) for profile in map(load, request.profiles)]
-    recipes = [targets.recipe(name) for name in request.recipes or tuple(targets.RECIPES)]
+    boards = _boards(request.profiles)
+    recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or tuple(targets.RECIPES))]
     keys = [load_signing_key(request.sign)] if request.sign else []
-    _check_writable(request.output)
-    source = sources.load(request.model)
-    contract = contract_file.describe(source, request.contract or contract_file.find_contract_file(request.model))
-    sets = open_sets(request, contract, progress)
-    wanted = [recipe for recipe in recipes if any(_runs(recipe, support) for _, support in boards)]
-    reference = fidelity.reference(source, contract, sets.evaluation, progress)
-    contract = contract_file.with_scores(contract, reference.outputs)
-    subject = Subject(source, contract, sets, reference)
-    made = [
-        replace(m, fidelity=replace(m.fidelity, held_out=sets.held_out)) if m.fidelity else m
-        for m in make(subject, wanted, progress)
-    ]
-    made += [
-        Made(recipe, None, None, "no board that was asked for has an engine for it")
-        for recipe in recipes
-        if recipe not in wanted
-    ]
-    bundles = tuple(_bundle(request, subject, board, made, keys) for board in boards)
-    report = BuildReport(
-        model={"path": str(request.model), "sha256": source.sha256, "format": source.format},
-        findings=sets.findings,
-        candidates=tuple(_candidate_json(m) for m in made if m.artifact),
-        bundles=bundles,
-        report=request.output / f"{request.bundle_name}-build.json",
-        seconds=time.perf_counter() - start,
-    )
-    assert report.report is not None
-    _write_report(report.report, report.as_json())
+    path = request.output / f"{request.bundle_name}-build.json"
+    with _output_folder(request.output):
+        subject, notes = _subject(request, progress)
+        made = _made(subject, recipes, boards, progress)
+        bundles = tuple(_bundle(request, subject, board, made, keys) for board in boards)
+        report = BuildReport(
+            model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
+            findings=(*subject.sets.findings, *notes),
+            candidates=tuple(_candidate_json(m) for m in made if m.artifact),
+            bundles=bundles,
+            report=path,
+            seconds=time.perf_counter() - start,
+        )
+        write_whole(path, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
     return report
+
+
+def _boards(profiles: Sequence[str]) -> list[Board]:
+    """Each profile once. Raises ProfileError where two files claim one name: their bundles would overwrite each other."""
+    found: dict[str, Profile] = {}
+    for profile in map(load, profiles):
+        if found.setdefault(profile.name, profile) != profile:
+            raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
+    return [(profile, installable(profile)) for profile in found.values()]
+
+
+def _subject(request: BuildRequest, progress: Progress) -> tuple[Subject, tuple[Finding, ...]]:
+    """The model, its data and the original's answers; and notes on what was guessed from them."""
+    source = sources.load(request.model)
+    file = request.contract or contract_file.find_contract_file(request.model)
+    contract = contract_file.describe(source, file)
+    sets = open_sets(request, contract, progress)
+    reference = fidelity.reference(source, contract, sets.evaluation, progress)
+    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
+    unused = unused_labels(contract, reference.labels is not None, sets.evaluation.name)
+    if contract.task != "classification":
+        reference = replace(reference, best=None)
+    return Subject(source, contract, sets, reference), (*guesses, *unused)
+
+
+def _made(subject: Subject, recipes: Sequence[Recipe], boards: Sequence[Board], progress: Progress) -> list[Made]:
+    wanted = [recipe for recipe in recipes if any(_runs(recipe, support) for _, support in boards)]
+    why = "no board that was asked for has an engine for it"
+    rest = [Made(recipe, None, None, why) for recipe in recipes if recipe not in wanted]
+    return [*make(subject, wanted, progress), *rest]
 
 
 def _runs(recipe: Recipe, support: Sequence[RuntimeSupport]) -> bool:
@@ -109,8 +128,8 @@ def _content(request: BuildRequest, subject: Subject, profile: Profile, made: Ma
         target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
         artifact=made.artifact,
         golden=[example.inputs for example in golden],
-        fidelity=_jsonable(fidelity_json(made.fidelity)),
-        estimate=_jsonable(estimate_json(choice.chosen.estimate)),
+        fidelity=fidelity_json(made.fidelity),
+        estimate=estimate_json(choice.chosen.estimate),
         tools={"edgekit-deploy": __version__},
     )
 
@@ -126,24 +145,23 @@ def _candidate_json(made: Made) -> dict[str, Any]:
     }
 
 
-def _check_writable(folder: Path) -> None:
+@contextmanager
+def _output_folder(folder: Path) -> Iterator[None]:
+    """Make sure that it can be written before the long work; what was made for a build that failed goes away again."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"cannot be written: {error.strerror or error}", where=str(folder), do="Choose a writable folder with -o"
-        ) from error
-
-
-def _write_report(path: Path, value: dict[str, Any]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
-
-
-def _jsonable(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Tuples as lists, as the manifest's JSON will have them."""
-    parsed: dict[str, Any] | None = json.loads(json.dumps(value))
-    return parsed
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            why = error.strerror or error
+            raise OutputError(
+                f"cannot be written: {why}", where=str(folder), do="Choose a writable folder with -o"
+            ) from error
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
+            for place in missing:
+                place.rmdir()
+        raise

@@ -10,7 +10,7 @@ from typing import Any
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Choice
 from edgekit_converters.fidelity import Fidelity
-from edgekit_profiles import Estimate
+from edgekit_profiles import Estimate, milliseconds
 
 __all__ = ["BuildReport", "BundleReport", "estimate_json", "fidelity_json", "summary"]
 
@@ -45,7 +45,7 @@ class BuildReport:
     findings: tuple[Finding, ...]
     candidates: tuple[dict[str, Any], ...]
     bundles: tuple[BundleReport, ...]
-    report: Path | None
+    report: Path
     seconds: float
 
     @property
@@ -59,17 +59,22 @@ class BuildReport:
             "data": [{"code": f.code, "level": f.level, "what": f.what, "do": f.do} for f in self.findings],
             "candidates": list(self.candidates),
             "bundles": [bundle.as_json() for bundle in self.bundles],
-            "report": str(self.report) if self.report else None,
+            "report": str(self.report),
             "seconds": round(self.seconds, 3),
         }
 
 
 def fidelity_json(found: Fidelity | None) -> dict[str, Any] | None:
-    return asdict(found) if found is not None else None
+    return _as_json(found) if found is not None else None
 
 
 def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
-    return asdict(found) if found is not None else None
+    return _as_json(found) if found is not None else None
+
+
+def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
+    """Tuples as lists, as JSON has them: the manifest holds this very object."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
 
 
 def summary(report: BuildReport) -> Iterator[str]:
@@ -81,9 +86,8 @@ def summary(report: BuildReport) -> Iterator[str]:
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
-    if report.report:
-        yield ""
-        yield f"report  {report.report}   {report.seconds:.0f} s"
+    yield ""
+    yield f"report  {report.report}   {report.seconds:.0f} s"
 
 
 _HEAD = ("artifact", "size", "top-1", "drop", "95 % interval", "agrees", "cosine")
@@ -116,7 +120,7 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
             e = chosen.estimate
-            yield f"  {e.mid_ms:.1f} ms ({e.low_ms:.1f} to {e.high_ms:.1f}), {e.grade}"
+            yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}"
     for note in bundle.choice.notes:
         yield f"  note: {note}"
     for refusal in bundle.choice.refused:

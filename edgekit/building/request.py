@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgekit.errors import OutputError
+
 __all__ = ["BuildRequest"]
+
+_LONGEST = 100  # with a profile's name and a suffix still within the 255 bytes of every file system
 
 
 @dataclass(frozen=True)
@@ -13,7 +18,7 @@ class BuildRequest:
     """max_drop: points of the metric, 0.05 for 5 %, None for no limit. budget_ms: None for no limit.
 
     calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the model.
-    name: of the bundles, None for the model file's. sign: PEM of an Ed25519 private key.
+    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. sign: PEM of an Ed25519 private key.
     """
 
     model: Path
@@ -31,4 +36,16 @@ class BuildRequest:
 
     @property
     def bundle_name(self) -> str:
-        return self.name or self.model.stem
+        """What the bundles' and the report's file names begin with: `name`, or the model's name made fit for that.
+
+        Raises OutputError for a name that is no plain file name: it must never lead out of the output folder.
+        """
+        if self.name is None:
+            return re.sub(r"[^A-Za-z0-9._-]+", "-", self.model.stem).lstrip(".-")[:_LONGEST] or "model"
+        if not re.fullmatch(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}", self.name):
+            raise OutputError(
+                f"the bundles cannot be called {self.name[:_LONGEST]!r}",
+                where="--name",
+                do=f"Take at most {_LONGEST} of letters, digits, '.', '_' and '-', and begin with none of '.' and '-'",
+            )
+        return self.name

@@ -34,6 +34,7 @@ CONTRACT = """\
 # What efficientnet_lite0 takes and gives: `edgekit build` finds this file beside the model.
 task = "classification"
 labels = "imagenet.txt"
+scores = "probabilities"
 
 [input]
 kind = "image"

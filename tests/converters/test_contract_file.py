@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from linear import linear
 
-from edgekit_converters.contract_file import describe, detect_scores, find_contract_file, with_scores
+from edgekit_converters.contract_file import describe, detect_scores, find_contract_file, settle, stated_keys
 from edgekit_converters.errors import ContractFileError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.tensors import TensorSpec
@@ -220,9 +220,41 @@ def test_rows_that_are_distributions_are_probabilities(rows, scores):
     assert detect_scores(rows) == scores
 
 
-def test_scores_are_filled_in_only_where_a_person_left_them_out():
+def guessed(rows, stated=(), contract=None):
+    """What becomes of a classifier whose original answered these rows: task, scores and the notes' codes."""
+    answers = [{"scores": np.array(row, np.float32)} for row in rows]
+    contract, notes = settle(contract or describe(linear(), None), answers, stated)
+    return contract.task, contract.scores, [(note.code, note.level) for note in notes]
+
+
+@pytest.mark.parametrize(
+    ("rows", "stated", "task", "scores", "code"),
+    [
+        ([[0.5, 0.25, 0.25]], {"input"}, "classification", "probabilities", "guessed-task"),
+        ([[3, -1, 0.5]], (), "classification", "logits", "guessed-task"),
+        ([[0.9, 0.8, 0.1], [0.1, 0.1, 0.0]], (), "raw", None, "guessed-task"),
+        ([[0.9, 0.8, 0.1]], {"task"}, "classification", "logits", "guessed-scores"),
+        ([[0.5, 0.25, 0.25]], {"labels"}, "classification", "probabilities", "guessed-scores"),
+    ],
+    ids=["softmax", "logits", "one sigmoid each", "a stated task is kept", "labels state the task"],
+)
+def test_a_guess_from_the_originals_answers_is_made_with_a_note(rows, stated, task, scores, code):
+    assert guessed(rows, stated) == (task, scores, [(code, "note")])
+
+
+def test_a_note_on_a_guess_names_the_key_that_settles_it():
+    answers = [{"scores": np.array([0.9, 0.8, 0.1], np.float32)}]
+    (note,) = settle(describe(linear(), None), answers)[1]
+    assert "do not sum to 1" in note.what
+    assert 'task = "classification"' in note.do
+
+
+def test_what_a_person_said_is_neither_guessed_nor_noted():
     contract = describe(linear(), None)
-    answers = [{"scores": np.array([0.5, 0.25, 0.25], np.float32)}]
-    assert with_scores(contract, answers).scores == "probabilities"
-    assert with_scores(replace(contract, scores="logits"), answers).scores == "logits"
-    assert with_scores(replace(contract, task="raw"), answers).scores is None
+    assert guessed([[0.5, 0.25, 0.25]], (), replace(contract, scores="logits")) == ("classification", "logits", [])
+    assert guessed([[0.5, 0.25, 0.25]], (), replace(contract, task="raw")) == ("raw", None, [])
+
+
+def test_the_stated_keys_are_those_of_the_file(tmp_path):
+    assert stated_keys(None) == frozenset()
+    assert stated_keys(write(tmp_path, IMAGE)) == {"input"}

@@ -1,6 +1,6 @@
 """A folder of images: read recursively, in the order of their paths; sub-folders are labels when every image is in one.
 
-Hidden files and folders are passed over. A symbolic link to a folder is followed, once.
+Hidden files and folders are passed over, and what is no regular file. A symbolic link to a folder is followed, once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.labels import Classes
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["EXTENSIONS", "ImageFolder", "open_folder"]
@@ -50,7 +50,8 @@ class ImageFolder:
 
 
 def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> ImageFolder:
-    """Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class."""
+    """Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class
+    (UnlabelledError when none of them is)."""
     if len(contract.inputs) != 1 or contract.inputs[0].image is None:
         raise CalibrationError(
             "a folder of images does not fit a model that takes "
@@ -71,9 +72,22 @@ def _labels(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[in
     in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
     if in_root or contract.task != "classification":
         return None
-    classes = Classes(contract)
-    known = {folder: classes.of_folder(root / folder) for folder in dict.fromkeys(folders)}
+    known, refused = _known(root, list(dict.fromkeys(folders)), Classes(contract))
+    if refused and not known:
+        raise UnlabelledError(refused[0].what, where=refused[0].where, do=refused[0].do) from refused[0]
+    if refused:
+        raise refused[0]
     return tuple(known[folder] for folder in folders)
+
+
+def _known(root: Path, folders: list[str], classes: Classes) -> tuple[dict[str, int], list[CalibrationError]]:
+    known, refused = dict[str, int](), list[CalibrationError]()
+    for folder in folders:
+        try:
+            known[folder] = classes.of_folder(root / folder)
+        except CalibrationError as error:
+            refused.append(error)
+    return known, refused
 
 
 def _images(root: Path) -> Iterator[Path]:
@@ -86,8 +100,10 @@ def _images(root: Path) -> Iterator[Path]:
         seen.add(real)
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in names:
-            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
-                yield Path(folder, name)
+            file = Path(folder, name)
+            # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
+            if not name.startswith(".") and file.suffix.lower() in EXTENSIONS and (file.is_file() or not file.exists()):
+                yield file
 
 
 def _refuse(error: OSError) -> None:

@@ -50,6 +50,7 @@ class Survey:
 
     name: str
     items: int = 0
+    labelled: bool = False
     by_digest: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     constant: list[str] = field(default_factory=list)
     not_finite: list[str] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Survey:
 
     def add(self, example: Example) -> None:
         self.items += 1
+        self.labelled = self.labelled or example.label is not None
         self.by_digest[digest(example)].append(example.origin)
         arrays = list(example.inputs.values())
         if all(array.size > 1 and (array == array.flat[0]).all() for array in arrays):
@@ -89,7 +91,7 @@ def lint(
     found = [*_size(first), *_content(first, contract)]
     if evaluation is not None:
         second = survey(evaluation, progress)
-        found += [*_evaluation_size(second), *_content(second, contract), *_overlap(first, second)]
+        found += [*_evaluation_size(second, contract), *_content(second, contract), *_overlap(first, second)]
     rank = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: rank[finding.level]))
 
@@ -111,14 +113,22 @@ def _size(found: Survey) -> Iterator[Finding]:
         )
 
 
-def _evaluation_size(found: Survey) -> Iterator[Finding]:
+def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
+    scored = contract.task == "classification" and found.labelled
     if found.items < _BETTER:
         yield Finding(
             "few-evaluation",
             "note",
-            f"{found.name}: one item of {found.items} is {100 / found.items:.1f} points of accuracy",
-            "Read the confidence interval, not the drop alone",
+            f"{found.name}: {_weight(found, contract)}",
+            "Read the confidence interval, not the drop alone" if scored else f"{_BETTER} or more say more",
         )
+
+
+def _weight(found: Survey, contract: Contract) -> str:
+    if contract.task != "classification":
+        return f"{_count(found.items, 'item')} {'is' if found.items == 1 else 'are'} little to compare on"
+    measure = "accuracy" if found.labelled else "agreement"
+    return f"one item of {found.items} is {100 / found.items:.1f} points of {measure}"
 
 
 def _content(found: Survey, contract: Contract) -> Iterator[Finding]:

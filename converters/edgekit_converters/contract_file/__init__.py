@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.contract_file.describe import describe, find_contract_file
-from edgekit_converters.contract_file.scores import detect_scores, with_scores
+from edgekit_converters.contract_file.describe import describe, find_contract_file, stated_keys
+from edgekit_converters.contract_file.scores import detect_scores, settle
 
-__all__ = ["describe", "detect_scores", "find_contract_file", "with_scores"]
+__all__ = ["describe", "detect_scores", "find_contract_file", "settle", "stated_keys"]

@@ -16,7 +16,7 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["describe", "find_contract_file"]
+__all__ = ["describe", "find_contract_file", "stated_keys"]
 
 _SUFFIX = ".contract.toml"
 _LATER = ("detection", "embedding")
@@ -28,11 +28,16 @@ def find_contract_file(model: Path) -> Path | None:
     return next((model.parent / name for name in names if (model.parent / name).is_file()), None)
 
 
+def stated_keys(file: Path | None) -> frozenset[str]:
+    """The keys at the top of the file: what a person said, and nobody needs to guess."""
+    return frozenset() if file is None else frozenset(read_document(file).values)
+
+
 def describe(source: SourceModel, file: Path | None) -> Contract:
     """The contract of a model.
 
     With no file: tensors in, tensors out; a classifier if there is exactly one float output of item shape [C], C >= 2.
-    `scores` stays None where the file does not say; `with_scores` finds it once the original has answered.
+    `scores` stays None where the file does not say; `settle` finds it once the original has answered.
     Raises ContractFileError naming the file, the key and what to do.
     """
     outputs = tuple(OutputContract(spec.name, tuple(spec.shape[1:]), spec.dtype) for spec in source.outputs)

@@ -1,22 +1,24 @@
-"""Probabilities or logits: told by what the model really answers.
+"""Classes or just numbers, probabilities or logits: told by what the model really answers.
 
 scores = detect_scores(np.array([[0.1, 0.9], [0.7, 0.3]]))       # "probabilities"
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edgekit_converters.calibration.lint import Finding
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["detect_scores", "with_scores"]
+__all__ = ["detect_scores", "settle"]
 
 _ENOUGH = 64  # answers looked at: one logit row in them is enough to tell
+_OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 
 def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
@@ -28,10 +30,27 @@ def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
     return "probabilities" if likely else "logits"
 
 
-def with_scores(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> Contract:
-    """The contract with `scores` filled in from the original's answers (`Reference.outputs`), where a person left it out."""
+def settle(
+    contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]], stated: Collection[str] = ()
+) -> tuple[Contract, tuple[Finding, ...]]:
+    """What a person left out, filled in from the original's answers (`Reference.outputs`), and a note on each guess.
+
+    stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores of
+    classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, and then the task is raw.
+    """
     if contract.task != "classification" or contract.scores is not None:
-        return contract
+        return contract, ()
     name = contract.outputs[0].name
     rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
-    return replace(contract, scores=detect_scores(rows))
+    scores = detect_scores(rows)
+    if not {"task", "labels"}.isdisjoint(stated):
+        do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
+        note = Finding("guessed-scores", "note", f"the output '{name}' is taken for {scores}, by what it answered", do)
+        return replace(contract, scores=scores), (note,)
+    if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
+        what = f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, as no classifier's do"
+        do = 'Where they are scores of classes, write task = "classification" in the contract file'
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
+    what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"
+    do = f'Write task = "classification" and scores = "{scores}" in the contract file, or task = "raw"'
+    return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)

@@ -31,11 +31,12 @@ def compare(
     *,
     engine: str | None = None,
     threads: int = 1,
+    held_out: bool = False,
 ) -> Fidelity:
     """Run the artifact over the set that `reference` was made from, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in a
-    larger batch. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError
+    larger batch. held_out: see `Fidelity`. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError
     where the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
     where the set is not the one that the reference saw.
     """
@@ -67,6 +68,7 @@ def compare(
         quantized_macs=artifact.quantized_macs,
         quantized_weights=artifact.quantized_weights,
         engine=name,
+        held_out=held_out,
         not_finite=drift.not_finite,
     )
 

@@ -24,6 +24,7 @@ from edgekit_runtime.contract.spec import Contract
 __all__ = ["Reference", "reference"]
 
 _AT_ONCE = 32
+_MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes round otherwise by 1e-5 or so
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     """Run the original over the set, in batches where its batch axis is free.
 
     Raises CalibrationError for items that cannot be read, an empty set or one labelled in part; SourceError where the
-    original's own answer is not finite: nothing can be compared with it.
+    original's own answer is not finite, or where an item is answered otherwise alone than in a batch: nothing can be
+    compared with either.
     """
     intake, finish = Intake(contract, source.inputs, _AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
@@ -56,6 +58,8 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     digests: list[str] = []
     for group, tensors in intake.batches(dataset):
         raw = source.predict(tensors)
+        if len(group) > 1 and not outputs:
+            _check_alone(source, intake.adapt(group[0]), raw)
         for row, example in enumerate(group):
             answer = finish(raw, row)
             if not all(np.isfinite(value).all() for value in answer.values()):
@@ -74,6 +78,21 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     if contract.task == "classification":
         best = tuple(best_class(answer[contract.outputs[0].name]) for answer in outputs)
     return Reference(tuple(outputs), _labels(labels, dataset.name), best, tuple(digests))
+
+
+def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Sequence[NDArray[Any]]) -> None:
+    """The batch's first item by itself: a board asks one at a time, and must get what the original answers."""
+    for spec, alone, together in zip(source.outputs, source.predict(item), batch, strict=True):
+        one, same = np.asarray(alone[0], np.float64), np.asarray(together[0], np.float64)
+        largest = float(np.abs(together).max(initial=0))
+        if not np.isfinite(largest):
+            return  # said below, with the item's name
+        if one.shape != same.shape or not np.abs(one - same).max(initial=0) <= _MIXING * largest:
+            raise SourceError(
+                f"the output '{spec.name}' of one item depends on the other items of its batch",
+                where=str(source.path),
+                do="Save the model for inference, so that no layer takes a mean, a sum or a softmax over the batch axis",
+            )
 
 
 def _labels(labels: Sequence[int | None], where: str) -> tuple[int, ...] | None:

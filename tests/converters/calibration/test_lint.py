@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,9 +24,9 @@ def give(tmp_path):
     """Write an array as a data set."""
     count = iter(range(9))
 
-    def write(array, contract=VECTORS):
+    def write(array, contract=VECTORS, **labels):
         path = tmp_path / f"set{next(count)}.npz"
-        np.savez(path, x=array)
+        np.savez(path, x=array, **labels)
         return open_dataset(path, contract)
 
     return write
@@ -44,8 +46,14 @@ def test_few_samples_are_told(give, items, level):
 
 
 def test_a_small_evaluation_set_says_what_it_resolves(give):
-    (finding,) = lint(give(RNG.normal(size=(100, 3))), give(RNG.normal(size=(20, 3))), VECTORS)
-    assert "one item of 20 is 5.0 points" in finding.what
+    def told(contract, **labels):
+        (finding,) = lint(give(RNG.normal(size=(100, 3))), give(RNG.normal(size=(20, 3)), contract, **labels), contract)
+        return finding.what
+
+    classifier = replace(VECTORS, task="classification")
+    assert told(classifier, y=np.zeros(20, np.int64)).endswith("one item of 20 is 5.0 points of accuracy")
+    assert told(classifier).endswith("one item of 20 is 5.0 points of agreement")
+    assert told(VECTORS).endswith("20 items are little to compare on")
 
 
 def test_exact_duplicates_are_counted_and_named(give):

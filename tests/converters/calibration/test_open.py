@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from edgekit_converters.calibration import open_dataset
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 
 PIXELS = ImageSpec(4, 4, (0.0,) * 3, (255.0,) * 3)
@@ -53,6 +54,27 @@ class TestFolder:
         assert [e.label for e in open_dataset(tmp_path, NAMED, labelled=False)] == [None] * 3
         picture(tmp_path / "loose.png")
         assert [e.label for e in open_dataset(tmp_path, NAMED)] == [None] * 4
+
+    def test_one_folder_that_names_no_class_among_others_that_do_is_a_plain_error(self, tmp_path):
+        for folder in ("cat", "golden retreiver"):
+            picture(tmp_path / folder / "a.png")
+        with pytest.raises(
+            CalibrationError, match=r"no class is called 'golden retreiver'.*golden retriever"
+        ) as caught:
+            open_dataset(tmp_path, NAMED)
+        assert not isinstance(caught.value, UnlabelledError)
+
+    def test_folders_of_which_none_names_a_class_are_an_error_of_their_own(self, tmp_path):
+        for folder in ("morning", "evening"):
+            picture(tmp_path / folder / "a.png")
+        with pytest.raises(UnlabelledError, match="no class is called 'evening'"):
+            open_dataset(tmp_path, NAMED)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are POSIX")
+    def test_what_is_no_regular_file_is_passed_over(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe.png")
+        picture(tmp_path / "a.png")
+        assert [Path(e.origin).name for e in open_dataset(tmp_path, IMAGES)] == ["a.png"]
 
     def test_a_label_that_is_a_number_wins_over_the_index(self, tmp_path):
         picture(tmp_path / "1" / "a.png")

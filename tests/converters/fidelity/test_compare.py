@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from linear import linear, onnx_artifact
+from linear import Linear, linear, onnx_artifact
 
 from edgekit_converters.calibration import Example, open_dataset
-from edgekit_converters.contract_file import describe, with_scores
+from edgekit_converters.contract_file import describe, settle
 from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
 from edgekit_converters.fidelity import compare, measure_ms, reference
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
@@ -102,6 +102,28 @@ def test_an_original_that_answers_nan_cannot_be_compared_with(give):
         reference(replace(SOURCE, weights=np.full((3, 3), np.nan, np.float32)), CONTRACT, give())
 
 
+@dataclass(frozen=True)
+class Centred(Linear):
+    """A model that takes the mean over its batch: right in training, wrong to ship."""
+
+    def predict(self, inputs):
+        (answers,) = super().predict(inputs)
+        return [answers - answers.mean(axis=0)]
+
+
+def test_a_model_that_mixes_the_items_of_a_batch_is_refused(give):
+    mixing = Centred(**vars(SOURCE))
+    with pytest.raises(SourceError, match=r"'scores' of one item depends on the other items of its batch"):
+        reference(mixing, CONTRACT, give())
+
+
+def test_a_comparison_on_held_out_items_says_so(give):
+    dataset = give()
+    kept = reference(SOURCE, CONTRACT, dataset)
+    assert compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset, held_out=True).held_out is True
+    assert compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset).held_out is False
+
+
 def test_a_file_with_a_fixed_batch_is_filled_and_the_filling_is_not_counted(give):
     source = linear((8, 3), 3, weights=np.eye(3))
     found = run(give(), onnx_artifact(source, np.eye(3)[:, [0, 2, 1]]), source=source)
@@ -140,7 +162,7 @@ def test_reference_keeps_answers_and_scores_are_found_from_them(give):
     assert kept.labels == tuple(Y)
     assert kept.best == tuple(Y)
     np.testing.assert_array_equal([answer["scores"] for answer in kept.outputs], X)
-    assert with_scores(CONTRACT, kept.outputs).scores == "logits"
+    assert settle(CONTRACT, kept.outputs)[0].scores == "logits"
 
 
 def test_a_set_that_changes_between_two_passes_is_noticed(give):

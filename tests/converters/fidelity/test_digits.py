@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekit_converters.calibration import lint, open_dataset, source_samples
-from edgekit_converters.contract_file import describe, with_scores
+from edgekit_converters.contract_file import describe, settle
 from edgekit_converters.fidelity import compare, measure_ms, pick_golden, reference
 
 pytestmark = pytest.mark.convert
@@ -26,7 +26,7 @@ def digits(digits_model):
 def test_the_data_is_clean_and_the_scores_are_found(digits):
     _, contract, calibration, evaluation, answers = digits
     assert [finding for finding in lint(calibration, evaluation, contract) if finding.level != "note"] == []
-    assert with_scores(contract, answers.outputs).scores == "probabilities"
+    assert settle(contract, answers.outputs)[0].scores == "probabilities"
 
 
 def test_golden_digits_are_four_different_ones_and_right(digits):

@@ -1,0 +1,214 @@
+"""What a build says and leaves behind, on linear models as ONNX: seconds, and no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linear import onnx_bytes
+from PIL import Image
+
+from edgekit.building import BuildRequest, build, summary
+from edgekit.errors import OutputError
+from edgekit.packaging import write_whole
+from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_profiles import ProfileError
+from edgekit_runtime.bundle import read_bundle
+
+pytestmark = pytest.mark.convert
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def request_for(tmp_path):
+    """A request for a 4 -> 3 linear model, or the ONNX bytes that are given, on 120 random items."""
+
+    def ask(data=None, **changes):
+        model = changes.pop("model", tmp_path / "net.onnx")
+        model.write_bytes(
+            data or onnx_bytes(RNG.normal(size=(4, 3)).astype(np.float32), np.zeros(3, np.float32), (-1, 4))
+        )
+        np.savez(tmp_path / "set.npz", x=RNG.normal(size=(120, 4)).astype(np.float32), **changes.pop("arrays", {}))
+        asked = {"profiles": ("x86-64",), "recipes": ("onnx-f32",), "evaluation": str(tmp_path / "set.npz")} | changes
+        return BuildRequest(model=model, output=tmp_path / "out", **asked)
+
+    return ask
+
+
+def graph(nodes, weights=(), inputs=("x",), classes=4) -> bytes:
+    """An ONNX model of float [N, 4] inputs and one output `y`."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    made = helper.make_graph(
+        [helper.make_node(op, take, give, **attributes) for op, take, give, attributes in nodes],
+        "graph",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in inputs],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", classes])],
+        [numpy_helper.from_array(array, name) for name, array in weights],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(made, opset_imports=opset, ir_version=9).SerializeToString()
+
+
+def notes(report):
+    return {finding.code: finding for finding in report.findings if finding.level == "note"}
+
+
+def test_values_from_0_to_1_that_are_no_distribution_are_not_ranked_as_classes(request_for):
+    report = build(request_for(graph([("Sigmoid", ["x"], ["y"], {})]), arrays={"y": np.zeros(120, np.int64)}))
+    assert "do not sum to 1" in notes(report)["guessed-task"].what
+    assert "its labels are not used" in notes(report)["labels-unused"].what
+    (candidate,) = report.candidates
+    assert (candidate["fidelity"]["metric"], candidate["fidelity"]["agreement"]) == (None, None)
+    assert read_bundle(report.bundles[0].path).manifest.contract.task == "raw"
+
+
+def test_a_guessed_classifier_is_said_in_summary_and_report(request_for):
+    report = build(request_for(graph([("Softmax", ["x"], ["y"], {})])))
+    assert any("taken for classification, and 'y' for probabilities" in line for line in summary(report))
+    assert "guessed-task" in {finding["code"] for finding in json.loads(report.report.read_text())["data"]}
+
+
+def test_a_model_that_mixes_the_items_of_a_batch_ends_the_build(request_for):
+    centred = graph([("ReduceMean", ["x"], ["m"], {"axes": [0]}), ("Sub", ["x", "m"], ["y"], {})])
+    with pytest.raises(
+        SourceError, match=r"net\.onnx: the output 'y' of one item depends on the other items of its batch"
+    ):
+        build(request_for(centred))
+
+
+def test_a_float_artifact_that_answers_otherwise_is_a_failed_conversion(request_for, monkeypatch):
+    from edgekit_converters import targets
+
+    convert = targets.convert
+    other = onnx_bytes(-np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))
+
+    def wrong(*arguments):
+        return replace(convert(*arguments), data=other)
+
+    monkeypatch.setattr(targets, "convert", wrong)
+    report = build(request_for(onnx_bytes(np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))))
+    (refusal,) = report.bundles[0].choice.refused
+    assert refusal.code == "conversion-failed"
+    assert "it is float32 and yet does not answer what the original does: cosine -1.0000" in refusal.reason
+
+
+PICTURES = '[input]\nkind = "image"\nmean = 0\nstd = 255\n'
+
+
+def pictures(folder: Path, names: tuple[str, ...]) -> str:
+    for name in names:
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = RNG.integers(0, 256, (2, 2, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
+    return str(folder / "photos")
+
+
+@pytest.fixture
+def picture_request(request_for, tmp_path):
+    def ask(*folders):
+        (tmp_path / "net.contract.toml").write_text(f'labels = ["cat", "dog", "newt"]\n{PICTURES}')
+        weights = RNG.normal(size=(12, 3)).astype(np.float32)
+        data = onnx_bytes(weights, np.zeros(3, np.float32), (-1, 3, 2, 2))
+        return request_for(data, evaluation=None, calibration=pictures(tmp_path, folders))
+
+    return ask
+
+
+def test_one_misspelt_folder_never_costs_all_the_labels(picture_request):
+    with pytest.raises(CalibrationError, match=r"no class is called 'dgo'.*Did you mean 'dog'"):
+        build(picture_request("cat", "dgo"))
+
+
+def test_folders_that_are_no_classes_are_calibrated_with_and_it_is_said(picture_request):
+    report = build(picture_request("morning", "evening"))
+    assert "none of them names a class" in notes(report)["folders-no-labels"].what
+    assert report.candidates[0]["fidelity"]["metric"] is None
+
+
+def test_folders_that_are_classes_are_labels_of_what_is_held_out(picture_request):
+    report = build(picture_request("cat", "dog"))
+    assert report.candidates[0]["fidelity"]["metric"] == "top1"
+
+
+NAMES = ["../escaped", "/", ".", "..", "", ".hidden", "-o", "a/b", "a\\b", "a\nb", "a\x1b[2Jb", "x" * 101, "Käse"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_name_that_is_no_plain_file_name_is_refused_before_anything_is_loaded(request_for, tmp_path, name):
+    request = request_for(b"no model", name=name)
+    with pytest.raises(OutputError, match="--name: the bundles cannot be called"):
+        build(request)
+    assert not request.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("stem", "called"),
+    [("net.v2", "net.v2"), ("my net (ü)", "my-net-"), (".hidden", "hidden"), ("ü", "model"), ("x" * 200, "x" * 100)],
+)
+def test_the_models_own_name_is_made_fit(stem, called):
+    assert BuildRequest(Path(f"{stem}.onnx"), (), Path("out")).bundle_name == called
+
+
+def test_a_failed_build_leaves_no_folder_that_it_made(request_for, tmp_path):
+    request = request_for(b"no model")
+    request = BuildRequest(request.model, ("x86-64",), tmp_path / "deep" / "er", evaluation=request.evaluation)
+    with pytest.raises(SourceError):
+        build(request)
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(SourceError):
+        build(request)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["deep"]
+
+
+def test_a_profile_or_recipe_that_is_named_twice_is_built_once(request_for):
+    report = build(request_for(profiles=("x86-64", "x86-64"), recipes=("onnx-f32", "onnx-f32")))
+    assert [bundle.profile for bundle in report.bundles] == ["x86-64"]
+    assert len(report.candidates) == 1
+
+
+def test_two_profiles_of_one_name_are_refused(request_for, tmp_path):
+    from importlib.resources import files
+
+    text = (files("edgekit_profiles") / "boards" / "raspberry-pi-4.toml").read_text()
+    own = tmp_path / "raspberry-pi-4.toml"
+    own.write_text(text.replace("threads = 4", "threads = 2", 1))
+    with pytest.raises(ProfileError, match="two different profiles are called 'raspberry-pi-4'"):
+        build(request_for(profiles=("raspberry-pi-4", str(own))))
+
+
+def test_times_of_small_networks_are_not_rounded_to_nothing(request_for):
+    lines = [line for line in summary(build(request_for())) if line.endswith("measured")]
+    assert len(lines) == 1
+    assert " 0.0 ms" not in lines[0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    """The file that is written lies, as far as writing is concerned, on a full disk."""
+    fdopen = os.fdopen
+
+    def full(handle, mode):
+        os.close(handle)
+        return fdopen(os.open("/dev/full", os.O_WRONLY), mode)
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(
+        OutputError, match=r"r\.json: the report cannot be written: No space left on device\. Make room"
+    ):
+        write_whole(tmp_path / "r.json", b"x" * 100, "the report")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_an_output_error(request_for):
+    request = request_for()
+    (request.output / "net-build.json").mkdir(parents=True)
+    with pytest.raises(OutputError, match=r"net-build\.json: the report cannot be written"):
+        build(request)
+    assert sorted(path.name for path in request.output.iterdir()) == ["net-build.json", "net-x86-64.ekb"]
