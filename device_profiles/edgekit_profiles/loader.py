@@ -59,7 +59,7 @@ def parse(text: str, file: str, name: str) -> Profile:
     """A profile from TOML text. file: what errors call it. name: what its `name` key must be."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
         raise ProfileError(f"is not TOML: {error}", where=file) from error
     top = Table(data, file)
     if top.text("name") != name:

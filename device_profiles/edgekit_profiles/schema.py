@@ -16,6 +16,8 @@ from edgekit_profiles.errors import ProfileError
 
 __all__ = ["Table"]
 
+_TOO_MUCH = 1e15
+
 
 class Table:
     """One table of a file. Takers without a default raise ProfileError when the key is missing."""
@@ -98,8 +100,9 @@ class Table:
         return value
 
     def _positive(self, key: str, value: Any) -> Any:
-        if not 0 < value < float("inf"):
-            raise self.error(key, f"is {value}, and must be above zero")
+        if not 0 < value < _TOO_MUCH:
+            shown = f"is {value}" if not value >= _TOO_MUCH else "is beyond any board"
+            raise self.error(key, f"{shown}, and must be above zero")
         return value
 
     def _dotted(self, key: str) -> str:

@@ -128,6 +128,14 @@ REFUSED = {
     "mean that is text": (IMAGE.replace("mean = 0", 'mean = "0"'), '[input] mean: "0" is not a number'),
     "mean that is a truth value": (IMAGE.replace("mean = 0", "mean = true"), "[input] mean: True is not a number"),
     "mean that is not finite": (IMAGE.replace("mean = 0", "mean = nan"), "[input] mean: nan is not a finite number"),
+    "a negative std": (IMAGE.replace("std = 255", "std = -1"), "[input] std: -1 is no spread of pixels"),
+    "a std of nearly nothing": (IMAGE.replace("std = 255", "std = 1e-300"), "std: 1e-300 is no spread of pixels"),
+    "a std beyond measure": (IMAGE.replace("std = 255", "std = [1, 1, 1e7]"), "it must be from 1e-06 to 1e+06"),
+    "a mean beyond any pixel": (IMAGE.replace("mean = 0", "mean = 1e300"), "mean: 1e+300 is beyond any pixel"),
+    "a mean of 400 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 400), "mean: is larger than any number"),
+    "a mean of 5000 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 5000), "not valid TOML"),
+    "a crop that is text": (IMAGE + 'crop = "big"', '[input] crop: "big" is not a number. Write crop = 1'),
+    "no name of a label file": ('labels = ""', "labels: is empty. Write labels"),
     "grey for three channels": (IMAGE + 'color = "gray"', '[input] color: "gray" does not fit'),
     "an unknown colour": (IMAGE + 'color = "cmyk"', '[input] color: "cmyk" is none of its values'),
     "a crop above 1": (IMAGE + 'resize = "center-crop"\ncrop = 87.5', "[input] crop: 87.5 is not a fraction"),
@@ -149,6 +157,14 @@ def test_a_bad_file_is_an_error_that_names_file_key_and_remedy(tmp_path, text, m
         describe(PICTURES, file)
     assert message in str(caught.value)
     assert str(tmp_path) in caught.value.where
+
+
+def test_one_number_is_asked_for_in_the_singular(tmp_path):
+    grey = linear((-1, 8, 6, 1), layout="NHWC")
+    with pytest.raises(
+        ContractFileError, match=r"mean: has 2 numbers and the input has 1 channel\. Write mean = 127\.5$"
+    ):
+        describe(grey, write(tmp_path, IMAGE.replace("mean = 0", "mean = [0, 1]")))
 
 
 def test_a_missing_file_and_an_empty_label_line_are_named(tmp_path):

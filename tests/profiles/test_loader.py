@@ -91,6 +91,8 @@ BROKEN = {
     "list of numbers": ('simd = ["neon"]', "simd = [1]", "'core.simd' is not a list of strings"),
     "nothing": ("ram_mb = 1024", "ram_mb = 0", "'memory.ram_mb' is 0, and must be above zero"),
     "not finite": ("bandwidth_gbps = 12.8", "bandwidth_gbps = inf", "must be above zero"),
+    "more digits than a float has": ("bandwidth_gbps = 12.8", "bandwidth_gbps = " + "9" * 400, "is beyond any board"),
+    "more digits than are read": ("bandwidth_gbps = 12.8", "bandwidth_gbps = " + "9" * 5000, "is not TOML"),
     "not a number": ("bandwidth_gbps = 12.8", "bandwidth_gbps = nan", "must be above zero"),
     "another word for the machine": ('arch = "aarch64"', 'arch = "arm64"', "'arch' is 'arm64', which is none of aarch64"),
     "more threads than cores": ("threads = 4", "threads = 8", "'threads' is 8, more than the 4 cores"),

@@ -97,6 +97,8 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
         )
     source = "the list"
     if isinstance(value, str):
+        if not value.strip():
+            raise document.refuse("labels", "is empty", 'Write labels = "labels.txt", or remove it')
         source = value
         value = _lines(document, value)
     if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):

@@ -57,22 +57,24 @@ class Table:
     def number(self, key: str, default: float) -> float:
         if key not in self.values:
             return default
-        return self._finite(key, self.values[key])
+        return self._finite(key, self.values[key], f"{key} = {default:g}")
 
     def numbers(self, key: str, count: int) -> tuple[float, ...] | None:
         """`count` numbers; a single one is repeated. None where the key is absent."""
-        value = self.values.get(key)
+        value, listed = self.values.get(key), f"{key} = 127.5, or a list of numbers"
         if value is None:
             return None
         if not isinstance(value, list):
-            return (self._finite(key, value),) * count
+            return (self._finite(key, value, listed),) * count
         if len(value) != count:
             raise self.refuse(
                 key,
-                f"has {len(value)} numbers and the input has {count} channel{'s' if count != 1 else ''}",
-                f"Write {count} numbers, one a channel, or a single number for all",
+                f"has {len(value)} number{'s' if len(value) != 1 else ''} and the input has {count} channel{'s' if count != 1 else ''}",
+                f"Write {count} numbers, one a channel, or a single number for all"
+                if count != 1
+                else f"Write {key} = 127.5",
             )
-        return tuple(self._finite(key, item) for item in value)
+        return tuple(self._finite(key, item, listed) for item in value)
 
     def table(self, key: str) -> Table | None:
         """The table `[key]`, None where it is absent."""
@@ -84,19 +86,25 @@ class Table:
             raise self.refuse(key, f"{_shown(value)} is not a table", f"Write [{name}] and its keys on lines below")
         return Table(self.file, f"[{name}]", value)
 
-    def _finite(self, key: str, value: Any) -> float:
+    def _finite(self, key: str, value: Any, example: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.refuse(key, f"{_shown(value)} is not a number", f"Write {key} = 127.5, or a list of numbers")
-        if not math.isfinite(value):
-            raise self.refuse(key, f"{value} is not a finite number")
-        return float(value)
+            raise self.refuse(key, f"{_shown(value)} is not a number", f"Write {example}")
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self.refuse(
+                key, "is larger than any number that a network computes with", f"Write {example}"
+            ) from None
+        if not math.isfinite(number):
+            raise self.refuse(key, f"{value} is not a finite number", f"Write {example}")
+        return number
 
 
 def read_document(file: Path) -> Table:
     """The file as one table. Raises ContractFileError when it is missing, not UTF-8 or not TOML."""
     try:
         return Table(file, "", tomllib.loads(read_text(file, "the contract file")))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
         raise ContractFileError(f"not valid TOML: {error}", where=str(file), do="Mend the line; see toml.io") from error
 
 

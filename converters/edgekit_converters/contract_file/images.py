@@ -14,6 +14,9 @@ __all__ = ["IMAGE_KEYS", "image_spec"]
 
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
 
+# Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the pen.
+_LARGEST, _LEAST_STD = 1e6, 1e-6
+
 _NORMALISATIONS = (
     "Say what the model was trained on: mean = 0 and std = 1 for pixels 0..255, mean = 0 and std = 255 for 0..1, "
     "mean = 127.5 and std = 127.5 for -1..1"
@@ -85,6 +88,13 @@ def _normalisation(table: Table, tensor: TensorSpec, channels: int) -> tuple[tup
         return neutral
     if mean is None or std is None:
         raise table.refuse("mean" if mean is None else "std", "is missing", _NORMALISATIONS)
-    if 0.0 in std:
-        raise table.refuse("std", "0 would divide by zero", _NORMALISATIONS)
+    for value in mean:
+        if abs(value) > _LARGEST:
+            raise table.refuse("mean", f"{value:g} is beyond any pixel, which is 0 to 255", _NORMALISATIONS)
+    for value in std:
+        if value == 0:
+            raise table.refuse("std", "0 would divide by zero", _NORMALISATIONS)
+        if not _LEAST_STD <= value <= _LARGEST:
+            bounds = f"{_LEAST_STD:g} to {_LARGEST:g}"
+            raise table.refuse("std", f"{value:g} is no spread of pixels: it must be from {bounds}", _NORMALISATIONS)
     return mean, std

@@ -11,10 +11,9 @@ one. Inputs' and outputs' names are the contract's and stay.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from edgekit_converters.sources.onnx_graph import rename, subgraphs
+from edgekit_converters.sources.onnx_graph import reads, rename
 
 __all__ = ["order", "renumber"]
 
@@ -38,7 +37,7 @@ def order(model: Any) -> None:
                 sequence.append(index)
                 continue
             stack.append((index, True))
-            needs = [makers[name] for name in _reads(graph.node[index]) if name in makers]
+            needs = [makers[name] for name in reads(graph.node[index]) if name in makers]
             stack.extend((need, False) for need in reversed(needs) if need not in placed)
     nodes = [type(graph.node[i]).FromString(graph.node[i].SerializeToString()) for i in sequence]
     del graph.node[:]
@@ -48,7 +47,7 @@ def order(model: Any) -> None:
 
 def _order_weights(graph: Any) -> None:
     weights = {tensor.name: tensor for tensor in graph.initializer}
-    used = dict.fromkeys(name for node in graph.node for name in _reads(node) if name in weights)
+    used = dict.fromkeys(name for node in graph.node for name in reads(node) if name in weights)
     copies = []
     for name in (*used, *sorted(set(weights) - set(used))):
         copy = type(weights[name])()
@@ -56,16 +55,6 @@ def _order_weights(graph: Any) -> None:
         copies.append(copy)
     del graph.initializer[:]
     graph.initializer.extend(copies)
-
-
-def _reads(node: Any) -> Iterator[str]:
-    """What a node needs, with what the graphs inside it take from outside."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for graph in subgraphs(inner):
-                for child in graph.node:
-                    yield from child.input
 
 
 def renumber(model: Any) -> None:
@@ -81,7 +70,7 @@ def renumber(model: Any) -> None:
                 names[name] = _free(f"{node.name}:{position}", taken)
     weights = {tensor.name for tensor in graph.initializer} - keep
     for node in graph.node:
-        for position, name in enumerate(_reads(node)):
+        for position, name in enumerate(reads(node)):
             if name in weights and name not in names:
                 names[name] = _free(f"{node.name}/weight_{position}", taken)
     # In two steps, so that no new name is an old one that has yet to go.

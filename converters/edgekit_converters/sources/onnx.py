@@ -91,8 +91,10 @@ class OnnxSource:
             if difference is None:
                 return data
             problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
+        before, after = onnx_graph.opset_of(self._model), onnx_graph.opset_of(model)
+        step = "writing the graph anew" if before == after else f"taking the graph from opset {before} to {after}"
         raise ConversionError(
-            f"taking the graph from opset {onnx_graph.opset_of(self._model)} to {onnx_graph.opset_of(model)} failed: {problem}",
+            f"{step} failed: {problem}",
             where=str(self._path),
             do=f"Export it again at opset {onnx_graph.OPSET}",
         )
@@ -123,6 +125,8 @@ def load(path: Path) -> OnnxSource:
             onnx.checker.check_model(model)
     except Exception as error:  # noqa: BLE001 - ValidationError, and RuntimeError from the C++ side
         _refuse(path, f"the graph breaks ONNX's own rules: {_first_line(error)}", cause=error)
+    if unused := onnx_graph.unused_inputs(model.graph):
+        _refuse(path, f"its input '{unused[0]}' is used by nothing", f"{_EXPORT_AGAIN} without it")
     try:
         with quiet():
             engine = load_engine("onnx", data, threads=0, engine="onnxruntime")

@@ -29,11 +29,13 @@ __all__ = [
     "nchw_inputs",
     "opset_of",
     "random_inputs",
+    "reads",
     "rename",
     "set_batch",
     "slim",
     "subgraphs",
     "tie_down",
+    "unused_inputs",
 ]
 
 OPSET, MAX_OPSET, MAX_IR = 17, 21, 10
@@ -63,6 +65,32 @@ def subgraphs(graph: Any) -> Iterator[Any]:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from subgraphs(inner)
+
+
+def unused_inputs(graph: Any) -> list[str]:
+    """Inputs that no output depends on: what optimizes a graph drops them, and a contract would ask for nothing."""
+    weights = {tensor.name for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output if name}
+    pending, needed = [value.name for value in graph.output], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        if name in makers:
+            pending += reads(makers[name])
+    return [value.name for value in graph.input if value.name not in needed | weights]
+
+
+def reads(node: Any) -> Iterator[str]:
+    """What a node needs, with all that the graphs inside it name."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for graph in subgraphs(inner):
+                yield from (value.name for value in graph.output)
+                for child in graph.node:
+                    yield from child.input
 
 
 def rename(model: Any, names: dict[str, str]) -> None:
@@ -128,7 +156,7 @@ def tie_down(model: Any) -> Any:
 
 
 def slim(model: Any) -> Any:
-    """Constants folded and dead ends removed, by onnxslim; the model itself when onnxslim cannot."""
+    """Constants folded and dead ends removed, by onnxslim; the model itself when onnxslim cannot, or drops an end."""
     import onnxslim
 
     copy = type(model).FromString(model.SerializeToString())
@@ -137,7 +165,11 @@ def slim(model: Any) -> Any:
             slimmed = onnxslim.slim(copy)
     except Exception:  # noqa: BLE001 - an optimization: the graph is right without it
         return model
-    return model if slimmed is None else slimmed
+    return slimmed if slimmed is not None and _ends(slimmed) == _ends(model) else model
+
+
+def _ends(model: Any) -> tuple[set[str], set[str]]:
+    return {value.name for value in model.graph.input}, {value.name for value in model.graph.output}
 
 
 @dataclass(frozen=True)

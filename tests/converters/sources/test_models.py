@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters import sources
+from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.sources import canonical, onnx_graph
 from edgekit_runtime.engines import load_engine
 
@@ -132,6 +133,37 @@ def test_an_old_opset_is_taken_to_17_with_the_same_answers(tmp_path: Path) -> No
     inputs = onnx_graph.random_inputs(source.inputs, 2)
     with load_engine("onnx", source.onnx()) as engine:
         np.testing.assert_allclose(engine.run(inputs)[0], source.predict(inputs)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["read by nothing", "read by a dead end"])
+def test_an_input_that_no_output_depends_on_is_refused(tmp_path: Path, dead: bool) -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xzy"]
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), *([helper.make_node("Abs", ["z"], ["lost"])] if dead else [])]
+    graph = helper.make_graph(nodes, "net", value[:2], value[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError, match=r"net\.onnx: its input 'z' is used by nothing\. Export .* without it"):
+        sources.load(tmp_path / "net.onnx")
+
+
+def test_an_input_that_only_a_branch_reads_is_used() -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xzy"]
+    flag = numpy_helper.from_array(np.array(True), "flag")
+    inner = [
+        helper.make_graph([helper.make_node("Relu", [name], [f"{name}2"])], name, [],
+                          [helper.make_tensor_value_info(f"{name}2", TensorProto.FLOAT, ["N", 3])])
+        for name in "xz"
+    ]  # fmt: skip
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=inner[0], else_branch=inner[1])
+    assert onnx_graph.unused_inputs(helper.make_graph([node], "net", value[:2], value[2:], [flag])) == []
+
+
+def test_a_graph_that_changed_its_answers_says_what_was_done_to_it(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "net.onnx").write_bytes(branches("__1", swap=False).SerializeToString())
+    moved = onnx_graph.Difference("y", 0.5)
+    monkeypatch.setattr(onnx_graph, "disagreement", lambda *_: moved)
+    with pytest.raises(ConversionError, match=r"writing the graph anew failed: the output 'y' moved by 0\.5"):
+        sources.load(tmp_path / "net.onnx").onnx()
 
 
 def test_counters_and_order_of_an_exporter_leave_no_trace() -> None:
