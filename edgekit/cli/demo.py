@@ -18,8 +18,9 @@ __all__ = ["demo"]
 
 @click.command()
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Where its files go.")
+@click.option("--fleet", is_flag=True, help="Then serve a fleet page: this machine and some simulated boards report to it.")
 @as_json
-def demo(folder: Path, as_json: bool) -> int:
+def demo(folder: Path, as_json: bool, fleet: bool) -> int:
     """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask one
     of them about real photos. Every command is printed before it runs: type them yourself on your own model.
     """
@@ -28,6 +29,9 @@ def demo(folder: Path, as_json: bool) -> int:
     with shown() as progress:
         make_assets(folder, progress)
     ran = []
+    bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
+    if fleet and bundle.exists():
+        return _fleet(folder, as_json)
     for step in steps(folder):
         click.echo(f"\n{step.why}\n\n    {_written(step.arguments)}\n", err=as_json)
         code = _edgekit(step.arguments, quiet=as_json)
@@ -35,11 +39,37 @@ def demo(folder: Path, as_json: bool) -> int:
         if code:
             break
     failed = ran[-1]["exit_code"] != 0
+    if fleet and not failed:
+        return _fleet(folder, as_json)
     if as_json:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
         click.echo(f"\nDone. Everything is in {folder}/. In an application:\n\n{_application(folder)}")
+        click.echo("Next: edgekit demo --fleet")
     return 1 if failed else 0
+
+
+def _fleet(folder: Path, as_json: bool) -> int:
+    """On a terminal: until Ctrl-C. Elsewhere: until its own pages have been checked."""
+    from edgekit.cli.fleet import wait_for_ctrl_c
+    from edgekit.demo.fleet import FleetDemo
+
+    bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
+    photos = [folder / "chelsea.png", folder / "coffee.png"]
+    with FleetDemo(bundle, photos, folder) as running:
+        url = running.server.url
+        click.echo(f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n", err=as_json)
+        if sys.stdout.isatty() and not as_json:
+            click.echo("Ctrl-C ends it.")
+            wait_for_ctrl_c()
+            return 0
+        checks = []
+        for check in running.checks():
+            checks.append({"what": check.what, "problem": check.problem})
+            click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
+    if as_json:
+        print_json({"url": url, "checks": checks})
+    return 1 if any(check["problem"] for check in checks) else 0
 
 
 def _edgekit(arguments: Sequence[str], *, quiet: bool) -> int:
