@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, print_json
+from edgekit.cli.options import BUNDLE, as_json, print_json, threads
 from edgekit.cli.progress import shown
 
 __all__ = ["bench"]
@@ -17,7 +17,7 @@ __all__ = ["bench"]
 @click.argument("bundle", type=BUNDLE)
 @click.option("-n", "runs", default=200, show_default=True, type=click.IntRange(10), help="Timed requests.")
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Engine threads. Default: what the bundle says.")
+@threads
 @as_json
 def bench(bundle: Path, runs: int, engine: str | None, threads: int | None, as_json: bool) -> None:
     """Open BUNDLE, answer its golden inputs one after another with the cache off, and print latencies by stage."""

@@ -2,18 +2,23 @@
 
 Rules:
 - `--help` imports no framework: a command's module is loaded when it is run, and its rooms when it starts to work;
-- an EdgekitError is printed as one message without a traceback; with `--json` it is the one object on stdout;
+- an EdgekitError is printed as one message without a traceback; with `--json` it is the one object on stdout, and so is
+  an interruption and a fault of edgekit's own (whose traceback goes to stderr);
+- a reader that stops reading is no error, a full disk is one sentence;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
@@ -33,8 +38,34 @@ COMMANDS = {
 }
 
 
+class _UnprintableError(Exception):
+    """stdout cannot be written. No OSError, because click would end the process by itself for a closed pipe."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise _UnprintableError(error) from error
+        raise
+
+
 class _Commands(click.Group):
     """Reads the table; loads a command's module only when that command is asked for."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:  # prints --help and --version
+        with _printing():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _printing():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -80,34 +111,62 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    try:
+        code = _execute(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except OSError as error:  # of printing, and of nothing else: `_execute` deals with what a command raises
+        _drop_stdout()
+        if error.errno == errno.EPIPE:  # the reader, `head` for one, has seen enough
+            return 0
+        with contextlib.suppress(OSError):
+            why = error.strerror or error
+            click.echo(f"error: the result cannot be printed: {why}. Make room, or print it elsewhere", err=True)
+        return 1
+
+
+def _execute(arguments: list[str]) -> int:
+    """Raises OSError only where stdout or stderr cannot be written."""
+    # Looked for, not parsed: what click refuses to parse must be told as JSON too, and no value of ours is spelt so.
     as_json = "--json" in arguments
     try:
         code = cli.main(arguments, prog_name="edgekit", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        _tell(as_json, "interrupted", {"code": "interrupted", "what": "interrupted", "where": "", "do": ""})
         return 130
     except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        help_ = f"{context.command_path if context else 'edgekit'} --help"
         if as_json:
-            _print_json_error("usage", error.format_message())
+            _tell(True, "", {"code": "usage", "what": error.format_message(), "where": "", "do": help_})
         else:
             error.show()
         return 2
-    except BrokenPipeError:  # the reader, `head` for one, has seen enough
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
+    except _UnprintableError as error:
+        raise error.cause from None
+    except Exception as error:  # noqa: BLE001 - the last resort: told with its traceback
         from edgekit_runtime.errors import EdgekitError
 
-        if not isinstance(error, EdgekitError):
-            raise
-        if as_json:
-            click.echo(json.dumps({"error": error.as_json()}))
-        else:
-            click.echo(f"error: {error}", err=True)
+        if isinstance(error, EdgekitError):
+            _tell(as_json, f"error: {error}", error.as_json())
+            return 1
+        traceback.print_exc()
+        what = f"{type(error).__name__}: {error}"
+        do = "This is a fault of edgekit's own: report it with the traceback on stderr"
+        _tell(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _print_json_error(code: str, what: str) -> None:
-    click.echo(json.dumps({"error": {"code": code, "what": what, "where": "", "do": "edgekit --help"}}))
+def _tell(as_json: bool, sentence: str, error: dict[str, str]) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": error}))
+    else:
+        click.echo(sentence, err=True)
+
+
+def _drop_stdout() -> None:
+    """What is still buffered goes nowhere, so that nothing fails a second time when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

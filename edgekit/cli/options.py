@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["BUNDLE", "PATH", "PERCENT", "as_json", "budget_ms", "print_json", "trust"]
+__all__ = ["BUNDLE", "PATH", "PERCENT", "as_json", "budget_ms", "print_json", "threads", "trust"]
 
 PATH = click.Path(path_type=Path)
 BUNDLE = click.Path(path_type=Path)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
-budget_ms = click.option(
-    "--budget-ms", type=click.FloatRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
-)
 trust = click.option(
     "--trust",
     type=PATH,
     multiple=True,
     metavar="PEM",
     help="A public key that must have signed the bundle; repeatable.",
+)
+
+
+class _FiniteRange(click.FloatRange):
+    """A FloatRange that "nan", which is below nothing and above nothing, does not pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
+
+
+budget_ms = click.option(
+    "--budget-ms", type=_FiniteRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
+)
+threads = click.option(
+    "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
 )
 
 
@@ -50,4 +66,17 @@ PERCENT = _Percent()
 
 
 def print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value))
+    """One line. JSON has no NaN and no infinity: null stands for them."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:  # rare, so that outputs of a million numbers are not walked through for nothing
+        text = json.dumps(_without_nan(value), allow_nan=False)
+    click.echo(text)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, budget_ms, print_json, trust
+from edgekit.cli.options import BUNDLE, as_json, budget_ms, print_json, threads, trust
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer
@@ -21,10 +21,12 @@ __all__ = ["run"]
 @budget_ms
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Engine threads. Default: what the bundle says.")
+@threads
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
-@click.option("--window-s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True, help="A report's length.")
+@click.option(
+    "--window-s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True, help="A report's length."
+)
 @trust
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], as_json: bool, **options: Any) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny
@@ -112,20 +114,85 @@ def test_doctor_names_combinations_that_cannot_work():
     assert "no engine is installed" in examine({"numpy": "2.1.0"}.get)["problems"][0]["what"]
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path):
-    bundle = tiny.bundle(tmp_path)
-    command = f'"{sys.executable}" -c "from edgekit.cli import main; main()" inspect "{bundle}" --json | head -c 10'
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
+EDGEKIT = f'"{sys.executable}" -c "from edgekit.cli import main; main()"'
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sh is POSIX")
+@pytest.mark.parametrize("command", ['inspect "{bundle}"', 'inspect "{bundle}" --json', "--help", "doctor"])
+def test_a_reader_that_stops_early_is_no_error(tmp_path, command):
+    """The reader is gone before the first word is printed."""
+    command = command.format(bundle=tiny.bundle(tmp_path))
+    script = f"mkfifo pipe; (sleep 0.01 <pipe) & exec 3>pipe; wait; {EDGEKIT} {command} >&3; echo $? >code"
+    done = subprocess.run(script, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert ((tmp_path / "code").read_text(), done.stderr) == ("0\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", ['inspect "{bundle}"', "doctor --json", "inspect absent.ekb --json", "--help"])
+def test_a_full_disk_behind_stdout_is_one_sentence(tmp_path, command):
+    command = command.format(bundle=tiny.bundle(tmp_path))
+    done = subprocess.run(f"{EDGEKIT} {command} >/dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the result cannot be printed: No space left on device. Make room, or print it elsewhere\n"
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
-def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
     bundle = tiny.bundle(tmp_path)
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", "bench", str(bundle), "-n", "100000000"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [*command, *(["--json"] if as_json else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert child.stderr.readline().startswith("timing 1/100000000")
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate()
+    out, err = child.communicate()
     assert child.returncode == 130, err
     assert "Traceback" not in err
+    if as_json:
+        assert json.loads(out)["error"]["code"] == "interrupted"
+    else:
+        assert (out, err.splitlines()[-1]) == ("", "interrupted")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monkeypatch, capsys, as_json):
+    from edgekit.cli import doctor, main
+
+    monkeypatch.setattr(doctor, "examine", lambda version: 1 / 0)
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", *(["--json"] if as_json else [])])
+    out, err = capsys.readouterr()
+    assert end.value.code == 1
+    assert "Traceback" in err
+    assert out == "" if not as_json else json.loads(out)["error"]["code"] == "internal"
+
+
+@pytest.mark.parametrize("arguments", [["profiles", "--json"], ["profiles", "show", "--json"], ["build", "--json"]])
+def test_usage_as_json_names_the_command_whose_help_to_read(edgekit, arguments):
+    ran = edgekit(*arguments)
+    assert ran.code == 2
+    assert ran.json["error"]["do"] == f"edgekit {' '.join(arguments[:-1])} --help"
+
+
+@pytest.mark.parametrize("budget", ["nan", "inf", "-inf", "0", "-1"])
+@pytest.mark.parametrize("command", [["build", "m", "--profile", "x86-64"], ["run", "b.ekb", "cat.png"]])
+def test_a_budget_is_a_finite_number_above_zero(edgekit, command, budget):
+    ran = edgekit(*command, "--budget-ms", budget)
+    assert (ran.code, "--budget-ms" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("threads", ["0", "257", "2147483648"])
+@pytest.mark.parametrize("command", [["bench", "b.ekb"], ["run", "b.ekb", "cat.png"]])
+def test_threads_have_a_bound(edgekit, command, threads):
+    ran = edgekit(*command, "--threads", threads)
+    assert (ran.code, "--threads" in ran.err) == (2, True)
+
+
+def test_json_has_null_where_a_number_is_not_finite(capsys):
+    from edgekit.cli.options import print_json
+
+    print_json({"a": [1.5, float("nan"), (float("inf"), 2)], "b": {"c": -float("inf")}, "d": "NaN"})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None, [None, 2]], "b": {"c": None}, "d": "NaN"}
