@@ -18,7 +18,9 @@ __all__ = ["demo"]
 
 @click.command()
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Where its files go.")
-@click.option("--fleet", is_flag=True, help="Then serve a fleet page: this machine and some simulated boards report to it.")
+@click.option(
+    "--fleet", is_flag=True, help="Then serve a fleet page: this machine and some simulated boards report to it."
+)
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool) -> int:
     """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask one
@@ -58,7 +60,10 @@ def _fleet(folder: Path, as_json: bool) -> int:
     photos = [folder / "chelsea.png", folder / "coffee.png"]
     with FleetDemo(bundle, photos, folder) as running:
         url = running.server.url
-        click.echo(f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n", err=as_json)
+        click.echo(
+            f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
+            err=as_json,
+        )
         if sys.stdout.isatty() and not as_json:
             click.echo("Ctrl-C ends it.")
             wait_for_ctrl_c()
