@@ -27,7 +27,7 @@ class Serving:
         self.port = self._sock.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), name="served")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), name="served", daemon=True)
         self._thread.start()
         assert started.wait(20)
         return self

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -157,6 +158,7 @@ class Model:
         self._watching = threading.Lock()
         self._settling = _Settling()
         self._closed = False
+        self._throttle_s = 0.0
         self._watch: Future[Served[Tensors]] | None = None
         self._max_batch = self._measure_batch()
         self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self._max_batch)
@@ -243,6 +245,14 @@ class Model:
             "signed": self._bundle.trusted,
             "hosts": self._hosts.describe() if self._hosts is not None else [],
         }
+
+    def throttle(self, delay_ms: float) -> None:
+        """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the budget
+        and whether a host takes over. 0 ends it.
+        """
+        if not 0 <= delay_ms < math.inf:
+            raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
+        self._throttle_s = delay_ms / 1e3
 
     def flush_cache(self) -> None:
         """Forget every cached answer."""
@@ -389,6 +399,8 @@ class Model:
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
+        if self._throttle_s:
+            time.sleep(self._throttle_s)
         if len(batch) == 1:
             return [self._engine.run(batch[0])]
         joined = [np.concatenate(parts) for parts in zip(*batch, strict=True)]
