@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 import sys
@@ -21,8 +22,11 @@ __all__ = ["demo"]
 @click.option(
     "--fleet", is_flag=True, help="Then serve a fleet page: this machine and some simulated boards report to it."
 )
+@click.option(
+    "--fallback", is_flag=True, help="Then throttle a device on purpose: its requests go to a host, and come home."
+)
 @as_json
-def demo(folder: Path, as_json: bool, fleet: bool) -> int:
+def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask one
     of them about real photos. Every command is printed before it runs: type them yourself on your own model.
     """
@@ -32,6 +36,8 @@ def demo(folder: Path, as_json: bool, fleet: bool) -> int:
         make_assets(folder, progress)
     ran = []
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
+    if fallback:
+        return _fallback(folder, as_json)
     if fleet and bundle.exists():
         return _fleet(folder, as_json)
     for step in steps(folder):
@@ -47,7 +53,7 @@ def demo(folder: Path, as_json: bool, fleet: bool) -> int:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
         click.echo(f"\nDone. Everything is in {folder}/. In an application:\n\n{_application(folder)}")
-        click.echo("Next: edgekit demo --fleet")
+        click.echo("Next: edgekit demo --fleet, edgekit demo --fallback")
     return 1 if failed else 0
 
 
@@ -74,6 +80,37 @@ def _fleet(folder: Path, as_json: bool) -> int:
             click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
     if as_json:
         print_json({"url": url, "checks": checks})
+    return 1 if any(check["problem"] for check in checks) else 0
+
+
+def _fallback(folder: Path, as_json: bool) -> int:
+    """On a terminal: round and round until Ctrl-C. Elsewhere: once, and its own checks."""
+    from edgekit.demo.fallback import BUDGET_MS, FallbackDemo, build_step
+
+    step = build_step(folder)
+    bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
+    if not bundle.exists():
+        click.echo(f"\n{step.why}\n\n    {_written(step.arguments)}\n", err=as_json)
+        if _edgekit(step.arguments, quiet=as_json):
+            return 1
+    checks = []
+    with FallbackDemo(folder) as running:
+        click.echo(
+            f"\nA device, a host that answers when the device would need more than {BUDGET_MS:g} ms, and the fleet page:\n\n"
+            f"    {running.url}\n",
+            err=as_json,
+        )
+        if sys.stdout.isatty() and not as_json:
+            click.echo("Ctrl-C ends it.")
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    running.walk(click.echo)
+            return 0
+        for check in running.checks(lambda line: click.echo(line, err=as_json)):
+            checks.append({"what": check.what, "problem": check.problem})
+            click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
+    if as_json:
+        print_json({"url": running.url, "checks": checks})
     return 1 if any(check["problem"] for check in checks) else 0
 
 

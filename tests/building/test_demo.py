@@ -60,3 +60,10 @@ def test_a_second_run_keeps_the_network_and_the_photos(demo):
     before = (demo.folder / "efficientnet_lite0.keras").stat().st_mtime_ns
     make_assets(demo.folder, lambda *progress: pytest.fail(f"made {progress} again"))
     assert (demo.folder / "efficientnet_lite0.keras").stat().st_mtime_ns == before
+
+
+def test_a_throttled_device_goes_to_the_host_and_comes_home(demo):
+    ran = run_edgekit("demo", "--fallback", "--json", cwd=demo.directory)
+    assert [check for check in ran.json["checks"] if check["problem"]] == []
+    assert len(ran.json["checks"]) == 5
+    assert ran.code == 0
