@@ -21,7 +21,10 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "image": ((("pillow",),), "answer on pictures"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
-    "fleet": ((("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("plotly",), ("amqtt",)), "serve the fleet page"),
+    "fleet": (
+        (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("plotly",), ("amqtt",)),
+        "serve the fleet page",
+    ),
     "convert": (
         (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
         "build bundles",

@@ -10,7 +10,7 @@ import click
 from edgekit.cli.options import BUNDLE, as_json, budget_ms, print_json, threads, trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime import Answer
+    from edgekit_runtime import Answer, Model
 
 __all__ = ["run"]
 
@@ -49,9 +49,18 @@ def run(bundle: Path, inputs: tuple[str, ...], as_json: bool, **options: Any) ->
             answers.append(_as_json(given, answer, k))
             if not as_json:
                 _print(given, answer, k)
+    _tell_telemetry(model)
     if as_json:
         print_json({"answers": answers})
     return 1 if failed else 0
+
+
+def _tell_telemetry(model: Model) -> None:
+    """Say so where a report has not arrived: the answers are there all the same."""
+    told = model.stats().telemetry
+    if told is not None and told.waiting:
+        why = told.trouble or ("no fleet has confirmed it" if told.sent else "not connected")
+        click.echo(f"telemetry: {why}; {told.waiting} window(s) wait in the spool", err=True)
 
 
 def _load(given: str) -> Any:

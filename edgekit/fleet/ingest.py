@@ -72,9 +72,13 @@ class Ingest:
 
     def _work(self) -> None:
         chores_at = prune_at = time.monotonic() + self._pace.chores_s
+        told = ""
         while not self._stopping.is_set():
             try:
                 self.link.step(self._pace.wait_s if self._pending else self._pace.chores_s)
+                if self.link.trouble not in ("", told):
+                    told = self.link.trouble
+                    _LOG.warning("the broker %s: %s", self.link.broker, told)
                 now = time.monotonic()
                 if self._pending and (self._pending >= self._pace.most or now - self._first_at >= self._pace.wait_s):
                     self._commit()

@@ -106,3 +106,11 @@ def test_a_run_without_a_device_id_is_one_sentence(edgekit, tmp_path):
     ran = edgekit("run", tiny.bundle(tmp_path), "red.npy", "--telemetry", "mqtt://127.0.0.1")
     assert (ran.code, ran.out) == (1, "")
     assert "telemetry needs a device id" in ran.err
+
+
+def test_a_run_whose_report_does_not_arrive_says_so_and_answers(edgekit, tmp_path):
+    np.save(tmp_path / "red.npy", tiny.RED)
+    ran = edgekit("run", tiny.bundle(tmp_path), "red.npy", "--telemetry", "mqtt://127.0.0.1:1", "--device", "porch-9")
+    assert ran.code == 0
+    assert "red" in ran.out
+    assert ran.err == "telemetry: unreachable; 1 window(s) wait in the spool\n"

@@ -274,3 +274,18 @@ def test_a_sparkline_stays_in_its_box():
     heights = [float(point.split(",")[1]) for point in line.points.split()]
     assert all(0 <= height <= 28 for height in [*heights, line.limit])
     assert show.sparkline([[0, 1, 5.0, 1, 1, None]]) is None
+
+
+def test_a_broker_that_refuses_the_server_is_told_on_the_page_and_by_health(tmp_path, caplog):
+    with Mosquitto(tmp_path, "allow_anonymous false") as broker:
+        url = f"mqtt://user:secret@127.0.0.1:{broker.port}"
+        with FleetServer(Settings(url, store=f"sqlite:///{tmp_path}/x.db", listen="127.0.0.1:0")) as running:
+            until = time.monotonic() + 30
+            while running.ingest.link.trouble != "password":
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            page, _ = get(running, "/")
+            assert f"No connection to mqtt://127.0.0.1:{broker.port}: password." in page
+            found = json.loads(get(running, "/healthz", 503)[0])
+            assert (found["ok"], found["trouble"]) == (False, "password")
+            assert "secret" not in page + json.dumps(found) + caplog.text

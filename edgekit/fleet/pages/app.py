@@ -122,7 +122,7 @@ class _Pages:
             "fleet.html",
             rows=rows[(page - 1) * PAGE : page * PAGE],
             totals=await run_in_threadpool(self._store.totals),
-            refused=dict(self._facts.refused()),
+            refused=dict(self._facts.refused()), health=dict(self._facts.health()),
             q=q, state=state, filtered=bool(q or state), page=page, pages=pages,
             earlier=urlencode({"q": q, "state": state, "page": page - 1}),
             later=urlencode({"q": q, "state": state, "page": page + 1}),
@@ -182,9 +182,8 @@ class _Pages:
                 ):
                     yield _event("reload", "")
                 yield _event("replace", "".join(str(self._parts.fleet_row(row)) for row in rows))  # type: ignore[attr-defined]
-            totals = str(
-                self._parts.totals(await run_in_threadpool(self._store.totals), dict(self._facts.refused()))  # type: ignore[attr-defined]
-            )
+            sums, health = await run_in_threadpool(self._store.totals), dict(self._facts.health())
+            totals = str(self._parts.totals(sums, dict(self._facts.refused()), health))  # type: ignore[attr-defined]
             if totals != told:
                 told = totals
                 yield _event("replace", totals)

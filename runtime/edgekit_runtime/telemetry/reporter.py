@@ -23,7 +23,7 @@ from pathlib import Path
 
 from edgekit_runtime.errors import TelemetryError
 from edgekit_runtime.telemetry.flow import Flow
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
+from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, SpoolError
 from edgekit_runtime.telemetry.system import Board, clock_is_set, hardware
@@ -101,7 +101,7 @@ class Reporter:
         self._began = (time.time(), time.monotonic())
         self._link = Link(
             reporting.broker,
-            f"{about.device}-{hashlib.sha256(str(reporting.spool).encode()).hexdigest()[:8]}",
+            about.device,
             Handlers(self._up, self._message, self._will),
             (f"{self._topic}/ack",),
             most_wait_s=reporting.most_wait_s,
@@ -135,17 +135,15 @@ class Reporter:
             self._stopping.set()
             self._link.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s + 1.0)
+            self._thread.join(timeout_s + CONNECT_TIMEOUT_S + 1.0)  # it may be waiting for a connection just now
 
     # The thread.
 
     def _work(self) -> None:
-        now = time.monotonic()
-        self._open_spool()
-        cut_at = now + self._to.window_s * _share(self._about.device)
+        cut_at = time.monotonic() + self._to.window_s * _share(self._about.device)
         while not self._stopping.is_set():
             try:
-                now = time.monotonic()
+                now, _ = time.monotonic(), self._spooled
                 if now >= cut_at:
                     self._cut()
                     cut_at = max(cut_at + self._to.window_s, now)

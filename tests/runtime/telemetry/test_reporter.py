@@ -190,6 +190,7 @@ class Refusing:
 
     def __init__(self, answer: bytes) -> None:
         self.levels: list[int] = []
+        self.greetings: list[bytes] = []
         self._answer = answer
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
@@ -205,6 +206,7 @@ class Refusing:
                 data = connection.recv(1000)
                 if len(data) > 8:
                     self.levels.append(data[8])
+                    self.greetings.append(data)
                     connection.sendall(self._answer)
 
     def close(self):
@@ -217,6 +219,9 @@ def test_a_broker_without_mqtt_5_is_asked_for_3_1_1_at_once(tmp_path, answer):
     reporting = reporter(f"mqtt://127.0.0.1:{server.port}", tmp_path / "s.db")
     wait_until(lambda: len(server.levels) >= 2)
     assert server.levels[:2] == [5, 4]
+    for greeting in server.greetings:
+        assert b"porch-1" in greeting
+        assert not re.search(rb"\.db|/tmp|" + socket.gethostname().encode(), greeting)
     assert "version" in reporting.stats().troubles
     reporting.close()
     server.close()
@@ -251,7 +256,17 @@ def test_a_disk_that_works_again_is_taken_back(broker, ingestor, tmp_path):
 
 
 def test_two_that_share_a_spool_both_report(broker, ingestor, tmp_path):
-    one, other = (reporter(broker.url, tmp_path / "s.db") for _ in range(2))
+    """Of two devices: one has the file, the other memory."""
+    one, other = (reporter(broker.url, tmp_path / "s.db", device=name) for name in ("porch-1", "porch-2"))
+    ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
+    one.close()
+    other.close()
+    assert {one.stats().on_disk, other.stats().on_disk} == {True, False}
+
+
+def test_two_with_one_id_are_told_and_both_deliver(broker, ingestor, tmp_path):
+    one, other = (reporter(broker.url, tmp_path / f"{name}.db") for name in "ab")
+    wait_until(lambda: {"taken-over", "lost"} & {*one.stats().troubles, *other.stats().troubles})
     ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
     one.close()
     other.close()
