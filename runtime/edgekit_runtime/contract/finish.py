@@ -49,7 +49,7 @@ class Finisher:
         outputs = {}
         for name, position, way in self._plan:
             value = way(raw[position][item])
-            value.flags.writeable = False
+            value.setflags(write=False)
             outputs[name] = value.view()  # a view of a locked array cannot be unlocked by who gets it
         return MappingProxyType(outputs)
 
