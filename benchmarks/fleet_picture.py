@@ -1,12 +1,14 @@
-"""The picture in docs/operator.md: the fleet page of `edgekit demo --fleet`, photographed by Chromium.
+"""The pictures in docs/operator.md and docs/host-owner.md: pages of the demos, photographed by Chromium.
 
-make demo
-.venv/bin/python benchmarks/fleet_picture.py -o docs/images/fleet.png       # needs chromium and chromium-driver
+make demo                                   # needs chromium and chromium-driver
+.venv/bin/python benchmarks/fleet_picture.py -o docs/images/fleet.png
+.venv/bin/python benchmarks/fleet_picture.py --fallback --page device/porch-1 --size 1200 1250 -o docs/images/host.png
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import shutil
 import tempfile
@@ -17,6 +19,7 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from edgekit.demo.fallback import FallbackDemo
 from edgekit.demo.fleet import FleetDemo
 
 FLAGS = (
@@ -29,31 +32,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="the demo's")
     parser.add_argument("--seconds", type=float, default=75.0, help="how long the boards report first")
+    parser.add_argument(
+        "--fallback", action="store_true", help="the device of `edgekit demo --fallback`, after one walk"
+    )
     parser.add_argument("--page", default="", help="which page: '' or device/this-machine")
     parser.add_argument("--size", type=int, nargs=2, default=(1400, 800), help="of the window")
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/images/fleet.png"))
     options = parser.parse_args()
-    bundle = options.folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
-    photos = [options.folder / "chelsea.png", options.folder / "coffee.png"]
-    with FleetDemo(bundle, photos, options.folder) as demo, tempfile.TemporaryDirectory() as profile:
-        time.sleep(options.seconds)
+    with contextlib.ExitStack() as running:
+        if options.fallback:
+            fallback = running.enter_context(FallbackDemo(options.folder))
+            fallback.walk(print)
+            url = fallback.url
+        else:
+            bundle = options.folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
+            photos = [options.folder / "chelsea.png", options.folder / "coffee.png"]
+            url = running.enter_context(FleetDemo(bundle, photos, options.folder)).server.url
+            time.sleep(options.seconds)
+        picture = photograph(url + options.page, options.size)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    picture.quantize(128, dither=Image.Dither.NONE).save(options.output, optimize=True)
+    print(f"{options.output}: {options.output.stat().st_size // 1024} KiB")
+
+
+def photograph(url: str, size: tuple[int, int]) -> Image.Image:
+    with tempfile.TemporaryDirectory() as profile:
         chrome = webdriver.ChromeOptions()
         chrome.binary_location = shutil.which("chromium") or "google-chrome"
         for flag in (*FLAGS, f"--user-data-dir={profile}"):
             chrome.add_argument(flag)
         browser = webdriver.Chrome(options=chrome, service=Service(shutil.which("chromedriver")))
         try:
-            width, height = options.size
-            size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            browser.get(demo.server.url + options.page)
+            width, height = size
+            metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            browser.get(url)
             time.sleep(3)
-            picture = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+            return Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
         finally:
             browser.quit()
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    picture.quantize(128, dither=Image.Dither.NONE).save(options.output, optimize=True)
-    print(f"{options.output}: {options.output.stat().st_size // 1024} KiB")
 
 
 if __name__ == "__main__":
