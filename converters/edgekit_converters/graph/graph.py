@@ -1,0 +1,79 @@
+"""What is known of a graph, whatever the format of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+__all__ = ["Graph", "Kind", "Layer", "Watched"]
+
+Kind = Literal[
+    "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
+]
+"""What a layer does. dense: every matrix product. activation: of one tensor, without weights (softmax, hard-swish, tanh).
+move: values are copied, not computed (reshape, transpose, pad, slice, gather, quantize)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator.
+
+    name: of the first tensor that it makes: plans, reports and caches call it so. op: as the format calls it. inputs:
+    activations that it reads; constants are not among them. weight, bias: names of constants. weight_axis: the axis of
+    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1.
+    """
+
+    name: str
+    op: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weight: str | None = None
+    bias: str | None = None
+    weight_axis: int | None = None
+    macs: int = 0
+
+
+class Watched(Protocol):
+    """A graph that runs and shows its tensors."""
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """inputs: in the file's order, batch of 1, with the file's own dtypes. Watched tensors by name, float32."""
+        ...
+
+
+class Graph(Protocol):
+    """A float or quantized model file.
+
+    inputs, outputs: tensor names in the engine's order. layers: in the order of execution. tensors: float activations in
+    that order, inputs first; in a quantized file those that once were float.
+    """
+
+    @property
+    def format(self) -> Literal["tflite", "onnx"]: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def tensors(self) -> tuple[str, ...]: ...
+
+    def constant(self, name: str) -> NDArray[Any]:
+        """A weight or bias in the file's layout; that of a quantized file is dequantized. Raises KeyError."""
+        ...
+
+    def with_constants(self, values: Mapping[str, NDArray[Any]]) -> Graph:
+        """A copy with other values of the same shapes. Raises ValueError for another shape, KeyError for no such name."""
+        ...
+
+    def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[Watched]:
+        """Run with these tensors in sight, None for all of `tensors`. In a quantized file by the float graph's names."""
+        ...
