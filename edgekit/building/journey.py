@@ -43,7 +43,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
     boards = _boards(request.profiles)
-    recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or tuple(targets.RECIPES))]
+    recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     keys = [load_signing_key(request.sign)] if request.sign else []
     path = request.output / f"{request.bundle_name}-build.json"
     with _output_folder(request.output):

@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_converters.targets.convert import CONVERTERS, Samples, convert
-from edgekit_converters.targets.recipes import RECIPES, recipe
+from edgekit_converters.targets.recipes import RECIPES, default_recipes, recipe
 
-__all__ = ["CONVERTERS", "RECIPES", "Artifact", "Recipe", "Samples", "convert", "recipe"]
+__all__ = ["CONVERTERS", "RECIPES", "Artifact", "Recipe", "Samples", "convert", "default_recipes", "recipe"]

@@ -5,27 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from edgekit_converters.targets.plan import Plan
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["Artifact", "Precision", "Recipe"]
 
-Precision = Literal["int8", "dynamic", "float32"]
+Precision = Literal["int8", "int16x8", "dynamic", "float16", "float32"]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """name: `<format>-<precision>[-<form>]`, e.g. tflite-int8, tflite-dynamic, onnx-int8-qdq.
 
-    precision: `int8` quantizes weights and activations and needs calibration data; `dynamic` quantizes weights only.
+    precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
+    of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
+    activation is 0 and biases stay in float, as TensorRT wants it. default: tried when no recipe is named.
     """
 
     name: str
     format: Literal["tflite", "onnx"]
     precision: Precision
+    mixed: bool = False
+    symmetric: bool = False
+    default: bool = True
 
     @property
     def needs_calibration(self) -> bool:
-        return self.precision == "int8"
+        return self.precision in ("int8", "int16x8")
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Artifact:
 
     inputs, outputs: in the engine's order, `name` from the contract, `tensor` from the file.
     quantized_macs, quantized_weights: the fraction (0..1) of multiply-accumulates and of weight elements that run in
-    8 bits. tools: distribution -> version of everything that had a hand in it. samples: calibration samples used.
+    8 bits. tools: distribution -> version of everything that had a hand in it. samples: calibration samples used. plan:
+    how it departs from its recipe.
     """
 
     recipe: Recipe
@@ -45,3 +52,4 @@ class Artifact:
     quantized_weights: float
     tools: dict[str, str]
     samples: int = 0
+    plan: Plan = Plan()

@@ -1,6 +1,6 @@
 """The recipes there are. A name reads `<format>-<precision>[-<form>]`.
 
-recipe("tflite-int8")       # Recipe(name="tflite-int8", format="tflite", precision="int8")
+recipe("tflite-int8")       # Recipe(name="tflite-int8", format="tflite", precision="int8", ...)
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ import difflib
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.targets.artifact import Recipe
 
-__all__ = ["RECIPES", "recipe"]
+__all__ = ["RECIPES", "default_recipes", "recipe"]
 
 RECIPES: dict[str, Recipe] = {
     entry.name: entry
     for entry in (
         Recipe("tflite-int8", "tflite", "int8"),
+        Recipe("tflite-int8-mixed", "tflite", "int8", mixed=True, default=False),
+        Recipe("tflite-int16x8", "tflite", "int16x8", default=False),
         Recipe("tflite-dynamic", "tflite", "dynamic"),
+        Recipe("tflite-f16", "tflite", "float16", default=False),
         Recipe("tflite-f32", "tflite", "float32"),
         Recipe("onnx-int8-qdq", "onnx", "int8"),
+        Recipe("onnx-int8-qdq-mixed", "onnx", "int8", mixed=True, default=False),
+        Recipe("onnx-int8-qdq-symmetric", "onnx", "int8", symmetric=True, default=False),
+        Recipe("onnx-int8-dynamic", "onnx", "dynamic", default=False),
+        Recipe("onnx-f16", "onnx", "float16", default=False),
         Recipe("onnx-f32", "onnx", "float32"),
     )
 }
@@ -31,3 +38,8 @@ def recipe(name: str) -> Recipe:
     near = difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
     do = f"Did you mean {' or '.join(near)}?" if near else f"Recipes: {', '.join(RECIPES)}"
     raise ConversionError(f"there is no recipe '{name}'", do=do)
+
+
+def default_recipes() -> tuple[str, ...]:
+    """Names of the recipes that are tried when none is named."""
+    return tuple(name for name, entry in RECIPES.items() if entry.default)
