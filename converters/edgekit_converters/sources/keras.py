@@ -57,6 +57,15 @@ class KerasSource:
     def outputs(self) -> tuple[TensorSpec, ...]:
         return self._outputs
 
+    @property
+    def variables(self) -> list[Any]:
+        """The weights as TensorFlow variables."""
+        return [variable.value for variable in self.network.variables]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return ("keras",)
+
     def call(self, *inputs: Any) -> list[Any]:
         """The network on TensorFlow tensors, in inference mode: what a `tf.function` of it traces."""
         outputs = self.network(list(inputs), training=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["SourceModel"]
+__all__ = ["SourceModel", "TensorFlowSource", "TfliteSource"]
 
 
 class SourceModel(Protocol):
@@ -37,4 +37,32 @@ class SourceModel(Protocol):
 
     def onnx(self) -> bytes:
         """The float model as ONNX (opset 17, IR 10, batch axis free where the source's is), made once and kept."""
+        ...
+
+
+@runtime_checkable
+class TensorFlowSource(SourceModel, Protocol):
+    """A source that TensorFlow can trace: Keras 3, tf_keras, a SavedModel."""
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The TensorFlow variables and other tracked resources (tables) that `call` reads."""
+        ...
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Distributions that read the file, besides TensorFlow: `keras`, `tf-keras`."""
+        ...
+
+    def call(self, *inputs: Any) -> list[Any]:
+        """The network on TensorFlow tensors in inference mode: inputs and results in the contract's order, one batch."""
+        ...
+
+
+@runtime_checkable
+class TfliteSource(SourceModel, Protocol):
+    """A source that is a float .tflite already."""
+
+    def tflite(self) -> bytes:
+        """The file's bytes. The tensors of `inputs` and `outputs` are named by their `tensor`, in the engine's order."""
         ...
