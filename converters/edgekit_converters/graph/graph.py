@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["Graph", "Kind", "Layer", "Watched"]
+__all__ = ["Graph", "Kind", "Layer", "Watched", "Window"]
 
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
@@ -19,12 +19,28 @@ move: values are copied, not computed (reshape, transpose, pad, slice, gather, q
 
 
 @dataclass(frozen=True)
+class Window:
+    """How a 2-D convolution slides over its input. Pairs are (vertical, horizontal).
+
+    pads: zeros put around the input: top, left, bottom, right. channels_last: whether its input and output are NHWC.
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    groups: int
+    channels_last: bool
+
+
+@dataclass(frozen=True)
 class Layer:
     """One operator.
 
     name: of the first tensor that it makes: plans, reports and caches call it so. op: as the format calls it. inputs:
     activations that it reads; constants are not among them. weight, bias: names of constants. weight_axis: the axis of
-    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1.
+    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 2-D convolution.
+    fused: the activation that the operator itself carries out, in lower case: relu, relu6, tanh...
     """
 
     name: str
@@ -36,6 +52,8 @@ class Layer:
     bias: str | None = None
     weight_axis: int | None = None
     macs: int = 0
+    window: Window | None = None
+    fused: str | None = None
 
 
 class Watched(Protocol):
