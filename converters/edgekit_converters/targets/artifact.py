@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edgekit_converters.targets.plan import Plan
@@ -52,4 +52,4 @@ class Artifact:
     quantized_weights: float
     tools: dict[str, str]
     samples: int = 0
-    plan: Plan = Plan()
+    plan: Plan = field(default_factory=Plan)
