@@ -1,0 +1,190 @@
+"""What was made once and need not be made again: bytes under a key that says what they were made from.
+
+Rules:
+- a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own code
+  and of the tools that make artifacts. Nothing ever needs to be declared stale;
+- a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
+  made again next time;
+- an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a power
+  cut leave whole entries or none;
+- the least recently used entries go when the folder grows over its bound.
+
+    store = DiskStore(default_folder())
+    store.put(key("float-model", "tflite", source.sha256), data)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+import xxhash
+
+__all__ = ["NO_STORE", "DiskStore", "Store", "default_folder", "key"]
+
+_TOOLS = (
+    *("tensorflow", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
+    *("onnx", "onnxruntime", "onnxruntime-gpu", "onnxslim", "tf2onnx", "onnx2tf", "numpy", "pillow"),
+)
+_GIB = 1 << 30
+_SUFFIX, _PARTIAL = ".entry", ".partial"
+_MAGIC = b"edgekit1"
+_STALE_S = 3600.0  # a partial file older than this belongs to a build that is no more
+
+
+class Store(Protocol):
+    """Both may be called by several threads at once."""
+
+    def get(self, key: str) -> bytes | None:
+        """What was put there, or None: it never was, or was forgotten, or is damaged."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep, if that is possible. Never raises for a disk that is full or may not be written."""
+        ...
+
+
+class _NoStore:
+    def get(self, key: str) -> bytes | None:
+        return None
+
+    def put(self, key: str, data: bytes) -> None:
+        return None
+
+
+NO_STORE: Store = _NoStore()
+"""Remembers nothing."""
+
+
+class DiskStore:
+    """One file an entry, in `folder`, which is made when something is first put. max_bytes: of all entries together.
+
+    failure: why the last `put` kept nothing, "" where none failed.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = 4 * _GIB) -> None:
+        self._folder, self._max_bytes = Path(folder), max_bytes
+        self._bytes: int | None = None  # in the folder, as far as this process knows; None before the first look
+        self._lock = Lock()
+        self.failure = ""
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            stored = path.read_bytes()
+        except OSError:
+            return None
+        data = stored[len(_MAGIC) + 16 :]
+        if stored[: len(_MAGIC) + 16] != _MAGIC + xxhash.xxh3_128_digest(data):
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):  # used just now: the last to be forgotten
+            os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        size = len(data) + len(_MAGIC) + 16
+        if size > self._max_bytes:
+            return
+        partial = self._folder / f"{key}.{secrets.token_hex(4)}{_PARTIAL}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with partial.open("xb") as file:
+                file.write(_MAGIC + xxhash.xxh3_128_digest(data))
+                file.write(data)
+            partial.replace(path)
+        except OSError as error:
+            self.failure = f"{self._folder}: {error.strerror or error}"
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            return
+        except BaseException:  # Ctrl-C: nothing half-written stays
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+        self._bound(size)
+
+    def _path(self, key: str) -> Path:
+        if not key or not key.isalnum():
+            raise ValueError(f"no key of this store: {key!r}")
+        return self._folder / f"{key}{_SUFFIX}"
+
+    def _bound(self, added: int) -> None:
+        """Forget the least recently used down to nine tenths of the bound, so that this is not done at every put."""
+        with self._lock:
+            if self._bytes is not None:
+                self._bytes += added
+                if self._bytes <= self._max_bytes:
+                    return
+            entries = sorted(self._entries())
+            self._bytes = sum(size for _, size, _ in entries)
+            if self._bytes <= self._max_bytes:
+                return
+            for _, size, path in entries:
+                if self._bytes <= 0.9 * self._max_bytes:
+                    break
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+                self._bytes -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """(when it was last used, bytes, path). Another build's entries may vanish meanwhile."""
+        newest = 0.0
+        partials = []
+        with contextlib.suppress(OSError), os.scandir(self._folder) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    stat = entry.stat(follow_symlinks=False)
+                    newest = max(newest, stat.st_mtime)
+                    if entry.name.endswith(_SUFFIX):
+                        yield stat.st_mtime, stat.st_size, entry.path
+                    elif entry.name.endswith(_PARTIAL):
+                        partials.append((stat.st_mtime, entry.path))
+        for written, path in partials:
+            if written < newest - _STALE_S:
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+
+
+def default_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """`edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache where that is not set to an absolute path."""
+    environment = os.environ if environment is None else environment
+    base = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "edgekit" / "build"
+
+
+def key(*parts: Any) -> str:
+    """A digest of the parts (bytes, or what JSON can say, where a tuple is a list), of edgekit's code and of the tools' versions."""
+    state = hashlib.sha256(_made_by().encode())
+    for part in parts:
+        binary = isinstance(part, (bytes, bytearray, memoryview))
+        data = part if binary else json.dumps(part, sort_keys=True, separators=(",", ":")).encode()
+        state.update(b"b" if binary else b"j")
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()
+
+
+@cache
+def _made_by() -> str:
+    """Versions of the tools, and the very code that decides what is made: an edited checkout has a version of its own."""
+    import edgekit_runtime
+    from edgekit_converters.targets.converted import tool_versions
+
+    code = hashlib.sha256()
+    for package in (__file__, edgekit_runtime.__file__):
+        root = Path(package).parent
+        for path in sorted(root.rglob("*.py")):
+            code.update(f"{path.relative_to(root)}\0".encode())
+            code.update(hashlib.sha256(path.read_bytes()).digest())
+    return json.dumps([code.hexdigest(), tool_versions(_TOOLS)], sort_keys=True)
