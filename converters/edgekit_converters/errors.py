@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "SourceError", "UnlabelledError"]
+__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "MetricError", "SourceError", "UnlabelledError"]
 
 
 class SourceError(EdgekitError):
@@ -33,3 +33,9 @@ class ConversionError(EdgekitError):
     """A recipe that cannot be carried out for this model."""
 
     code = "conversion"
+
+
+class MetricError(EdgekitError):
+    """A metric that there is none of, that the labels do not fit, or whose function fails."""
+
+    code = "metric"

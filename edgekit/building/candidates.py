@@ -62,9 +62,8 @@ def _make(subject: Subject, recipe: Recipe, progress: Progress) -> Made:
 
     try:
         artifact = targets.convert(subject.source, recipe, samples, converting)
-        found = fidelity.compare(
-            subject.reference, artifact, subject.contract, sets.evaluation, progress, held_out=sets.held_out
-        )
+        evaluation = fidelity.Evaluation(subject.contract, sets.evaluation, held_out=sets.held_out)
+        found = fidelity.compare(subject.reference, artifact, evaluation, progress)
     except EdgekitError as error:
         return Made(recipe, None, None, str(error))
     if recipe.precision == "float32" and found.cosine < ALIKE:

@@ -79,7 +79,8 @@ def _subject(request: BuildRequest, progress: Progress) -> tuple[Subject, tuple[
     sets = open_sets(request, contract, progress)
     reference = fidelity.reference(source, contract, sets.evaluation, progress)
     contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
-    unused = unused_labels(contract, reference.labels is not None, sets.evaluation.name)
+    unread = reference.labels is not None and not fidelity.task_metrics(contract, reference.labels, None)
+    unused = unused_labels(contract, unread, sets.evaluation.name)
     if contract.task != "classification":
         reference = replace(reference, best=None)
     return Subject(source, contract, sets, reference), (*guesses, *unused)

@@ -74,7 +74,13 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 
 def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
     """Tuples as lists, as JSON has them: the manifest holds this very object."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
+    return {key: _lists(value) for key, value in asdict(found).items()}
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, (tuple, list)) else value
 
 
 def summary(report: BuildReport) -> Iterator[str]:

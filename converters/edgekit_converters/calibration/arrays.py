@@ -42,11 +42,11 @@ class Arrays:
         return self.pick(range(len(self)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        canonical = Canonical(self.contract)
+        canonical, classes = Canonical(self.contract), Classes(self.contract)
         for index in indexes:
             origin = f"{self.path}, item {index}"
             values = {name: np.asarray(array[index]) for name, array in self.inputs.items()}
-            label = None if self.labels is None else int(self.labels[index])
+            label = None if self.labels is None else classes.of_value(self.labels[index], origin)
             yield Example(canonical(values, origin), label, origin)
 
 
@@ -142,22 +142,32 @@ def _check_shape(spec: InputContract, array: NDArray[Any], where: str) -> None:
 
 
 def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) -> NDArray[Any]:
-    where = f"{path}, y"
+    """[N] class indexes for a classifier; for any other task numbers [N, ...]: what should be answered, or boxes."""
+    where, classes = f"{path}, y", Classes(contract)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 2:
+    if classes.count is not None:
+        if labels.ndim == 2:
+            raise CalibrationError(
+                f"has shape {list(labels.shape)}", where=where, do="Save y.argmax(axis=1) if it is one-hot"
+            )
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise CalibrationError(
+                f"is {labels.dtype} {list(labels.shape)}",
+                where=where,
+                do="Labels are integers [N]: the class of each item",
+            )
+    elif labels.ndim == 0 or labels.dtype.kind not in "iuf":
         raise CalibrationError(
-            f"has shape {list(labels.shape)}", where=where, do="Save y.argmax(axis=1) if it is one-hot"
-        )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise CalibrationError(
-            f"is {labels.dtype} {list(labels.shape)}", where=where, do="Labels are integers [N]: the class of each item"
+            f"is {labels.dtype} {list(labels.shape)}", where=where, do="Labels are numbers, one or an array an item"
         )
     if len(labels) != count:
         raise CalibrationError(f"there are {count} items and {len(labels)} labels", where=where)
-    classes = Classes(contract)
-    for index in (int(labels.argmin()), int(labels.argmax())):
-        classes.of_number(int(labels[index]), f"{where}[{index}]")
+    if classes.count is not None:
+        for index in (int(labels.argmin()), int(labels.argmax())):
+            classes.of_number(int(labels[index]), f"{where}[{index}]")
+    elif not np.isfinite(labels).all():
+        raise CalibrationError("holds NaN or infinity", where=where, do="Remove those items, or mend their labels")
     return labels
 
 

@@ -15,7 +15,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-__all__ = ["Dataset", "Example", "Subset", "digest"]
+__all__ = ["Dataset", "Example", "Label", "Subset", "digest"]
+
+Label = int | float | NDArray[Any]
+"""A class index, a number to be predicted, or an array: of such numbers, or boxes [M, 5] (x1, y1, x2, y2, class)."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,11 @@ class Example:
 
     inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of that
     shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
-    label: the class index, None where there is none. origin: the file or place it came from, for messages.
+    label: None where there is none; for a classifier the class index. origin: the file or place it came from, for messages.
     """
 
     inputs: Mapping[str, NDArray[Any]]
-    label: int | None
+    label: Label | None
     origin: str
 
 

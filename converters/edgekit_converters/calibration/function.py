@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import importlib
 import itertools
-import operator
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +59,7 @@ class Generated:
                 )
             origin = f"{self.name}, item {index}"
             raw, label = self._apart(value, origin)
-            yield Example(canonical(raw, origin), None if label is None else _number(label, classes, origin), origin)
+            yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
 
     def _values(self) -> Iterator[Any]:
         """What the function yields; whatever it raises becomes one CalibrationError with the line that raised."""
@@ -132,15 +131,6 @@ def _importable(folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
-
-
-def _number(label: Any, classes: Classes, origin: str) -> int:
-    try:
-        return classes.of_number(operator.index(label), origin)
-    except TypeError as error:
-        raise CalibrationError(
-            f"has a label of type {type(label).__name__}", where=origin, do="A label is the class index, an int"
-        ) from error
 
 
 def _failed(where: str, error: Exception) -> CalibrationError:

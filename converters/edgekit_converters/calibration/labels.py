@@ -1,16 +1,22 @@
-"""Which class a folder's name or a number stands for.
+"""What a folder's name, a number or an array says of an item: a class for a classifier, else what should be answered.
 
 classes = Classes(contract)
 classes.of_folder("golden retriever", where)       # 207
+classes.of_value(0.25, where)                      # 0.25, where the task is not classification
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import operator
 import unicodedata
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract
 
@@ -41,6 +47,25 @@ class Classes:
         if folder.name.isascii() and folder.name.isdigit():
             return self.of_number(int(folder.name), str(folder))
         raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder.name))
+
+    def of_value(self, value: Any, where: str) -> Label:
+        """A class index for a classifier; for any other task a number or a numeric array. Raises CalibrationError."""
+        if self.count is not None:
+            try:
+                return self.of_number(operator.index(value), where)
+            except TypeError as error:
+                what = f"has a label of type {type(value).__name__}"
+                raise CalibrationError(what, where=where, do="A label is the class index, an int") from error
+        try:
+            array = np.asarray(value)
+            finite = array.dtype.kind in "biuf" and bool(np.isfinite(array).all())
+        except (TypeError, ValueError):
+            finite = False
+        if not finite:
+            what = f"has a label of type {type(value).__name__} that is no finite number"
+            raise CalibrationError(what, where=where, do="A label is a number or an array of numbers")
+        number: Label = array.item() if array.ndim == 0 else array
+        return number
 
     def of_number(self, number: int, where: str) -> int:
         if self.count is not None and not 0 <= number < self.count:

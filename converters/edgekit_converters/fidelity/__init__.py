@@ -1,8 +1,8 @@
 """How far an artifact drifts from the original, measured with the engine that boards run.
 
-    answers = reference(source, contract, evaluation)                  # the original, once
-    found = compare(answers, artifact, contract, evaluation)           # each artifact
-    golden = list(evaluation.pick(pick_golden(answers)))
+    answers = reference(source, contract, dataset)                     # the original, once
+    found = compare(answers, artifact, Evaluation(contract, dataset))  # each artifact
+    golden = list(dataset.pick(pick_golden(answers)))
 
 Rules:
 - the artifact runs as a board runs it: its own engine, one item at a time, adapted and finished by the runtime;
@@ -13,11 +13,33 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.fidelity.compare import compare
+from edgekit_converters.fidelity.compare import Evaluation, compare
+from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
 from edgekit_converters.fidelity.golden import pick_golden
 from edgekit_converters.fidelity.intervals import paired_interval
 from edgekit_converters.fidelity.latency import measure_ms
+from edgekit_converters.fidelity.metrics import Metric, named_metric, task_metrics
 from edgekit_converters.fidelity.reference import Reference, reference
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
+from edgekit_converters.fidelity.size import size_breakdown
 
-__all__ = ["Fidelity", "Reference", "compare", "measure_ms", "paired_interval", "pick_golden", "reference"]
+__all__ = [
+    "Boxes",
+    "Evaluation",
+    "Fidelity",
+    "Metric",
+    "OutputDrift",
+    "Reference",
+    "Score",
+    "Share",
+    "SizeBreakdown",
+    "compare",
+    "mean_average_precision",
+    "measure_ms",
+    "named_metric",
+    "paired_interval",
+    "pick_golden",
+    "reference",
+    "size_breakdown",
+    "task_metrics",
+]

@@ -2,75 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
+from edgekit_converters.fidelity.metrics import Metric, task_metrics
 from edgekit_converters.fidelity.reference import Reference
-from edgekit_converters.fidelity.result import Fidelity
-from edgekit_converters.fidelity.statistics import Accuracy, Drift, best_class
+from edgekit_converters.fidelity.result import Fidelity, Score
+from edgekit_converters.fidelity.size import size_breakdown
+from edgekit_converters.fidelity.statistics import SUM_TO_ONE, Drift
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
 
-__all__ = ["compare"]
+__all__ = ["Evaluation", "compare"]
 
 
-def compare(
-    reference: Reference,
-    artifact: Artifact,
-    contract: Contract,
-    dataset: Dataset,
-    progress: Progress = silent,
-    *,
-    engine: str | None = None,
-    threads: int = 1,
-    held_out: bool = False,
-) -> Fidelity:
+@dataclass(frozen=True)
+class Evaluation:
+    """What every artifact of a model is measured on, and how.
+
+    metric: the deciding one, None for the task's own (`named_metric` makes one from a name). engine: None for what a board
+    would pick. held_out: see `Fidelity`.
+    """
+
+    contract: Contract
+    dataset: Dataset
+    metric: Metric | None = None
+    engine: str | None = None
+    threads: int = 1
+    held_out: bool = False
+
+
+def compare(reference: Reference, artifact: Artifact, evaluation: Evaluation, progress: Progress = silent) -> Fidelity:
     """Run the artifact over the set that `reference` was made from, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in a
-    larger batch. held_out: see `Fidelity`. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError
-    where the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
-    where the set is not the one that the reference saw.
+    larger batch. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError where
+    the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
+    where the set is not the one that the reference saw, MetricError where the metric does not fit the labels.
     """
-    drift, accuracy, agreeing = Drift(), Accuracy(), 0
-    stage = f"evaluating {artifact.recipe.name}"
-    with load_engine(artifact.recipe.format, artifact.data, threads=threads, engine=engine) as loaded:
+    contract = evaluation.contract
+    drift = Drift([output.name for output in contract.outputs], _class_scores(contract, reference))
+    metrics = task_metrics(contract, reference.labels, evaluation.metric)
+    kept: list[list[Any]] = [[] for _ in metrics]
+    recipe = artifact.recipe
+    with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
         name = f"{loaded.info.name} {loaded.info.version}"
-        for index, answer in enumerate(_answers(loaded, artifact, contract, _checked(reference, dataset))):
-            _same_sizes(reference.outputs[index], answer, artifact.recipe.name)
+        for index, answer in enumerate(_answers(loaded, artifact, contract, _checked(reference, evaluation.dataset))):
+            _same_sizes(reference.outputs[index], answer, recipe.name)
             finite = drift.add(reference.outputs[index], answer)
-            if reference.best is not None:
-                best = best_class(answer[contract.outputs[0].name]) if finite else None
-                agreeing += best == reference.best[index]
-                if reference.labels is not None:
-                    truth = reference.labels[index]
-                    accuracy.add(reference.best[index] == truth, best == truth)
-            progress(stage, index + 1, len(reference))
-    scored = accuracy.items > 0
+            for metric, items in zip(metrics, kept, strict=True):
+                items.append(metric.keep(answer if finite else None, _label(reference, index)))
+            progress(f"evaluating {recipe.name}", index + 1, len(reference))
+    scores = tuple(_scored(reference, metric, items) for metric, items in zip(metrics, kept, strict=True))
+    outputs = drift.outputs()
+    first = next((o.agreement for o in outputs if reference.best is not None and o.agreement is not None), None)
     return Fidelity(
         items=drift.items,
-        metric="top1" if scored else None,
-        original=accuracy.original if scored else None,
-        artifact=accuracy.artifact if scored else None,
-        drop=accuracy.drop if scored else None,
-        ci95=accuracy.ci95 if scored else None,
-        agreement=agreeing / drift.items if reference.best is not None else None,
+        **_deciding(scores),
+        agreement=first.value if first is not None else None,
         cosine=drift.cosine,
         sqnr_db=drift.sqnr_db,
         quantized_macs=artifact.quantized_macs,
         quantized_weights=artifact.quantized_weights,
         engine=name,
-        held_out=held_out,
+        held_out=evaluation.held_out,
         not_finite=drift.not_finite,
+        outputs=outputs,
+        scores=scores,
+        size=size_breakdown(recipe.format, artifact.data),
     )
+
+
+def _deciding(scores: Sequence[Score]) -> dict[str, Any]:
+    if not scores:
+        return dict.fromkeys(("metric", "original", "artifact", "drop", "ci95"))
+    first = scores[0]
+    shares = {"metric": first.metric, "original": first.original, "artifact": first.artifact}
+    return {**shares, "drop": first.drop, "ci95": first.ci95}
+
+
+def _scored(reference: Reference, metric: Metric, items: Sequence[Any]) -> Score:
+    before = [metric.keep(answer, _label(reference, index)) for index, answer in enumerate(reference.outputs)]
+    return metric.compare(before, items)
+
+
+def _label(reference: Reference, index: int) -> Any:
+    assert reference.labels is not None
+    return reference.labels[index]
+
+
+def _class_scores(contract: Contract, reference: Reference) -> frozenset[str]:
+    """Outputs that hold one score a class: a classifier's first, and any that is a distribution for every item."""
+    names = {contract.outputs[0].name} if contract.task == "classification" else set()
+    for output in contract.outputs:
+        if int(np.prod(output.shape)) > 1 and all(_distribution(answer[output.name]) for answer in reference.outputs):
+            names.add(output.name)
+    return frozenset(names)
+
+
+def _distribution(values: NDArray[Any]) -> bool:
+    numbers = np.asarray(values, np.float64)
+    return bool(numbers.min() >= 0) and abs(float(numbers.sum()) - 1) <= SUM_TO_ONE
 
 
 def _answers(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, digest
+from edgekit_converters.calibration.dataset import Dataset, Label, digest
 from edgekit_converters.errors import CalibrationError, SourceError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.statistics import best_class
@@ -37,7 +37,7 @@ class Reference:
     """
 
     outputs: tuple[Mapping[str, NDArray[Any]], ...]
-    labels: tuple[int, ...] | None
+    labels: tuple[Label, ...] | None
     best: tuple[int, ...] | None
     digests: tuple[str, ...]
 
@@ -54,7 +54,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     """
     intake, finish = Intake(contract, source.inputs, _AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
-    labels: list[int | None] = []
+    labels: list[Label | None] = []
     digests: list[str] = []
     for group, tensors in intake.batches(dataset):
         raw = source.predict(tensors)
@@ -95,7 +95,7 @@ def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Seque
             )
 
 
-def _labels(labels: Sequence[int | None], where: str) -> tuple[int, ...] | None:
+def _labels(labels: Sequence[Label | None], where: str) -> tuple[Label, ...] | None:
     """All or none: an accuracy over the labelled part would not be of the set that the distances are of."""
     known = tuple(label for label in labels if label is not None)
     if known and len(known) < len(labels):

@@ -4,21 +4,78 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Fidelity"]
+__all__ = ["Fidelity", "OutputDrift", "Score", "Share", "SizeBreakdown"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of `items`, 0..1, with its 95 % interval."""
+
+    value: float
+    ci95: tuple[float, float]
+    items: int
+
+
+@dataclass(frozen=True)
+class OutputDrift:
+    """One output against the original's, all its values over all items.
+
+    agreement: share of items with the same best class; agreement_top5: share whose original class is among the artifact's
+    five best (None for five classes or fewer); agreement_sure: agreement on the items where the original gives its answer
+    a probability over 0.5 (None where there is no such item). All three are None for an output that is not one score a
+    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
+    """
+
+    name: str
+    agreement: Share | None
+    agreement_top5: Share | None
+    agreement_sure: Share | None
+    cosine: float
+    cosine_ci95: tuple[float, float]
+    sqnr_db: float | None
+    sqnr_ci95: tuple[float, float] | None
+    worst: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """One task metric on the same items. drop: positive when the artifact is worse, whichever way the metric points."""
+
+    metric: str
+    original: float
+    artifact: float
+    drop: float
+    ci95: tuple[float, float]
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class SizeBreakdown:
+    """Where an artifact's bytes are: weights and biases in 8 bits or fewer, those in more, and all the rest (operators,
+    names, quantization parameters, metadata). The three add up to the file."""
+
+    int8_weights: int
+    other_weights: int
+    graph: int
+
+    @property
+    def total(self) -> int:
+        return self.int8_weights + self.other_weights + self.graph
 
 
 @dataclass(frozen=True)
 class Fidelity:
     """How far an artifact drifted from the original on `items` examples, run by the engine named in `engine`.
 
-    metric: `top1` when there are labels, else None, and then original, artifact, drop and ci95 are None.
-    original, artifact: the metric of each, 0..1. drop: original - artifact, positive when the artifact is worse.
-    ci95: 95 % confidence interval of the drop. agreement: share of items whose best class (classification) is the
-    original's, None for other tasks. cosine: mean cosine similarity of the outputs. sqnr_db: signal to quantization
-    noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None when the two are equal.
+    metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
+    original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact is
+    worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
+    agreement: share of items whose best class (classification) is the original's, None for other tasks. cosine: mean
+    cosine similarity of the outputs. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
+    items and outputs, None when the two are equal. outputs: each output by itself, with intervals.
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
-    and, in sqnr_db, as an answer of zeros.
+    and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
     """
 
     items: int
@@ -36,3 +93,6 @@ class Fidelity:
     held_out: bool = False
     repaired: tuple[str, ...] = ()
     not_finite: int = 0
+    outputs: tuple[OutputDrift, ...] = ()
+    scores: tuple[Score, ...] = ()
+    size: SizeBreakdown | None = None

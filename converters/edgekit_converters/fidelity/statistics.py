@@ -1,66 +1,124 @@
-"""What is counted while items stream by: no item is kept.
+"""What is counted while items stream by: a few numbers an item, never its outputs.
 
-drift = Drift()
+drift = Drift(["probs"], classes=frozenset({"probs"}))
 drift.add({"probs": original}, {"probs": answer})
-drift.cosine, drift.sqnr_db
+drift.cosine, drift.sqnr_db, drift.outputs()
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.fidelity.intervals import paired_interval
+from edgekit_converters.fidelity.intervals import mean_interval, paired_interval, ratio_interval_db, share_interval
+from edgekit_converters.fidelity.result import OutputDrift, Share
 
-__all__ = ["FLOOR_DB", "Accuracy", "Drift", "best_class", "cosine"]
+__all__ = ["FLOOR_DB", "SUM_TO_ONE", "SURE", "Accuracy", "Drift", "best_class", "best_classes", "cosine", "decibels"]
 
 FLOOR_DB = -200.0
 """What stands for a signal of zero beside any noise: JSON has no infinity."""
 
+SURE = 0.5
+"""An original whose best probability is above this is sure of its answer."""
 
-@dataclass
+SUM_TO_ONE = 1e-2
+"""How far a quantized softmax's sum may be from 1."""
+
+
 class Drift:
-    """Distance of an artifact's outputs from the original's, over all items and outputs.
+    """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
 
-    An item with an answer that is not finite counts as cosine 0 and, for the noise, as an answer of zeros: it can never
-    look better than it is, and one NaN does not hide what the other items say.
+    names: of the outputs. classes: those of them that hold one score a class; agreement is counted on these.
+    An item with an answer that is not finite counts as cosine 0, as disagreement and, for the noise, as an answer of
+    zeros: it can never look better than it is, and one NaN does not hide what the other items say.
     """
 
-    items: int = 0
-    not_finite: int = 0
-    _cosines: float = 0.0
-    _signal: float = 0.0
-    _noise: float = 0.0
+    def __init__(self, names: Sequence[str], classes: frozenset[str] = frozenset()) -> None:
+        self.items = 0
+        self.not_finite = 0
+        self._outputs = {name: _Output(name in classes) for name in names}
 
     def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]]) -> bool:
         """One item's outputs by name, the original's finite. Returns whether the answer was finite."""
-        finite = all(bool(np.isfinite(answer[name]).all()) for name in original)
+        finite = all(bool(np.isfinite(answer[name]).all()) for name in self._outputs)
         self.items += 1
         self.not_finite += not finite
-        for name, value in original.items():
-            x = np.asarray(value, np.float64).reshape(-1)
-            y = np.asarray(answer[name], np.float64).reshape(-1) if finite else np.zeros_like(x)
-            self._cosines += cosine(x, y) / len(original) if finite else 0.0
-            self._signal += float(x @ x)
-            self._noise += float((x - y) @ (x - y))
+        for name, output in self._outputs.items():
+            output.add(np.asarray(original[name]), np.asarray(answer[name]) if finite else None)
         return finite
 
     @property
     def cosine(self) -> float:
         """Mean over items of the mean over outputs, -1..1."""
-        return self._cosines / self.items
+        return float(np.mean([np.mean(output.cosines) for output in self._outputs.values()]))
 
     @property
     def sqnr_db(self) -> float | None:
         """10 log10(sum x^2 / sum (x - y)^2); None where nothing differs, -200 where the original is all zeros."""
-        if self._noise == 0:
-            return None
-        return max(FLOOR_DB, 10 * math.log10(self._signal / self._noise)) if self._signal > 0 else FLOOR_DB
+        signal = sum(sum(output.signal) for output in self._outputs.values())
+        return decibels(signal, sum(sum(output.noise) for output in self._outputs.values()))
+
+    def outputs(self) -> tuple[OutputDrift, ...]:
+        return tuple(output.found(name) for name, output in self._outputs.items())
+
+
+@dataclass
+class _Output:
+    """One output: three numbers an item, and counts."""
+
+    classes: bool
+    cosines: list[float] = field(default_factory=list)
+    signal: list[float] = field(default_factory=list)
+    noise: list[float] = field(default_factory=list)
+    worst: float = 0.0
+    wide: bool = False
+    same: int = 0
+    in_five: int = 0
+    sure: int = 0
+    sure_same: int = 0
+
+    def add(self, original: NDArray[Any], answer: NDArray[Any] | None) -> None:
+        """answer: None where it is not finite."""
+        x = original.astype(np.float64).reshape(-1)
+        y = np.zeros_like(x) if answer is None else answer.astype(np.float64).reshape(-1)
+        self.cosines.append(0.0 if answer is None else cosine(x, y))
+        self.signal.append(float(x @ x))
+        self.noise.append(float((x - y) @ (x - y)))
+        self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
+        if self.classes:
+            self._agree(original, answer)
+
+    def _agree(self, original: NDArray[Any], answer: NDArray[Any] | None) -> None:
+        best = best_class(original)
+        same = answer is not None and best == best_class(answer)
+        sure = float(_probabilities(original)[best]) > SURE
+        self.wide = self.wide or original.size > 5
+        self.same += same
+        self.in_five += answer is not None and best in best_classes(answer, 5)
+        self.sure += sure
+        self.sure_same += sure and same
+
+    def found(self, name: str) -> OutputDrift:
+        items = len(self.cosines)
+        cosines, signal, noise = (np.array(column) for column in (self.cosines, self.signal, self.noise))
+        db = decibels(float(signal.sum()), float(noise.sum()))
+        low, high = mean_interval(cosines)
+        return OutputDrift(
+            name=name,
+            agreement=_share(self.same, items) if self.classes else None,
+            agreement_top5=_share(self.in_five, items) if self.classes and self.wide else None,
+            agreement_sure=_share(self.sure_same, self.sure) if self.classes else None,
+            cosine=float(cosines.mean()),
+            cosine_ci95=(max(-1.0, low), min(1.0, high)),
+            sqnr_db=db,
+            sqnr_ci95=ratio_interval_db(signal, noise) if db is not None and signal.any() else None,
+            worst=self.worst,
+        )
 
 
 @dataclass
@@ -105,6 +163,32 @@ def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     return float(np.clip((x @ y) / math.sqrt(float(x @ x) * float(y @ y)), -1.0, 1.0))
 
 
+def decibels(signal: float, noise: float) -> float | None:
+    """10 log10(signal / noise); None where there is no noise, -200 where there is noise and no signal."""
+    if noise == 0:
+        return None
+    return max(FLOOR_DB, 10 * math.log10(signal / noise)) if signal > 0 else FLOOR_DB
+
+
 def best_class(scores: NDArray[Any]) -> int:
     """The index a board would answer: the greatest score, the lower index where two are equal."""
     return int(np.argmax(np.asarray(scores, np.float32).reshape(-1)))
+
+
+def best_classes(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The indexes of the `count` greatest scores, best first, ties to the lower index: `top(k)` of the runtime."""
+    return np.argsort(-np.asarray(scores, np.float32).reshape(-1), kind="stable")[:count]
+
+
+def _probabilities(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Scores that are none yet are taken for logits."""
+    values = np.asarray(scores, np.float64).reshape(-1)
+    if values.min(initial=0) >= 0 and abs(values.sum() - 1) <= SUM_TO_ONE:
+        return values
+    shifted = np.exp(values - values.max())
+    result: NDArray[np.float64] = shifted / shifted.sum()
+    return result
+
+
+def _share(hits: int, items: int) -> Share | None:
+    return Share(hits / items, share_interval(hits, items), items) if items else None

@@ -11,7 +11,7 @@ from linear import Linear, linear, onnx_artifact
 from edgekit_converters.calibration import Example, open_dataset
 from edgekit_converters.contract_file import describe, settle
 from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
-from edgekit_converters.fidelity import compare, measure_ms, reference
+from edgekit_converters.fidelity import Evaluation, compare, measure_ms, reference
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import EngineError
 
@@ -33,7 +33,7 @@ def give(tmp_path):
 
 
 def run(dataset, artifact, contract=CONTRACT, source=SOURCE):
-    return compare(reference(source, contract, dataset), artifact, contract, dataset)
+    return compare(reference(source, contract, dataset), artifact, Evaluation(contract, dataset))
 
 
 def test_an_artifact_that_is_the_original_loses_nothing(give):
@@ -120,8 +120,8 @@ def test_a_model_that_mixes_the_items_of_a_batch_is_refused(give):
 def test_a_comparison_on_held_out_items_says_so(give):
     dataset = give()
     kept = reference(SOURCE, CONTRACT, dataset)
-    assert compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset, held_out=True).held_out is True
-    assert compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset).held_out is False
+    assert compare(kept, onnx_artifact(SOURCE), Evaluation(CONTRACT, dataset, held_out=True)).held_out is True
+    assert compare(kept, onnx_artifact(SOURCE), Evaluation(CONTRACT, dataset)).held_out is False
 
 
 def test_a_file_with_a_fixed_batch_is_filled_and_the_filling_is_not_counted(give):
@@ -168,9 +168,9 @@ def test_reference_keeps_answers_and_scores_are_found_from_them(give):
 def test_a_set_that_changes_between_two_passes_is_noticed(give):
     kept = reference(SOURCE, CONTRACT, give())
     with pytest.raises(CalibrationError, match="item 0: is not the item that the original answered"):
-        compare(kept, onnx_artifact(SOURCE), CONTRACT, give(X[::-1]))
+        compare(kept, onnx_artifact(SOURCE), Evaluation(CONTRACT, give(X[::-1])))
     with pytest.raises(CalibrationError, match="has 19 items and the original answered 20"):
-        compare(kept, onnx_artifact(SOURCE), CONTRACT, give(X[1:], Y[1:]))
+        compare(kept, onnx_artifact(SOURCE), Evaluation(CONTRACT, give(X[1:], Y[1:])))
 
 
 def test_progress_is_told_of_both_passes(give):
@@ -181,7 +181,7 @@ def test_progress_is_told_of_both_passes(give):
         told.append((stage, done, total))
 
     kept = reference(SOURCE, CONTRACT, dataset, progress)
-    compare(kept, onnx_artifact(SOURCE), CONTRACT, dataset, progress)
+    compare(kept, onnx_artifact(SOURCE), Evaluation(CONTRACT, dataset), progress)
     assert told[0] == ("running the original", 20, 20)
     assert told[-1] == ("evaluating onnx-f32", 20, 20)
 

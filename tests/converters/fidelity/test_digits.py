@@ -6,7 +6,7 @@ import pytest
 
 from edgekit_converters.calibration import lint, open_dataset, source_samples
 from edgekit_converters.contract_file import describe, settle
-from edgekit_converters.fidelity import compare, measure_ms, pick_golden, reference
+from edgekit_converters.fidelity import Evaluation, compare, measure_ms, pick_golden, reference
 
 pytestmark = pytest.mark.convert
 
@@ -43,7 +43,7 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
 
     source, contract, calibration, evaluation, answers = digits
     artifact = convert(source, recipe(name), source_samples(calibration, contract, source))
-    found = compare(answers, artifact, contract, evaluation)
+    found = compare(answers, artifact, Evaluation(contract, evaluation))
     low, high = found.ci95
     told = (
         f"{name}, {found.engine}: top-1 {found.original:.4f} -> {found.artifact:.4f}, drop {100 * found.drop:+.2f} points "
@@ -66,7 +66,7 @@ def test_float_artifacts_answer_as_the_original(digits):
     source, contract, _, evaluation, answers = digits
     for name in ("tflite-f32", "onnx-f32"):
         artifact = convert(source, recipe(name))
-        found = compare(answers, artifact, contract, evaluation)
+        found = compare(answers, artifact, Evaluation(contract, evaluation))
         assert (found.drop, found.agreement) == (0.0, 1.0), name
         assert found.sqnr_db is None or found.sqnr_db > 80, name
         p50, p95 = measure_ms(artifact, contract, next(iter(evaluation)))

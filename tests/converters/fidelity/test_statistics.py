@@ -16,7 +16,7 @@ VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=Fa
 
 
 def drift(pairs) -> Drift:
-    found = Drift()
+    found = Drift(["out"])
     for x, y in pairs:
         found.add({"out": np.asarray(x, np.float32)}, {"out": np.asarray(y, np.float32)})
     return found
@@ -63,7 +63,7 @@ def test_an_answer_that_is_not_finite_counts_as_nothing_and_does_not_spread(bad)
 
 
 def test_cosine_is_the_mean_over_items_of_the_mean_over_outputs():
-    found = Drift()
+    found = Drift(["a", "b"])
     found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([0.0, 1]), "b": np.array([2.0])})
     found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([1.0, 0]), "b": np.array([1.0])})
     assert found.cosine == pytest.approx(0.75)

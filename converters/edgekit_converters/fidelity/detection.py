@@ -1,0 +1,196 @@
+"""Mean average precision of boxes, as the COCO evaluation defines it.
+
+For one class and one threshold t of intersection over union (IoU): the detections of all images, the surest first, are
+each a hit if their image has a truth of that class, not taken by a surer detection, with IoU >= t (of several the one
+with the greatest IoU is taken). After k detections, recall = hits / truths and precision = hits / k; precision at recall r
+is the greatest at any recall >= r. Average precision is its mean over r = 0, 0.01, ..., 1; the metric is the mean over the
+classes that occur in the truth, then over the thresholds: 0.5, 0.55, ..., 0.95 for `map`, 0.5 alone for `map50`. At most
+100 detections an image and class count. Crowds and area ranges are not known here.
+
+    mean_average_precision([Boxes(boxes, scores, classes)], [truth])      # truth: [M, 5], x1 y1 x2 y2 class
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Label
+from edgekit_converters.errors import MetricError
+from edgekit_converters.fidelity.intervals import resampled_interval
+from edgekit_converters.fidelity.result import Score
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["COCO", "Boxes", "MeanAveragePrecision", "iou", "mean_average_precision"]
+
+COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+"""The thresholds of IoU that COCO's AP is a mean over."""
+
+_RECALLS = np.linspace(0, 1, 101)
+_MOST = 100
+_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """One image's detections. boxes: [M, 4], corners x1 y1 x2 y2 in any unit; scores: [M]; classes: [M], whole numbers."""
+
+    boxes: NDArray[Any]
+    scores: NDArray[Any]
+    classes: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """One class of one image. hits: bool [thresholds, detections], the surest first, as `scores` are."""
+
+    scores: NDArray[np.float64]
+    hits: NDArray[np.bool_]
+    truths: int
+
+
+@dataclass(frozen=True)
+class MeanAveragePrecision:
+    """`map` or `map50` of a model that answers boxes; labels are [M, 5] rows x1 y1 x2 y2 class, class -1 for filling.
+
+    layout: `rows` for one output [M, 6] (x1, y1, x2, y2, score, class), or the names of (boxes [M, 4], scores [M],
+    classes [M]), or of (boxes, scores [M, classes]).
+    """
+
+    name: str
+    outputs: tuple[str, ...]
+    thresholds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, contract: Contract, name: str) -> MeanAveragePrecision:
+        """Raises MetricError where the outputs are not one of the layouts."""
+        thresholds = COCO if name == "map" else (0.5,)
+        first = contract.outputs[0]
+        if len(contract.outputs) == 1 and len(first.shape) == 2 and first.shape[1] == 6:
+            return cls(name, (first.name,), thresholds)
+        boxes = [o.name for o in contract.outputs if len(o.shape) == 2 and o.shape[1] == 4]
+        scores = [o.name for o in contract.outputs if "score" in o.name.lower() or "conf" in o.name.lower()]
+        classes = [o.name for o in contract.outputs if "class" in o.name.lower() or "label" in o.name.lower()]
+        if len(boxes) == len(scores) == 1 and len(classes) <= 1:
+            return cls(name, (boxes[0], scores[0], *classes), thresholds)
+        shown = ", ".join(f"{o.name} {list(o.shape)}" for o in contract.outputs)
+        raise MetricError(
+            f"{name} does not know where the boxes are: the outputs are {shown}",
+            do="Give --metric module:function that decodes them and calls mean_average_precision",
+        )
+
+    def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> dict[int, _Matched]:
+        truth = np.asarray(label, np.float64)
+        if truth.size == 0:
+            truth = np.zeros((0, 5))
+        if truth.ndim != 2 or truth.shape[1] != 5:
+            raise MetricError(
+                f"{self.name} needs labels [M, 5] and one is {list(truth.shape)}", do="Rows are x1 y1 x2 y2 class"
+            )
+        return _match(_none() if answer is None else self._boxes(answer), truth, self.thresholds)
+
+    def compare(self, original: Sequence[dict[int, _Matched]], artifact: Sequence[dict[int, _Matched]]) -> Score:
+        def drop(at: NDArray[np.int64]) -> float:
+            return _precision([original[i] for i in at]) - _precision([artifact[i] for i in at])
+
+        before, after = _precision(original), _precision(artifact)
+        interval = resampled_interval(drop, len(original), _RESAMPLES)
+        return Score(self.name, before, after, before - after, interval)
+
+    def _boxes(self, answer: Mapping[str, NDArray[Any]]) -> Boxes:
+        values = [np.asarray(answer[name], np.float64) for name in self.outputs]
+        if len(values) == 1:
+            return Boxes(values[0][:, :4], values[0][:, 4], values[0][:, 5])
+        if len(values) == 3:
+            return Boxes(values[0], values[1].reshape(-1), values[2].reshape(-1))
+        scores = values[1].reshape(len(values[0]), -1)
+        return Boxes(values[0], scores.max(axis=1), scores.argmax(axis=1))
+
+
+def mean_average_precision(
+    found: Sequence[Boxes], truth: Sequence[NDArray[Any]], thresholds: Sequence[float] = COCO
+) -> float:
+    """0..1, one entry an image in both. truth: [M, 5] rows x1 y1 x2 y2 class; a class below 0 is filling.
+
+    Raises ValueError for lists of different lengths; NaN where no image has any truth.
+    """
+    return _precision(
+        [
+            _match(boxes, np.asarray(rows, np.float64).reshape(-1, 5), thresholds)
+            for boxes, rows in zip(found, truth, strict=True)
+        ]
+    )
+
+
+def iou(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    """[A, B]: area of the intersection over area of the union of corner boxes [A, 4] and [B, 4]; 0 for two empty ones."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    inter = np.clip(high - low, 0, None).prod(axis=2)
+    area_a, area_b = ((box[:, 2:] - box[:, :2]).clip(0).prod(axis=1) for box in (a, b))
+    union = area_a[:, None] + area_b[None, :] - inter
+    share: NDArray[np.float64] = np.divide(inter, union, out=np.zeros_like(inter, np.float64), where=union > 0)
+    return share
+
+
+def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]) -> dict[int, _Matched]:
+    """class -> which of its detections hit, for the classes that are found or true in this image."""
+    truth = truth[truth[:, 4] >= 0]
+    matched = {}
+    for kind in sorted({*truth[:, 4].astype(int), *np.asarray(found.classes).astype(int)}):
+        wanted = truth[truth[:, 4] == kind, :4]
+        mine = np.flatnonzero(np.asarray(found.classes).astype(int) == kind)
+        order = mine[np.argsort(-np.asarray(found.scores, np.float64)[mine], kind="stable")][:_MOST]
+        overlaps = iou(np.asarray(found.boxes, np.float64)[order], wanted)
+        hits = np.array([_hits(overlaps, threshold) for threshold in thresholds], bool).reshape(
+            len(thresholds), len(order)
+        )
+        matched[int(kind)] = _Matched(np.asarray(found.scores, np.float64)[order], hits, len(wanted))
+    return matched
+
+
+def _hits(overlaps: NDArray[np.float64], threshold: float) -> list[bool]:
+    """Each detection in turn takes the truth it overlaps most of those that are left."""
+    left = np.ones(overlaps.shape[1], bool)
+    hits = []
+    for row in overlaps:
+        free = np.where(left, row, -1.0)
+        best = int(free.argmax()) if len(free) else -1
+        hits.append(best >= 0 and bool(free[best] >= threshold))
+        if hits[-1]:
+            left[best] = False
+    return hits
+
+
+def _precision(images: Sequence[dict[int, _Matched]]) -> float:
+    classes: dict[int, list[_Matched]] = {}
+    for image in images:
+        for kind, matched in image.items():
+            classes.setdefault(kind, []).append(matched)
+    averages = [_average(rows) for rows in classes.values() if any(row.truths for row in rows)]
+    return float(np.mean(averages)) if averages else float("nan")
+
+
+def _average(rows: Sequence[_Matched]) -> float:
+    """Average precision of one class, the mean over thresholds."""
+    truths = sum(row.truths for row in rows)
+    scores = np.concatenate([row.scores for row in rows])
+    if not len(scores):
+        return 0.0
+    hits = np.concatenate([row.hits for row in rows], axis=1)[:, np.argsort(-scores, kind="stable")]
+    caught = hits.cumsum(axis=1)
+    precision = caught / np.arange(1, hits.shape[1] + 1)
+    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    averages = []
+    for row, upper in zip(caught / truths, envelope, strict=True):
+        at = np.searchsorted(row, _RECALLS - 1e-12)  # so that 7 / 10 reaches a recall of 0.7
+        averages.append(np.where(at < len(upper), upper[np.minimum(at, len(upper) - 1)], 0.0).mean())
+    return float(np.mean(averages))
+
+
+def _none() -> Boxes:
+    return Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0))

@@ -1,0 +1,133 @@
+"""`--metric module:function`: a person's own measure of a whole set.
+
+def score(outputs, labels):                  # outputs: {name: array [N, ...]}; labels: array [N, ...] or a list
+    return float(...)                        # higher is better, or say so: score.higher_is_better = False
+
+An answer that was not finite is handed over as zeros. The interval of the drop calls the function on resampled items, 100
+times for each model; a resample on which it fails (a class is missing, say) is left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Label
+from edgekit_converters.errors import MetricError
+from edgekit_converters.fidelity.intervals import resampled_interval
+from edgekit_converters.fidelity.metrics import Outputs
+from edgekit_converters.fidelity.result import Score
+
+__all__ = ["FunctionMetric", "open_metric_function"]
+
+_RESAMPLES = 100
+
+
+@dataclass(frozen=True)
+class FunctionMetric:
+    """name: `module:function`."""
+
+    name: str
+    function: Callable[[dict[str, NDArray[Any]], Any], Any]
+    higher_is_better: bool = True
+
+    def keep(self, answer: Outputs | None, label: Label) -> tuple[Outputs | None, Label]:
+        return answer, label
+
+    def compare(
+        self, original: Sequence[tuple[Outputs | None, Label]], artifact: Sequence[tuple[Outputs | None, Label]]
+    ) -> Score:
+        shapes = next(answer for answer, _ in original if answer is not None)
+        first, second = (_stacked([answer for answer, _ in kept], shapes) for kept in (original, artifact))
+        labels = [label for _, label in original]
+        before, after = self._call(first, labels), self._call(second, labels)
+        sign = 1 if self.higher_is_better else -1
+
+        def drop(at: NDArray[np.int64]) -> float:
+            some = [labels[i] for i in at]
+            try:
+                return sign * (self._call(_rows(first, at), some) - self._call(_rows(second, at), some))
+            except MetricError:
+                return math.nan
+
+        low, high = resampled_interval(drop, len(labels), _RESAMPLES)
+        loss = sign * (before - after)
+        interval = (loss, loss) if math.isnan(low) else (low, high)
+        return Score(self.name, before, after, loss, interval, self.higher_is_better)
+
+    def _call(self, outputs: dict[str, NDArray[Any]], labels: Sequence[Label]) -> float:
+        """Raises MetricError where it raises, or gives anything but one finite number."""
+        try:
+            value = self.function(outputs, _array(labels))
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise MetricError(
+                f"raised {type(error).__name__}: {str(error) or 'no message'} ({last.filename}, line {last.lineno})",
+                where=self.name,
+                do="Mend the function: it is called with {output name: array [N, ...]} and the labels",
+            ) from error
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
+            raise MetricError(f"gave {shown}", where=self.name, do="Return one finite number")
+        return number
+
+
+def open_metric_function(spec: str) -> FunctionMetric:
+    """spec: `package.module:function`; the current folder is searched first. Raises MetricError."""
+    module_name, function_name = spec.split(":", 1)
+    try:
+        with _importable(Path.cwd()):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        what = f"there is no module '{error.name}'"
+        raise MetricError(what, where=spec, do="Run edgekit in the folder that holds it") from error
+    except Exception as error:
+        raise MetricError(f"raised {type(error).__name__} when imported: {error}", where=spec) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
+        hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
+        raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
+    return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)))
+
+
+def _stacked(answers: Sequence[Outputs | None], like: Outputs) -> dict[str, NDArray[Any]]:
+    return {
+        name: np.stack([np.zeros_like(value) if answer is None else answer[name] for answer in answers])
+        for name, value in like.items()
+    }
+
+
+def _rows(outputs: dict[str, NDArray[Any]], at: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    return {name: value[at] for name, value in outputs.items()}
+
+
+def _array(labels: Sequence[Label]) -> Any:
+    """One array where the labels are alike in shape, a list where they are not."""
+    shapes = {np.shape(label) for label in labels}
+    return np.asarray(labels) if len(shapes) == 1 else list(labels)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))

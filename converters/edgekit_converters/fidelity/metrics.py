@@ -1,0 +1,190 @@
+"""Task metrics: what the labels say of the original and of the artifact, and how sure that is.
+
+metric = named_metric("f1", contract)
+score = metric.compare([metric.keep(answer, label), ...], [...])      # Score(metric="f1", drop=0.012, ci95=(...))
+
+Rules:
+- both models are scored on the same items, and the interval of the drop is a paired one;
+- a drop is positive when the artifact is worse, also where the metric is an error;
+- an answer that is not finite is as wrong as an answer can be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Label
+from edgekit_converters.errors import MetricError
+from edgekit_converters.fidelity.intervals import mean_interval, resampled_interval
+from edgekit_converters.fidelity.result import Score
+from edgekit_converters.fidelity.statistics import Accuracy, best_class, best_classes
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["MacroF1", "MeanAbsoluteError", "Metric", "Outputs", "TopK", "macro_f1", "named_metric", "task_metrics"]
+
+Outputs = Mapping[str, NDArray[Any]]
+
+_NAMES = ("top1", "top5", "f1", "mae", "map", "map50")
+_FOR_CLASSES = ("top1", "top5", "f1")
+
+
+class Metric(Protocol):
+    """One number for a model on a labelled set.
+
+    keep: what is remembered of an item: its answer by output name (None: it was not finite) and its label. compare: of
+    what was kept, in the same order for both models. Raises MetricError where the label does not fit.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def keep(self, answer: Outputs | None, label: Label) -> Any: ...
+    def compare(self, original: Sequence[Any], artifact: Sequence[Any]) -> Score: ...
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Share of items whose label is among the k best classes of `output`."""
+
+    output: str
+    k: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"top{self.k}"
+
+    def keep(self, answer: Outputs | None, label: Label) -> bool:
+        if answer is None:
+            return False
+        if self.k == 1:
+            return best_class(answer[self.output]) == int(label)
+        return int(label) in best_classes(answer[self.output], self.k)
+
+    def compare(self, original: Sequence[bool], artifact: Sequence[bool]) -> Score:
+        counts = Accuracy()
+        for first, second in zip(original, artifact, strict=True):
+            counts.add(first, second)
+        return Score(self.name, counts.original, counts.artifact, counts.drop, counts.ci95)
+
+
+@dataclass(frozen=True)
+class MacroF1:
+    """The mean over classes of F1 (see `macro_f1`), of the best class of `output`; its interval is a bootstrap's."""
+
+    output: str
+    name: str = "f1"
+
+    def keep(self, answer: Outputs | None, label: Label) -> tuple[int, int]:
+        return int(label), -1 if answer is None else best_class(answer[self.output])
+
+    def compare(self, original: Sequence[tuple[int, int]], artifact: Sequence[tuple[int, int]]) -> Score:
+        truth, first = np.array(original).T
+        second = np.array(artifact)[:, 1]
+
+        def drop(at: NDArray[np.int64]) -> float:
+            return macro_f1(truth[at], first[at]) - macro_f1(truth[at], second[at])
+
+        before, after = macro_f1(truth, first), macro_f1(truth, second)
+        interval = resampled_interval(drop, len(truth), resamples=1000 if len(truth) < 20_000 else 300)
+        return Score(self.name, before, after, before - after, interval)
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError:
+    """Mean over items of the mean over values of |answer - label|, of `output`. An answer that is not finite counts as
+    the answer that is farthest from its label among all labels, or as the largest error of the set if that is more.
+    """
+
+    output: str
+    name: str = "mae"
+
+    def keep(self, answer: Outputs | None, label: Label) -> tuple[float, float, float]:
+        """(the item's error, NaN where the answer is not finite; the least and the greatest value of its label)."""
+        truth = np.asarray(label, np.float64).reshape(-1)
+        if answer is None:
+            return math.nan, float(truth.min()), float(truth.max())
+        value = np.asarray(answer[self.output], np.float64).reshape(-1)
+        if value.size != truth.size:
+            raise MetricError(
+                f"mae compares {truth.size} values a label with the {value.size} of the output '{self.output}'",
+                do="Give labels of the output's shape, or a function of your own: --metric module:function",
+            )
+        return float(np.abs(value - truth).mean()), float(truth.min()), float(truth.max())
+
+    def compare(
+        self, original: Sequence[tuple[float, float, float]], artifact: Sequence[tuple[float, float, float]]
+    ) -> Score:
+        first, second = np.array(original), np.array(artifact)
+        low, high = first[:, 1].min(), first[:, 2].max()
+        farthest = np.maximum(first[:, 2] - low, high - first[:, 1])
+        largest = np.nanmax(np.concatenate([first[:, 0], second[:, 0]]))
+        errors = [np.where(np.isnan(e), np.maximum(farthest, largest), e) for e in (first[:, 0], second[:, 0])]
+        drop = errors[1] - errors[0]
+        before, after = (float(e.mean()) for e in errors)
+        return Score(self.name, before, after, float(drop.mean()), mean_interval(drop), higher_is_better=False)
+
+
+def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
+    """Mean over the classes that occur in either of 2 TP / (2 TP + FP + FN). predicted: -1 for no class at all."""
+    size = int(max(truth.max(), predicted.max())) + 1
+    right = np.bincount(truth[truth == predicted], minlength=size)
+    seen = np.bincount(truth, minlength=size) + np.bincount(predicted[predicted >= 0], minlength=size)
+    occurs = seen > 0
+    return float((2 * right[occurs] / seen[occurs]).mean())
+
+
+def named_metric(name: str, contract: Contract) -> Metric:
+    """name: top1, top5, f1, mae, map, map50, or `module:function`. Raises MetricError: unknown, or not for this task."""
+    from edgekit_converters.fidelity.detection import MeanAveragePrecision
+    from edgekit_converters.fidelity.metric_function import open_metric_function
+
+    output = contract.outputs[0].name
+    if ":" in name:
+        return open_metric_function(name)
+    if name not in _NAMES:
+        near = difflib.get_close_matches(name.lower(), _NAMES, 1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise MetricError(f"there is no metric '{name}'", do=f"{hint}Metrics: {', '.join(_NAMES)}, or module:function")
+    if (name in _FOR_CLASSES) != (contract.task == "classification"):
+        wanted = "a classifier" if name in _FOR_CLASSES else "models that predict numbers or boxes"
+        raise MetricError(
+            f"{name} is for {wanted}, and this model's task is {contract.task}",
+            do="Set `task` in the contract file, or choose another --metric",
+        )
+    if name == "mae":
+        return MeanAbsoluteError(output)
+    if name == "f1":
+        return MacroF1(output)
+    if name in ("map", "map50"):
+        return MeanAveragePrecision.of(contract, name)
+    return TopK(output, int(name[3:]))
+
+
+def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Metric | None) -> tuple[Metric, ...]:
+    """What is measured, the deciding one first: `wanted`, or what the task and the kind of its labels suggest.
+
+    A classifier's labels give top1, top5 (of more than five classes) and f1. Labels that are floats of the first output's
+    size give mae; whole numbers in another task may be classes of anything, and give nothing. Raises MetricError where a
+    metric is wanted and nothing is labelled.
+    """
+    if labels is None:
+        if wanted is not None:
+            raise MetricError(
+                f"{wanted.name} needs labels, and the evaluation set has none", do="Give a labelled --evaluation set"
+            )
+        return ()
+    own: tuple[Metric, ...] = ()
+    first = contract.outputs[0]
+    if contract.task == "classification":
+        own = (TopK(first.name), *([TopK(first.name, 5)] if math.prod(first.shape) > 5 else []), MacroF1(first.name))
+    elif np.asarray(labels[0]).dtype.kind == "f" and np.asarray(labels[0]).size == math.prod(first.shape):
+        own = (MeanAbsoluteError(first.name),)
+    if wanted is None:
+        return own
+    return (wanted, *(metric for metric in own if metric.name != wanted.name))

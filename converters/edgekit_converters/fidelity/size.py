@@ -1,0 +1,58 @@
+"""Where an artifact's bytes are: in 8-bit weights, in other constants, or in the graph around them.
+
+size_breakdown("tflite", artifact.data).int8_weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from edgekit_converters.fidelity.result import SizeBreakdown
+
+__all__ = ["size_breakdown"]
+
+_SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": {"INT8", "UINT8", "INT4", "UINT4"}}
+
+
+def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A002
+    """None for bytes that are no model of that format: a size is no reason to fail."""
+    try:
+        sizes = list(_tflite(data) if format == "tflite" else _onnx(data))
+    except Exception:  # noqa: BLE001  a damaged file raises whatever its parser does
+        return None
+    small = sum(size for kind, size in sizes if kind in _SMALL[format])
+    other = sum(size for kind, size in sizes if kind not in _SMALL[format])
+    return SizeBreakdown(small, other, max(0, len(data) - small - other))
+
+
+def _tflite(data: bytes) -> Iterator[tuple[str, int]]:
+    """(type, bytes) of every buffer that a tensor reads."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(data, 0)
+    names = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
+    kinds: dict[int, str] = {}
+    for graph in (model.Subgraphs(i) for i in range(model.SubgraphsLength())):
+        for tensor in (graph.Tensors(i) for i in range(graph.TensorsLength())):
+            kinds[tensor.Buffer()] = names.get(tensor.Type(), "?")
+    for index, kind in kinds.items():
+        buffer = model.Buffers(index)
+        yield kind, buffer.Size() if buffer.Size() > 1 else buffer.DataLength()
+
+
+def _onnx(data: bytes) -> Iterator[tuple[str, int]]:
+    import onnx
+
+    model = onnx.load_model_from_string(data)
+    for tensor in _tensors(model.graph):
+        yield onnx.TensorProto.DataType.Name(tensor.data_type), tensor.ByteSize()
+
+
+def _tensors(graph: Any) -> Iterable[Any]:
+    yield from graph.initializer
+    for attribute in (a for node in graph.node for a in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _tensors(inner)
