@@ -1,0 +1,225 @@
+"""A .tflite file as a graph: its main subgraph, read from the flatbuffer and run by LiteRT.
+
+Rules:
+- tensors keep the file's names; one without a name, or with the name of an earlier one, gets `#index` behind it;
+- what has only constant inputs is no layer: a weight stored in 16 bits behind DEQUANTIZE is a constant;
+- `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors share
+  is parted first;
+- with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates.
+
+    graph = TfliteGraph(Path("model.tflite").read_bytes())
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.graph.graph import Layer, Watched
+from edgekit_converters.graph.reading import kinds, macs_by_tensor
+from edgekit_converters.graph.tflite_file import DTYPES, Operator, Tensor, overwrite, parted, read, stored
+
+__all__ = ["TfliteGraph"]
+
+KINDS = kinds(
+    {
+        "conv": "CONV_2D TRANSPOSE_CONV CONV_3D CONV_3D_TRANSPOSE",
+        "depthwise": "DEPTHWISE_CONV_2D",
+        "dense": "FULLY_CONNECTED BATCH_MATMUL",
+        "recurrent": """LSTM RNN SVDF UNIDIRECTIONAL_SEQUENCE_LSTM UNIDIRECTIONAL_SEQUENCE_RNN BIDIRECTIONAL_SEQUENCE_LSTM
+            BIDIRECTIONAL_SEQUENCE_RNN""",
+        "activation": """ELU GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOGISTIC LOG_SOFTMAX PRELU RELU RELU6 RELU_0_TO_1
+            RELU_N1_TO_1 SOFTMAX TANH""",
+        "elementwise": """ABS ADD ADD_N CEIL COS DIV EXP FLOOR FLOOR_DIV FLOOR_MOD LOG MAXIMUM MINIMUM MUL NEG POW ROUND RSQRT
+            SELECT SELECT_V2 SIGN SIN SQRT SQUARE SQUARED_DIFFERENCE SUB""",
+        "pool": "AVERAGE_POOL_2D L2_POOL_2D MAX_POOL_2D MEAN REDUCE_MAX REDUCE_MIN REDUCE_PROD SUM",
+        "concat": "CONCATENATION PACK",
+        "move": """BATCH_TO_SPACE_ND BROADCAST_TO CAST DEPTH_TO_SPACE DEQUANTIZE DYNAMIC_UPDATE_SLICE EXPAND_DIMS GATHER
+            GATHER_ND MIRROR_PAD PAD PADV2 QUANTIZE RESHAPE RESIZE_NEAREST_NEIGHBOR REVERSE_V2 SLICE SPACE_TO_BATCH_ND
+            SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TRANSPOSE UNPACK""",
+    }
+)
+# Where an operation that multiplies keeps its kernel and its bias, and the kernel's axis of output channels.
+WEIGHTS = {
+    "CONV_2D": (1, 2, 0),
+    "DEPTHWISE_CONV_2D": (1, 2, -1),
+    "FULLY_CONNECTED": (1, 2, 0),
+    "TRANSPOSE_CONV": (1, 3, 0),
+    "CONV_3D": (1, 2, -1),
+    "CONV_3D_TRANSPOSE": (1, 3, -2),
+}
+
+
+class TfliteGraph:
+    """The Graph of a .tflite file. Raises ConversionError when the bytes are none."""
+
+    format: Literal["tflite", "onnx"] = "tflite"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._file = read(data)
+        tensors = self._file.tensors
+        self._indexes = {tensor.name: index for index, tensor in enumerate(tensors)}
+        self.inputs = tuple(tensors[index].name for index in self._file.inputs)
+        self.outputs = tuple(tensors[index].name for index in self._file.outputs)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        macs = macs_by_tensor("tflite", self.data)
+        return tuple(self._layer(operator, macs) for operator in self._computed())
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        made = [index for op in self._computed() if op.op not in ("QUANTIZE", "DEQUANTIZE") for index in op.outputs]
+        found = dict.fromkeys([*self._file.inputs, *made, *self._file.outputs])
+        return tuple(self._file.tensors[index].name for index in found if self._file.tensors[index].once_float)
+
+    def constant(self, name: str) -> NDArray[Any]:
+        tensor = self._constant(name)
+        values = stored(self.data, tensor)
+        if tensor.affine is not None:
+            return tensor.affine.to_float(values)
+        return values.astype(np.float32) if tensor.dtype in ("FLOAT16", "BFLOAT16") else values.copy()
+
+    def with_constants(self, values: Mapping[str, NDArray[Any]]) -> TfliteGraph:
+        found = {name: self._constant(name) for name in values}
+        shared = Counter(tensor.buffer for tensor in self._file.tensors if tensor.constant)
+        if any(shared[tensor.buffer] > 1 for tensor in found.values()):
+            return TfliteGraph(parted(self.data)).with_constants(values)
+        data = bytearray(self.data)
+        for name, tensor in found.items():
+            overwrite(data, tensor, np.asarray(values[name]))
+        copy = TfliteGraph.__new__(TfliteGraph)
+        copy.__dict__.update(self.__dict__)  # names, layers and costs stay as they are
+        copy.data = bytes(data)
+        return copy
+
+    @contextmanager
+    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[Watched]:
+        names = self.tensors if tensors is None else tensors
+        indexes = {name: self._indexes[name] for name in names if name in self._indexes}
+        yield _Watched(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
+
+    def _computed(self) -> list[Operator]:
+        folded = self._file.folded
+        return [operator for operator in self._file.operators if not all(index in folded for index in operator.outputs)]
+
+    def _layer(self, operator: Operator, macs: Mapping[str, int]) -> Layer:
+        tensors, folded = self._file.tensors, self._file.folded
+        weight, bias, axis = self._weights(operator)
+        return Layer(
+            name=tensors[operator.outputs[0]].name,
+            op=operator.op,
+            kind=KINDS.get(operator.op, "other"),
+            inputs=tuple(tensors[index].name for index in operator.inputs if index >= 0 and index not in folded),
+            outputs=tuple(tensors[index].name for index in operator.outputs),
+            weight=weight,
+            bias=bias,
+            weight_axis=axis,
+            macs=macs.get(tensors[operator.outputs[0]].name, 0),
+            window=operator.window,
+            fused=operator.fused,
+        )
+
+    def _weights(self, operator: Operator) -> tuple[str | None, str | None, int | None]:
+        if operator.op == "BATCH_MATMUL":
+            weight = self._known(operator, 1)
+            if weight is None:
+                return None, None, None
+            rank = len(self._file.tensors[operator.inputs[1]].shape)
+            return weight, None, rank - 2 if operator.transposed else rank - 1
+        places = WEIGHTS.get(operator.op)
+        weight = self._known(operator, places[0]) if places else None
+        if places is None or weight is None:
+            return None, None, None
+        rank = len(self._file.tensors[operator.inputs[places[0]]].shape)
+        return weight, self._known(operator, places[1]), places[2] % rank if rank else None
+
+    def _known(self, operator: Operator, place: int) -> str | None:
+        """The name of the constant at that place of an operator's inputs."""
+        if place >= len(operator.inputs) or operator.inputs[place] < 0:
+            return None
+        tensor = self._file.tensors[operator.inputs[place]]
+        return tensor.name if tensor.constant or operator.inputs[place] in self._file.aliases else None
+
+    def _constant(self, name: str) -> Tensor:
+        index = self._indexes[name]
+        tensor = self._file.tensors[self._file.aliases.get(index, index)]
+        if not tensor.constant:
+            raise KeyError(name)
+        return tensor
+
+
+class _Watched:
+    def __init__(self, graph: TfliteGraph, indexes: Mapping[str, int], *, inner: bool) -> None:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        from edgekit_converters.sources.quiet import quiet
+
+        resolver = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if inner else OpResolverType.AUTO
+        self._tensors = graph._file.tensors
+        self._indexes = indexes
+        with quiet():
+            try:
+                self._interpreter = Interpreter(
+                    model_content=graph.data,
+                    experimental_op_resolver_type=resolver,
+                    experimental_preserve_all_tensors=inner,
+                    num_threads=2,
+                )
+                self._interpreter.allocate_tensors()
+            except (RuntimeError, ValueError) as error:
+                raise _failed(error) from error
+        self._inputs = graph._file.inputs
+        self._shapes = {detail["index"]: tuple(detail["shape"]) for detail in self._interpreter.get_input_details()}
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if len(inputs) != len(self._inputs):
+            raise ValueError(f"{len(inputs)} arrays for {len(self._inputs)} inputs")
+        self._fit(inputs)
+        for index, array in zip(self._inputs, inputs, strict=True):
+            self._interpreter.set_tensor(index, self._as_stored(self._tensors[index], array))
+        try:
+            self._interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise _failed(error) from error
+        return {name: self._as_float(index) for name, index in self._indexes.items()}
+
+    def _fit(self, inputs: Sequence[NDArray[Any]]) -> None:
+        """Resizes inputs whose shape the file leaves free."""
+        changed = False
+        for index, array in zip(self._inputs, inputs, strict=True):
+            if array.shape != self._shapes[index]:
+                self._interpreter.resize_tensor_input(index, array.shape)
+                self._shapes[index] = array.shape
+                changed = True
+        if changed:
+            try:
+                self._interpreter.allocate_tensors()
+            except (RuntimeError, ValueError) as error:
+                raise _failed(error) from error
+
+    def _as_stored(self, tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
+        dtype = np.dtype(DTYPES.get(tensor.dtype, array.dtype))
+        if tensor.affine is not None and dtype.kind in "iu" and array.dtype.kind == "f":
+            return tensor.affine.to_integer(array, dtype)
+        return np.ascontiguousarray(array, dtype)
+
+    def _as_float(self, index: int) -> NDArray[Any]:
+        values = self._interpreter.get_tensor(index)
+        tensor = self._tensors[index]
+        if tensor.affine is not None and values.dtype.kind in "iu":
+            return tensor.affine.to_float(values)
+        return np.asarray(values, np.float32)
+
+
+def _failed(error: Exception) -> ConversionError:
+    lines = str(error).strip().splitlines()
+    return ConversionError(f"LiteRT cannot run the model: {lines[-1] if lines else type(error).__name__}")
