@@ -1,0 +1,15 @@
+"""The HTML report of a build: one file that a person who did not build it can read, offline.
+
+    write_html(report, Path("bundles/net-build.html"))          # report: what `edgekit build --json` prints
+
+Rules:
+- everything on the page comes out of the report's own JSON: nothing is computed again, nothing is fetched;
+- what is not known is left out or written as a dash, never as a zero;
+- the plotting script is inside the file, so it works without a network.
+"""
+
+from __future__ import annotations
+
+from edgekit.report.html import html, write_html
+
+__all__ = ["html", "write_html"]

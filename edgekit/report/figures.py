@@ -1,0 +1,168 @@
+"""The report's charts, as plotly's own JSON: data and layout.
+
+tradeoff(board, report)["data"]        # one trace a group of candidates
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from edgekit.report import words
+from edgekit.report.view import Board, Candidate, Histogram, Report
+
+__all__ = ["error_by_layer", "histogram", "tradeoff"]
+
+Figure = dict[str, Any]
+
+_CHOSEN, _OTHER, _REFUSED = "#2f6f5e", "#8aa39b", "#c98a7c"
+_LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
+
+
+def tradeoff(board: Board, report: Report) -> Figure | None:
+    """Latency against quality on one board, a marker's area showing the file's size; None where nothing has a latency."""
+    estimates = board.estimates
+    shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
+    if not shown:
+        return None
+    refused = {r["recipe"]: r for r in board.json.get("refused") or ()}
+    traces = []
+    for title, colour, members in (
+        ("chosen", _CHOSEN, [c for c in shown if c.recipe == board.chosen]),
+        ("acceptable", _OTHER, [c for c in shown if _code(refused, c) == "not-preferred"]),
+        ("refused", _REFUSED, [c for c in shown if _code(refused, c) not in (None, "not-preferred")]),
+    ):
+        if members:
+            traces.append(_points(title, colour, members, estimates))
+    layout = _layout("latency, ms (the range that was predicted or measured)", _quality_title(report))
+    layout["xaxis"] |= {"type": "log", "dtick": "D2"}
+    layout["yaxis"] |= {"tickformat": ".1%"}
+    return {"data": traces, "layout": layout}
+
+
+def _code(refused: dict[str, Any], candidate: Candidate) -> str | None:
+    found = refused.get(candidate.recipe)
+    return None if found is None else str(found["code"])
+
+
+def _points(title: str, colour: str, members: Sequence[Candidate], estimates: dict[str, Any]) -> Figure:
+    of = [estimates[c.recipe] for c in members]
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": title,
+        "x": [e["mid_ms"] for e in of],
+        "y": [c.quality for c in members],
+        "text": [c.recipe for c in members],
+        "textposition": "top center",
+        "cliponaxis": False,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [e["high_ms"] - e["mid_ms"] for e in of],
+            "arrayminus": [e["mid_ms"] - e["low_ms"] for e in of],
+            "thickness": 1.2,
+            "color": colour,
+        },
+        "marker": {"color": colour, "size": [_diameter(c.bytes) for c in members], "opacity": 0.85},
+        "hovertext": [
+            f"{c.recipe}<br>{words.span(e)}, {e['grade']}<br>{words.size(c.bytes)}"
+            for c, e in zip(members, of, strict=True)
+        ],
+        "hoverinfo": "text",
+    }
+
+
+def _diameter(count: int | None) -> float:
+    """A dot's area is in proportion to the file's size, within what can be seen."""
+    return float(max(8.0, min(44.0, 9.0 * ((count or 0) / 1e6) ** 0.5)))
+
+
+def _quality_title(report: Report) -> str:
+    return words.metric(report.metric)
+
+
+def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
+    """SQNR down the graph, one line an artifact: where it falls, the damage was done. None without layers."""
+    traces = []
+    for colour, candidate in zip(_LINES * 4, (c for c in candidates if c.layers), strict=False):
+        rows = [row for row in candidate.layers if row.get("sqnr_db") is not None]
+        depth = [i / max(1, len(rows) - 1) for i in range(len(rows))]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": candidate.recipe,
+                "x": depth,
+                "y": [row["sqnr_db"] for row in rows],
+                "text": [f"{_short(row['layer'])}<br>{row.get('op', '')}" for row in rows],
+                "hovertemplate": "%{text}<br>%{y:.1f} dB<extra>%{fullData.name}</extra>",
+                "line": {"color": colour, "width": 1.6},
+                "marker": {
+                    "size": 6,
+                    "color": colour,
+                    "symbol": ["circle" if row.get("quantized", True) else "circle-open" for row in rows],
+                },
+            }
+        )
+    if not traces:
+        return None
+    layout = _layout("depth: first layer to last", "signal to quantization noise, dB (higher is closer to float)")
+    layout["xaxis"] |= {"tickformat": ".0%", "range": [-0.02, 1.02]}
+    return {"data": traces, "layout": layout}
+
+
+def histogram(item: Histogram) -> Figure:
+    """A layer's values in float and as the artifact holds them, as shares on a logarithmic axis: tails are what matters."""
+    edges = list(item.json["edges"])
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
+    traces = [
+        {
+            "type": "bar",
+            "name": "INT8",
+            "x": middles,
+            "y": _shares(item.json["artifact"]),
+            "marker": {"color": _LINES[1], "line": {"width": 0}},
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "float",
+            "x": middles,
+            "y": _shares(item.json["original"]),
+            "line": {"color": _LINES[2], "width": 1.8},
+        },
+    ]
+    layout = _layout("value", "share of values")
+    layout["yaxis"] |= {"type": "log", "tickformat": ".0e"}
+    layout["title"] = {"text": f"{_short(str(item.json['layer']))}  ({item.recipe})", "font": {"size": 13}, "x": 0.02}
+    layout["margin"]["t"] = 36
+    layout["bargap"] = 0
+    return {"data": traces, "layout": layout}
+
+
+def _shares(counts: Sequence[int]) -> list[float | None]:
+    """Of all values; None for an empty bin, which a logarithmic axis cannot show."""
+    total = sum(counts) or 1
+    return [count / total or None for count in counts]
+
+
+def _layout(x: str, y: str) -> Figure:
+    axis = {"gridcolor": "rgba(128,140,134,.22)", "zeroline": False, "automargin": True}
+    return {
+        "xaxis": {"title": {"text": x, "font": {"size": 12}}, **axis},
+        "yaxis": {"title": {"text": y, "font": {"size": 12}}, **axis},
+        "margin": {"l": 64, "r": 24, "t": 16, "b": 52},
+        "legend": {"orientation": "h", "y": 1.08, "x": 0},
+        "hovermode": "closest",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    }
+
+
+def _short(name: str) -> str:
+    """TensorFlow joins the names of everything it fused with ';', and each is a path: the last part of the first."""
+    first = name.split(";")[0]
+    parts = [part for part in first.split("/") if part]
+    return "/".join(parts[-2:])[-60:] or name[-60:]

@@ -1,0 +1,63 @@
+"""A build's JSON -> one self-contained page."""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit.packaging import write_whole
+from edgekit.report import words
+from edgekit.report.figures import error_by_layer, histogram, tradeoff
+from edgekit.report.view import Report
+from edgekit_runtime.errors import MissingExtraError
+
+__all__ = ["html", "write_html"]
+
+
+def write_html(report: Mapping[str, Any], path: Path) -> None:
+    """Write the page; it is there whole or not at all. Raises MissingExtraError, OutputError."""
+    write_whole(path, html(report).encode(), "the HTML report")
+
+
+def html(report: Mapping[str, Any]) -> str:
+    """report: the object of `edgekit build --json`. Raises MissingExtraError without jinja2 or plotly."""
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("convert", "writing the HTML report") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(words.FILTERS)
+    view = Report(report)
+    return environment.get_template("build.html").render(
+        report=view,
+        tradeoffs=[(board, _json(tradeoff(board, view))) for board in view.boards],
+        errors=_json(error_by_layer(view.candidates)),
+        histograms=[_json(histogram(item)) for item in view.histograms],
+        style=_template("build.css"),
+        script=_template("build.js"),
+        plotly=_plotly_script(),
+    )
+
+
+def _template(name: str) -> str:
+    return importlib.resources.files("edgekit.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _json(figure: Mapping[str, Any] | None) -> str | None:
+    """For a script element: nothing in it may end that element."""
+    return None if figure is None else json.dumps(figure).replace("<", "\\u003c")
+
+
+def _plotly_script() -> str:
+    """Found, not imported: the package takes a second to import, and the page needs its script alone."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError("convert", "writing the HTML report")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return (folder / "package_data" / "plotly.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")

@@ -1,0 +1,224 @@
+"""What the page shows, out of a build's JSON: rows and sentences, no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from edgekit.report import words
+
+__all__ = ["Board", "Candidate", "Histogram", "Report"]
+
+Json = Mapping[str, Any]
+
+_WORST_LAYERS = 8
+_DISAGREEMENTS = 24
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One artifact, whoever took it. reference_bytes: of the largest float32 artifact."""
+
+    json: Json
+    reference_bytes: int | None
+    taken_by: tuple[str, ...]
+
+    @property
+    def recipe(self) -> str:
+        return str(self.json["recipe"])
+
+    @property
+    def fidelity(self) -> Json:
+        return self.json.get("fidelity") or {}
+
+    @property
+    def bytes(self) -> int | None:
+        return self.json.get("bytes")
+
+    @property
+    def ratio(self) -> float | None:
+        return self.bytes / self.reference_bytes if self.bytes and self.reference_bytes else None
+
+    @property
+    def quality(self) -> float | None:
+        """0..1, what the trade-off plots: the artifact's metric where there are labels, else its agreement, else cosine."""
+        found = self.fidelity
+        if found.get("metric") is not None:
+            return found.get("artifact")
+        return found.get("agreement") if found.get("agreement") is not None else found.get("cosine")
+
+    @property
+    def layers(self) -> list[Json]:
+        return list(self.json.get("layers") or ())
+
+    @property
+    def causes(self) -> list[Json]:
+        return list(self.json.get("causes") or ())
+
+    @property
+    def disagreements(self) -> list[Json]:
+        return list(self.json.get("disagreements") or ())[:_DISAGREEMENTS]
+
+    @property
+    def repaired(self) -> list[str]:
+        return list((self.json.get("plan") or {}).get("float_layers") or self.fidelity.get("repaired") or ())
+
+    @property
+    def departures(self) -> str:
+        """How it departs from its recipe, in words; empty where it does not."""
+        plan = self.json.get("plan") or {}
+        parts = []
+        if plan.get("ranges", "minmax") != "minmax":
+            parts.append(f"ranges by {plan['ranges']}")
+        if plan.get("steps"):
+            names = {"equalise": "channels equalised", "round": "weights rounded by error", "bias": "biases corrected"}
+            parts += [names.get(step, step) for step in plan["steps"]]
+        if self.repaired:
+            parts.append(f"{len(self.repaired)} layer{'s' if len(self.repaired) > 1 else ''} in float")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Board:
+    """One profile's outcome."""
+
+    json: Json
+
+    @property
+    def profile(self) -> str:
+        return str(self.json["profile"])
+
+    @property
+    def chosen(self) -> str | None:
+        return self.json.get("recipe")
+
+    @property
+    def estimate(self) -> Json | None:
+        return self.json.get("estimate")
+
+    @property
+    def estimates(self) -> dict[str, Json]:
+        """Recipe -> estimate, of every candidate that has one on this board."""
+        found = {str(entry["recipe"]): entry["estimate"] for entry in self.json.get("candidates") or ()}
+        if self.chosen and self.estimate:
+            found.setdefault(self.chosen, self.estimate)
+        return {recipe: estimate for recipe, estimate in found.items() if estimate}
+
+    @property
+    def alternates(self) -> list[str]:
+        return [
+            entry if isinstance(entry, str) else str(entry["recipe"]) for entry in self.json.get("alternates") or ()
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """What this board gets, in a sentence."""
+        if self.chosen is None:
+            return f"{self.profile} gets no bundle: every candidate was refused."
+        return f"{self.profile} gets {self.chosen}{_of(self.json.get('fidelity') or {})}."
+
+
+def _of(fidelity: Json) -> str:
+    if fidelity.get("drop") is not None:
+        name = words.metric(fidelity.get("metric"))
+        if fidelity["drop"] <= 0:
+            return f", which loses nothing measurable: {name} {_value(fidelity, 'artifact')} against {_value(fidelity, 'original')}"
+        return (
+            f", whose {name} is {_value(fidelity, 'artifact')} where the original's is {_value(fidelity, 'original')}"
+        )
+    if fidelity.get("agreement") is not None:
+        return f", which answers as the original does on {words.percent(fidelity['agreement'])} of {fidelity['items']} items"
+    return ""
+
+
+def _value(fidelity: Json, key: str) -> str:
+    value = fidelity[key]
+    return f"{value:.4g}" if fidelity.get("metric") == "mae" else words.percent(value)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A layer's values in float and in the artifact, in the same bins."""
+
+    recipe: str
+    json: Json
+
+
+class Report:
+    """report: the object of `edgekit build --json`."""
+
+    def __init__(self, report: Json) -> None:
+        self.json = report
+
+    @property
+    def name(self) -> str:
+        return str(self.json["model"]["path"]).replace("\\", "/").rsplit("/", 1)[-1]
+
+    @property
+    def model(self) -> Json:
+        return dict(self.json["model"])
+
+    @cached_property
+    def boards(self) -> list[Board]:
+        return [Board(bundle) for bundle in self.json["bundles"]]
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        sizes = [entry["bytes"] for entry in self.json["candidates"] if entry["recipe"].endswith("-f32")]
+        return [Candidate(c, max(sizes, default=None), self._taken_by(c["recipe"])) for c in self.json["candidates"]]
+
+    def _taken_by(self, recipe: str) -> tuple[str, ...]:
+        return tuple(board.profile for board in self.boards if board.chosen == recipe)
+
+    @property
+    def items(self) -> int | None:
+        return next((c.fidelity["items"] for c in self.candidates if "items" in c.fidelity), None)
+
+    @property
+    def metric(self) -> str | None:
+        return next((c.fidelity["metric"] for c in self.candidates if c.fidelity.get("metric")), None)
+
+    @property
+    def original(self) -> float | None:
+        return next((c.fidelity["original"] for c in self.candidates if c.fidelity.get("metric")), None)
+
+    @property
+    def damaged(self) -> list[Candidate]:
+        """Those with something to say of where they broke."""
+        return [candidate for candidate in self.candidates if candidate.causes]
+
+    @cached_property
+    def histograms(self) -> list[Histogram]:
+        found = [Histogram(c.recipe, h) for c in self.candidates for h in c.json.get("histograms") or ()]
+        return found[:_WORST_LAYERS]
+
+    @property
+    def disagreeing(self) -> list[Candidate]:
+        return [candidate for candidate in self.candidates if candidate.disagreements]
+
+    @property
+    def findings(self) -> list[Json]:
+        return list(self.json.get("data") or ())
+
+    @property
+    def random_data(self) -> bool:
+        return bool(self.json.get("random_data"))
+
+    @property
+    def command(self) -> str | None:
+        return self.json.get("command")
+
+    @property
+    def tools(self) -> dict[str, str]:
+        found: dict[str, str] = dict(self.json.get("tools") or {})
+        for candidate in self.json["candidates"]:
+            found.update(candidate.get("tools") or {})
+        return dict(sorted(found.items()))
+
+    def refusals(self) -> Iterator[tuple[str, Json]]:
+        """(profile, refusal), for the table of what was refused and why."""
+        for board in self.boards:
+            for refusal in board.json.get("refused") or ():
+                yield board.profile, refusal

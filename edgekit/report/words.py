@@ -1,0 +1,80 @@
+"""Numbers as a person reads them: units, signs, and a dash where there is none.
+
+percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", "5.27 MB"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgekit_profiles import milliseconds
+
+__all__ = ["DASH", "FILTERS", "decibels", "metric", "percent", "points", "share", "size", "span"]
+
+DASH = "–"
+
+_METRICS = {
+    "top1": "top-1 accuracy",
+    "top5": "top-5 accuracy",
+    "f1": "macro F1",
+    "map": "mAP",
+    "map50": "mAP at 0.5",
+    "mae": "mean absolute error",
+}
+
+
+def percent(value: float | None) -> str:
+    """A share as per cent; all but all of it is never rounded up to all of it."""
+    if value is None:
+        return DASH
+    text = f"{100 * value:.1f}"
+    return "99.9 %" if text == "100.0" and value < 1.0 else f"{text} %"
+
+
+def share(value: float | None) -> str:
+    """A coarse share, without decimals where it is whole."""
+    return DASH if value is None else f"{100 * value:.3g} %"
+
+
+def points(value: float | None) -> str:
+    """Hundredths with a sign; what rounds to nothing has none."""
+    if value is None:
+        return DASH
+    rounded = round(100 * value, 1)
+    return f"{rounded:+.1f}" if rounded else "0.0"
+
+
+def decibels(value: float | None) -> str:
+    return DASH if value is None else f"{value:.1f} dB"
+
+
+def size(count: float | None) -> str:
+    if count is None:
+        return DASH
+    if count >= 1e5:
+        return f"{count / 1e6:.2f} MB"
+    return f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count:.0f} B"
+
+
+def span(estimate: Mapping[str, Any] | None) -> str:
+    """A latency's middle and range."""
+    if estimate is None:
+        return DASH
+    low, middle, high = (milliseconds(estimate[key]) for key in ("low_ms", "mid_ms", "high_ms"))
+    return f"{middle} ms ({low} to {high})"
+
+
+def metric(name: str | None) -> str:
+    return "agreement with the original" if name is None else _METRICS.get(name, name)
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "percent": percent,
+    "share": share,
+    "points": points,
+    "decibels": decibels,
+    "size": size,
+    "span": span,
+    "metric": metric,
+}

@@ -1,0 +1,162 @@
+"""The page is made of a build's JSON alone, holds all it needs, and says what it does not know."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgekit.report import html, write_html
+from edgekit.report.words import percent, points, size
+
+FIDELITY: dict[str, Any] = {
+    "items": 500, "metric": "top1", "original": 0.92, "artifact": 0.918, "drop": 0.002, "ci95": [-0.004, 0.008],
+    "agreement": 0.97, "cosine": 0.998, "sqnr_db": 22.9, "quantized_macs": 1.0, "quantized_weights": 0.99,
+    "not_finite": 0,
+}  # fmt: skip
+ESTIMATE = {"low_ms": 15.9, "mid_ms": 20.7, "high_ms": 36.4, "grade": "anchored", "dominated_by": "1x1 convolutions"}
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": {"path": "nets/digits.keras", "sha256": "ab" * 32, "format": "keras"},
+        "data": [],
+        "candidates": [
+            {"recipe": "tflite-int8", "bytes": 5_272_056, "fidelity": FIDELITY, "tools": {"tensorflow": "2.21.0"}},
+            {"recipe": "tflite-f32", "bytes": 18_566_304, "fidelity": FIDELITY, "tools": {}},
+        ],
+        "bundles": [
+            {
+                "profile": "raspberry-pi-4", "path": "digits.ekb", "recipe": "tflite-int8", "bytes": 5_272_056,
+                "fidelity": FIDELITY, "estimate": ESTIMATE, "notes": [],
+                "candidates": [{"recipe": "tflite-int8", "estimate": ESTIMATE}, {"recipe": "tflite-f32", "estimate": None}],
+                "refused": [{"recipe": "tflite-f32", "reason": "it may take 52 to 120 ms", "code": "budget"}],
+            }
+        ],
+        "seconds": 12.0,
+    }  # fmt: skip
+    return {**found, **changes}
+
+
+class _Links(HTMLParser):
+    """Everything that a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+
+
+def test_nothing_is_fetched_from_anywhere() -> None:
+    links = _Links()
+    links.feed(html(report()))
+    assert [link for link in links.found if not link.startswith("data:")] == []
+
+
+def test_verdict_says_what_the_board_gets_and_what_it_costs() -> None:
+    page = html(report())
+    assert "raspberry-pi-4 gets tflite-int8, whose top-1 accuracy is 91.8 % where the original&#39;s is 92.0 %" in page
+    assert "20.7 ms (15.9 to 36.4), anchored" in page
+
+
+def test_a_board_without_a_bundle_says_so_and_every_reason_is_there() -> None:
+    refused = [
+        {"recipe": name, "reason": f"why {name} fails", "code": "budget"} for name in ("tflite-int8", "tflite-f32")
+    ]
+    board = {
+        "profile": "tiny",
+        "path": None,
+        "recipe": None,
+        "bytes": None,
+        "fidelity": None,
+        "estimate": None,
+        "refused": refused,
+    }
+    page = html(report(bundles=[board]))
+    assert "tiny gets no bundle" in page
+    assert "why tflite-int8 fails" in page
+    assert "why tflite-f32 fails" in page
+
+
+def test_names_are_text_never_markup() -> None:
+    model = {"path": "<script>alert(1)</script>.keras", "sha256": "0" * 64, "format": "keras"}
+    layer = {"layer": "</script><b>x", "op": "CONV_2D", "sqnr_db": 20.0}
+    candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "layers": [layer, layer]}
+    page = html(report(model=model, candidates=[candidate]))
+    assert "<script>alert" not in page
+    assert "</script><b>x" not in page
+    assert [trace["name"] for figure in figures(page) for trace in figure["data"]] == ["tflite-int8"]
+
+
+def test_trade_off_shows_only_what_has_a_latency_on_that_board() -> None:
+    (figure,) = figures(html(report()))
+    assert [trace["name"] for trace in figure["data"]] == ["chosen"]
+    assert figure["data"][0]["x"] == [20.7]
+
+
+def test_random_calibration_is_said_at_the_top() -> None:
+    assert "Calibrated on random data" in html(report(random_data=True))
+    assert "Calibrated on random data" not in html(report())
+
+
+def test_layers_causes_histograms_and_disagreements_appear_where_there_are_some() -> None:
+    rich = {
+        "recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY,
+        "plan": {"ranges": "mse", "float_layers": ["head"], "steps": ["bias"]},
+        "layers": [{"layer": "a", "op": "CONV_2D", "sqnr_db": 40.0}, {"layer": "b", "op": "MUL", "sqnr_db": None}],
+        "causes": [{"layer": "a", "code": "outlier-activation", "what": "values stretch the range 9x", "remedy": "mse"}],
+        "histograms": [{"layer": "a", "edges": [0.0, 1.0, 2.0], "original": [3, 1], "artifact": [4, 0]}],
+        "disagreements": [
+            {"item": "cats/1.png", "image": None, "original": {"index": 1, "label": "cat", "score": 0.6},
+             "artifact": {"index": 2, "label": "dog", "score": 0.5}}
+        ],
+    }  # fmt: skip
+    page = html(report(candidates=[rich]))
+    for text in ("values stretch the range 9x", "cats/1.png", "1 layer in float", "ranges by mse", "biases corrected"):
+        assert text in page
+    assert len(figures(page)) == 3
+
+
+@pytest.mark.parametrize("missing", ["seconds", "data"])
+def test_what_is_not_known_is_left_out(missing: str) -> None:
+    short = report()
+    del short[missing]
+    assert "None" not in re.sub(r"<script>.*?</script>", "", html(short), flags=re.DOTALL)
+
+
+def test_mean_absolute_error_is_a_number_not_a_percentage() -> None:
+    fidelity = FIDELITY | {"metric": "mae", "original": 3.25, "artifact": 3.5, "drop": 0.25, "ci95": [0.1, 0.4]}
+    candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": fidelity}
+    page = html(report(candidates=[candidate]))
+    assert "3.25" in page
+    assert "325.0 %" not in page
+
+
+def test_file_is_written_whole(tmp_path: Path) -> None:
+    write_html(report(), tmp_path / "digits-build.html")
+    assert (tmp_path / "digits-build.html").read_text().rstrip().endswith("</html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["digits-build.html"]
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (percent(0.9996), "99.9 %"),
+        (percent(1.0), "100.0 %"),
+        (points(-0.0001), "0.0"),
+        (size(950), "950 B"),
+        (percent(None), "–"),
+    ],
+)
+def test_numbers_are_rounded_as_a_person_would(written: str, wanted: str) -> None:
+    assert written == wanted
