@@ -36,7 +36,7 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
         if members:
             traces.append(_points(title, colour, members, estimates))
     layout = _layout("latency, ms (the range that was predicted or measured)", _quality_title(report))
-    layout["xaxis"] |= {"type": "log", "dtick": "D2"}
+    layout["xaxis"] |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
     layout["yaxis"] |= {"tickformat": ".1%"}
     return {"data": traces, "layout": layout}
 

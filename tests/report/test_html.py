@@ -95,7 +95,7 @@ def test_names_are_text_never_markup() -> None:
     page = html(report(model=model, candidates=[candidate]))
     assert "<script>alert" not in page
     assert "</script><b>x" not in page
-    assert [trace["name"] for figure in figures(page) for trace in figure["data"]] == ["tflite-int8"]
+    assert [trace["name"] for figure in figures(page) for trace in figure["data"]] == ["chosen", "tflite-int8"]
 
 
 def test_trade_off_shows_only_what_has_a_latency_on_that_board() -> None:
