@@ -35,18 +35,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.progress import Progress
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.targets.artifact import Recipe
 from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions, turn
-from edgekit_runtime.errors import EdgekitError
+from edgekit_converters.targets.float_model import FloatModel
+from edgekit_runtime.errors import EdgekitError, EngineError
 
-__all__ = ["convert"]
+__all__ = ["convert", "float_model"]
 
 _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tensorflow", "keras")
 
 _FLOAT = {"Softmax"}
+
+
+def float_model(source: SourceModel, progress: Progress) -> FloatModel:
+    """The source as float ONNX in the forms that have 8-bit kernels: opset 17 to 21, IR 10 at most, pictures NCHW.
+
+    Raises ConversionError when the model cannot be written as ONNX.
+    """
+    import onnx
+
+    progress("conversion", 0, None)
+    data = source.onnx()
+    model = onnx.load_model_from_string(data)
+    # A file that edgekit itself once wrote says so too, but there the channels already come first.
+    nchw = onnx_graph.nchw_inputs(model)
+    turned = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")
+    data = _in_better_forms(source, data, model)
+    return FloatModel(
+        "onnx",
+        data,
+        tuple(value.name for value in model.graph.input),
+        tuple(value.name for value in model.graph.output),
+        tool_versions(_TOOLS if source.format.startswith(("keras", "saved")) else _TOOLS[:3]),
+        turned,
+        sum(node.op_type == "Transpose" for node in model.graph.node),
+    )
+
+
+def _in_better_forms(source: SourceModel, data: bytes, model: Any) -> bytes:
+    """Rewritten, where that loads and answers as before on random inputs; the bytes themselves where it does not."""
+    from edgekit_converters.targets.onnx_rewrite import rewritten
+    from edgekit_runtime.engines import load_engine
+
+    better: bytes = rewritten(model).SerializeToString(deterministic=True)
+    inputs = [
+        turn(array, spec) if array.ndim == 4 and spec.name in onnx_graph.nchw_inputs(model) else array
+        for spec, array in zip(source.inputs, onnx_graph.random_inputs(source.inputs, 1), strict=True)
+    ]
+    try:
+        with load_engine("onnx", data, engine="onnxruntime") as engine:
+            expected = engine.run(inputs)
+        names = [value.name for value in model.graph.output]
+        return better if onnx_graph.disagreement(better, inputs, expected, names) is None else data
+    except EngineError:
+        return data
 
 
 def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:

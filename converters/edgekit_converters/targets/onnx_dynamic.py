@@ -1,0 +1,219 @@
+"""8-bit weights in an ONNX graph without calibration data; activations keep their precision, or find their range at run time.
+
+Rules:
+- matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear), multiplied in
+  integers, and scaled back; weights int8 around 0, a scale for each output;
+- embedding tables: int8 with a scale for each row, dequantized after the lookup;
+- the weights of convolutions and of recurrent layers, wherever they stand: stored as int8 with a scale for each output and
+  multiplied out by `Cast` and `Mul`, which ONNX Runtime folds when it loads the file: a quarter of the size at float's
+  speed. (EfficientNet-Lite0, 9.3 ms in float: behind DequantizeLinear, which is not folded, it takes 22 ms, and the
+  integer convolution of standard ONNX 8 times as long as the float one.) They count as 8-bit weights, not as 8-bit work;
+- fewer than 1,024 numbers save nothing and stay; where nothing is left, it is an error and not a file that says otherwise.
+
+    model = dynamic(model, float_layers=())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.sources.onnx_graph import reads, subgraphs
+from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
+
+__all__ = ["dynamic"]
+
+_FEW = 1024
+_TINY = 1e-12
+_STORED: dict[str, dict[int, int | None]] = {
+    "Conv": {1: 0},
+    "ConvTranspose": {1: 1},
+    "LSTM": {1: 1, 2: 1},
+    "GRU": {1: 1, 2: 1},
+    "RNN": {1: 1, 2: 1},
+    "MatMul": {1: -1},
+    "Gemm": {1: None},
+}
+"""Operator -> input that holds weights -> the axis of its outputs (None: one scale)."""
+
+
+def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
+    """A copy of an onnx.ModelProto. Raises ConversionError where nothing can be quantized."""
+    copy = type(model).FromString(model.SerializeToString())
+    done = _Products(GraphView(copy), float_layers).written() + _store_weights(copy.graph, float_layers)
+    if not done:
+        raise ConversionError(
+            f"nothing in it can be quantized without calibration data: no layer has {_FEW:,} constant weights or more",
+            where="onnx-int8-dynamic",
+            do="Choose onnx-f32: so small a model gains nothing",
+        )
+    for graph in subgraphs(copy.graph):
+        _drop_unread(graph)
+    del copy.graph.value_info[:]
+    return copy
+
+
+def _rounded(weight: NDArray[Any], axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """int8 around 0, and the scales of the slices along `axis`, which stay in their place."""
+    rest = tuple(i for i in range(weight.ndim) if axis is None or i != axis % weight.ndim)
+    scale = np.maximum(np.abs(weight).max(axis=rest, keepdims=True) / 127, _TINY).astype(np.float32)
+    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale
+
+
+class _Products:
+    """Matrix products and lookups of the main graph, in integers."""
+
+    def __init__(self, view: GraphView, float_layers: Collection[str]) -> None:
+        self._view, self._float_layers = view, frozenset(float_layers)
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: set[str] = set()
+
+    def written(self) -> int:
+        """Edits the graph; how many nodes it changed."""
+        done = 0
+        for node in self._view.nodes:
+            standard = node.domain in ("", "ai.onnx") and node.output and node.output[0] not in self._float_layers
+            if standard and (weight := _matrix(node, self._view)) is not None:
+                self._product(node, weight)
+            elif standard and (table := _table(node, self._view)) is not None:
+                self._lookup(node, table)
+            else:
+                self._nodes.append(node)
+                continue
+            done += 1
+        nodes = [type(node).FromString(node.SerializeToString()) for node in self._nodes]
+        del self._view.graph.node[:]
+        self._view.graph.node.extend(nodes)
+        self._view.graph.initializer.extend(self._constants)
+        return done
+
+    def _product(self, node: Any, weight: NDArray[Any]) -> None:
+        """y = scale_x scale_w (x8 - zero) w8 + bias."""
+        source, out = node.input[0], node.output[0]
+        integers, scale = _rounded(weight, 1)
+        bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
+        if source not in self._inputs:
+            self._inputs.add(source)
+            names = [f"{source}/quantized", f"{source}/scale", f"{source}/zero_point"]
+            self._node("DynamicQuantizeLinear", [source], names)
+        weights = [self._constant(f"{out}/weight", integers), self._constant(f"{out}/weight_zero", np.int8(0))]
+        read = [f"{source}/quantized", weights[0], f"{source}/zero_point", weights[1]]
+        self._node("MatMulInteger", read, [f"{out}/sum"])
+        self._node("Cast", [f"{out}/sum"], [f"{out}/float"], to=1)
+        scales = self._constant(f"{out}/weight_scale", scale.reshape(-1))
+        self._node("Mul", [f"{source}/scale", scales], [f"{out}/scale"])
+        self._node("Mul", [f"{out}/float", f"{out}/scale"], [f"{out}/scaled" if bias else out])
+        if bias:
+            self._node("Add", [f"{out}/scaled", bias], [out])
+
+    def _lookup(self, node: Any, table: NDArray[Any]) -> None:
+        out, indexes = node.output[0], node.input[1]
+        integers, scale = _rounded(table, 0)
+        self._node("Gather", [self._constant(f"{out}/table", integers), indexes], [f"{out}/row"], axis=0)
+        self._node("Gather", [self._constant(f"{out}/table_scale", scale), indexes], [f"{out}/row_scale"], axis=0)
+        self._node("Cast", [f"{out}/row"], [f"{out}/row_float"], to=1)
+        self._node("Mul", [f"{out}/row_float", f"{out}/row_scale"], [out])
+
+    def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        from onnx import helper
+
+        self._nodes.append(helper.make_node(op, inputs, outputs, outputs[0], **attributes))
+
+    def _constant(self, name: str, array: Any) -> str:
+        self._constants.append(constant(name, np.asarray(array)))
+        return name
+
+
+def _matrix(node: Any, view: GraphView) -> NDArray[Any] | None:
+    """The constant weights of a product, [inputs, outputs], alpha multiplied in."""
+    weight = view.constant(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
+    if weight is None or weight.dtype != np.float32 or weight.ndim != 2 or weight.size < _FEW:
+        return None
+    if view.is_constant(node.input[0]):
+        return None
+    if node.op_type == "MatMul":
+        return weight
+    if attribute(node, "transA", 0) or attribute(node, "beta", 1.0) != 1.0:
+        return None
+    scaled: NDArray[Any] = weight * np.float32(attribute(node, "alpha", 1.0))
+    return scaled.T if attribute(node, "transB", 0) else scaled
+
+
+def _table(node: Any, view: GraphView) -> NDArray[Any] | None:
+    table = view.constant(node.input[0]) if node.op_type == "Gather" else None
+    if table is None or table.dtype != np.float32 or table.ndim != 2 or table.size < _FEW:
+        return None
+    return table if attribute(node, "axis", 0) == 0 and not view.is_constant(node.input[1]) else None
+
+
+def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
+    """Weights of this graph and of those inside it, stored in 8 bits; how many there were."""
+    done = 0
+    for inner in subgraphs(graph):
+        wanted = _stored_weights(inner, float_layers)
+        nodes: list[Any] = []
+        for name, array in _constants(inner):
+            if name not in wanted or array.dtype != np.float32 or array.size < _FEW:
+                continue
+            nodes += _multiplied_out(inner, name, array, wanted[name])
+            done += 1
+        if nodes:
+            made = {node.output[0] for node in nodes}
+            kept = [node for node in inner.node if not (node.op_type == "Constant" and node.output[0] in made)]
+            copies = [type(node).FromString(node.SerializeToString()) for node in (*nodes, *kept)]
+            tensors = [t for t in inner.initializer if t.name not in made]
+            tensors = [type(tensor).FromString(tensor.SerializeToString()) for tensor in tensors]
+            del inner.node[:], inner.initializer[:]
+            inner.node.extend(copies)
+            inner.initializer.extend(tensors)
+    return done
+
+
+def _stored_weights(graph: Any, float_layers: Collection[str]) -> dict[str, int | None]:
+    """Weight -> the axis of its outputs, for the weights that layers of this graph alone read."""
+    wanted: dict[str, int | None] = {}
+    other = {value.name for value in graph.output}
+    for node in graph.node:
+        axes = _STORED.get(node.op_type, {}) if node.output and node.output[0] not in float_layers else {}
+        for position, name in enumerate(node.input):
+            if position in axes:
+                wanted.setdefault(name, axes[position])
+            else:
+                other.add(name)
+        if any(item.HasField("g") or item.graphs for item in node.attribute):
+            other.update(reads(node))
+    return {name: axis for name, axis in wanted.items() if name not in other}
+
+
+def _constants(graph: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    from onnx import numpy_helper
+
+    for tensor in graph.initializer:
+        yield tensor.name, np.asarray(numpy_helper.to_array(tensor))
+    for node in graph.node:
+        tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
+        if tensor is not None:
+            yield node.output[0], np.asarray(numpy_helper.to_array(tensor))
+
+
+def _multiplied_out(graph: Any, name: str, array: NDArray[Any], axis: int | None) -> list[Any]:
+    from onnx import helper
+
+    integers, scale = _rounded(array, axis if array.ndim > 1 else None)
+    graph.initializer.extend([constant(f"{name}/int8", integers), constant(f"{name}/scale", scale)])
+    return [
+        helper.make_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
+        helper.make_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
+    ]
+
+
+def _drop_unread(graph: Any) -> None:
+    used = {value.name for value in graph.output} | {name for node in graph.node for name in reads(node)}
+    kept = [type(t).FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

@@ -1,0 +1,302 @@
+"""The QuantizeLinear and DequantizeLinear nodes that turn a float ONNX graph into an 8-bit one.
+
+Rules:
+- a value that an 8-bit layer reads or makes goes through one pair, called `<value>_QuantizeLinear_Output` and
+  `<value>_DequantizeLinear_Output`; a float layer reads the value itself where a float layer made it;
+- activations uint8 with a zero-point, or int8 around 0; weights int8 around 0, a scale for each output channel; biases
+  int32 at the scale of the products, or float where activations are symmetric (TensorRT's explicit quantization);
+- what only moves values keeps its input's scale; the result of a product that float layers alone read is never rounded
+  where the kernel can hand it over in float (Gemm, MatMul);
+- HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1.
+
+    model = quantized(GraphView(model), layers, ranges, symmetric=False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
+from edgekit_converters.targets.onnx_int8_layers import MOVES, Int8Layers
+
+__all__ = ["Step", "quantized", "step"]
+
+_FEEDS_FLOAT = frozenset({"Gemm", "MatMul"})
+_TINY = 1e-12
+_MOST_INT32 = 2.0**30
+
+
+@dataclass(frozen=True)
+class Step:
+    """value = scale * (integer - zero_point)."""
+
+    scale: float
+    zero_point: int
+    dtype: type[np.integer[Any]]
+
+    def integers(self, array: NDArray[Any]) -> NDArray[Any]:
+        limits = np.iinfo(self.dtype)
+        rounded: NDArray[Any] = np.rint(array / self.scale) + self.zero_point
+        return rounded.clip(limits.min, limits.max).astype(self.dtype)
+
+
+def step(low: float, high: float, *, symmetric: bool) -> Step:
+    """The step of a range, which is widened to hold 0. A range without width becomes a step of 1."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if symmetric:
+        most = max(-low, high)
+        return Step(float(np.float32(most / 127)) if most > _TINY else 1.0, 0, np.int8)
+    if high - low <= _TINY:
+        return Step(1.0, 0, np.uint8)
+    scale = float(np.float32((high - low) / 255))
+    return Step(scale, round(min(max(-low / scale, 0), 255)), np.uint8)
+
+
+def quantized(
+    view: GraphView, layers: Int8Layers, ranges: Mapping[str, tuple[float, float]], *, symmetric: bool
+) -> Any:
+    """A copy of the view's model. ranges: of every value that an 8-bit layer reads or makes."""
+    return _Writer(view, layers, ranges, symmetric).written()
+
+
+class _Writer:
+    def __init__(
+        self, view: GraphView, layers: Int8Layers, ranges: Mapping[str, tuple[float, float]], symmetric: bool
+    ) -> None:
+        self.view, self.layers, self.ranges, self.symmetric = view, layers, ranges, symmetric
+        self.clipped = layers.clipped
+        self.nodes: list[Any] = []
+        self.constants: dict[str, Any] = {}
+        self.steps: dict[str, Step] = {}
+        for name in view.inputs:
+            if self._read_in_int8(name):
+                self.steps[name] = self._step_of(name)
+        for node in view.nodes:
+            for name in node.output[:1]:
+                if self._rounded(name):
+                    self.steps[name] = self._step_of(name)
+
+    def written(self) -> Any:
+        view = self.view
+        for value in view.graph.input:
+            if value.name in self.steps:
+                self._pair(value.name)
+        for node in view.nodes:
+            self._node(node)
+        model = type(view.model).FromString(view.model.SerializeToString())
+        del model.graph.node[:]
+        model.graph.node.extend(self.nodes)
+        model.graph.initializer.extend(self.constants.values())
+        used = set(view.outputs) | {name for node in self.nodes for name in _reads(node)}
+        kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+        copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(copies)
+        del model.graph.value_info[:]
+        return model
+
+    # Which values are rounded, and how ----------------------------------------------------------------------------
+
+    def _read_in_int8(self, name: str) -> bool:
+        return any(self._in_int8(user) for user in self.view.users(name)) and self.view.is_float(name)
+
+    def _in_int8(self, node: Any) -> bool:
+        return bool(node.output) and node.output[0] in self.layers.int8
+
+    def _maker_in_int8(self, name: str) -> Any | None:
+        """The 8-bit node that makes a value, through the clip that joined it."""
+        made = self.layers.absorbed.get(name, name)
+        return self.view.maker(made) if made in self.layers.int8 else None
+
+    def _rounded(self, name: str) -> bool:
+        if name in self.clipped and name in self.layers.int8:
+            return False  # the value between a layer and its clip
+        if self._read_in_int8(name):
+            return True
+        maker = self._maker_in_int8(name)
+        return maker is not None and (maker.op_type not in _FEEDS_FLOAT or self.symmetric)
+
+    def _step_of(self, name: str) -> Step:
+        maker = self._maker_in_int8(name)
+        if maker is not None and maker.op_type in MOVES and maker.input[0] in self.steps:
+            return self.steps[maker.input[0]]
+        low, high = (0.0, 1.0) if maker is not None and maker.op_type == "HardSigmoid" else self.ranges[name]
+        return step(*self._seen(name, low, high), symmetric=self.symmetric)
+
+    def _seen(self, name: str, low: float, high: float) -> tuple[float, float]:
+        """Without what every reader maps to one value: below -3 a hard swish is 0, whatever the input."""
+        users = self.view.users(name)
+        gates = [user for user in users if user.op_type == "HardSigmoid" and self._in_int8(user)]
+        products = [user for user in users if user.op_type == "Mul" and self._in_int8(user)]
+        if not gates or len(gates) + len(products) != len(users) or name in self.view.outputs:
+            return low, high
+        alpha, beta = _slope(gates[0])
+        gated = {gate.output[0] for gate in gates}
+        if alpha <= 0 or any(not gated & set(product.input) for product in products):
+            return low, high
+        return max(low, -beta / alpha), high if products else min(high, (1 - beta) / alpha)
+
+    def _ends(self, name: str) -> bool:
+        """Whether the graph hands out the rounded value."""
+        return name in self.view.outputs and self._maker_in_int8(name) is not None
+
+    # Writing -------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Any) -> None:
+        out = node.output[0] if node.output else ""
+        if out in self.layers.absorbed and self._needless(node):
+            return
+        new = type(node).FromString(node.SerializeToString())
+        end = self.clipped.get(out, out)
+        if self._in_int8(node):
+            self._int8_inputs(node, new)
+            if end != out and self._needless(self.view.maker(end)):
+                new.output[0] = end
+        else:
+            for position, name in enumerate(node.input):
+                if name in self.steps and self._maker_in_int8(name) is not None:
+                    new.input[position] = _dequantized(name)
+        made = new.output[0] if new.output else ""
+        if made in self.steps and self._ends(made):
+            new.output[0] = f"{made}_QuantizeLinear_Input"
+        self.nodes.append(new)
+        if made in self.steps:
+            self._pair(made)
+
+    def _needless(self, clip: Any) -> bool:
+        """Whether the range of a clip's rounded output does its work already."""
+        name = clip.output[0]
+        if name not in self.steps or self.symmetric:
+            return False
+        rounding = self.steps[name]
+        low, high = -rounding.scale * rounding.zero_point, rounding.scale * (255 - rounding.zero_point)
+        if clip.op_type == "Relu":
+            return low >= 0
+        bounds = [self.view.number(bound) if bound else None for bound in (*clip.input[1:], "", "")]
+        slack = rounding.scale / 2
+        return (bounds[0] is None or low >= bounds[0] - slack) and (bounds[1] is None or high <= bounds[1] + slack)
+
+    def _int8_inputs(self, node: Any, new: Any) -> None:
+        if node.op_type == "HardSigmoid":
+            self._hard_sigmoid(node, new)
+            return
+        for position, name in enumerate(node.input):
+            if name in self.steps:
+                new.input[position] = _dequantized(name)
+        if node.op_type in ("Conv", "Gemm", "MatMul") and self.view.is_constant(node.input[1]):
+            self._weights(node, new)
+        elif node.op_type in ("Add", "Mul", "Concat"):
+            for position, name in enumerate(node.input):
+                array = self.view.constant(name)
+                if array is not None:
+                    new.input[position] = self._constant(name, array)
+
+    def _hard_sigmoid(self, node: Any, new: Any) -> None:
+        """clip(alpha x + beta, 0, 1): the input read at another scale, plus a constant, rounded to 0..1."""
+        source, out = node.input[0], node.output[0]
+        alpha, beta = _slope(node)
+        rounding = self.steps[source]
+        scaled = Step(float(np.float32(rounding.scale * alpha)), rounding.zero_point, rounding.dtype)
+        self._linear("DequantizeLinear", _integers(source), f"{out}/scaled", scaled)
+        offset = self._constant(f"{out}/offset", np.asarray(beta, np.float32))
+        new.CopyFrom(_made("Add", [f"{out}/scaled", offset], out, node.name))
+
+    def _weights(self, node: Any, new: Any) -> None:
+        weight = self.view.constant(node.input[1])
+        bias = self.view.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        assert weight is not None
+        axis = 0 if node.op_type == "Conv" or attribute(node, "transB", 0) else 1
+        if node.op_type == "Gemm":
+            weight, bias = _plain_gemm(new, weight, bias, weight.shape[axis])
+        first = self.steps[node.input[0]].scale
+        rest = tuple(i for i in range(weight.ndim) if i != axis)
+        scale = np.maximum(np.abs(weight).max(axis=rest, initial=0) / 127, _TINY).astype(np.float32)
+        if bias is not None:  # a dead channel's scale must leave its bias room
+            scale = np.maximum(scale, np.abs(bias) / (first * _MOST_INT32)).astype(np.float32)
+        spread = scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
+        integers = np.clip(np.rint(weight / spread), -127, 127).astype(np.int8)
+        name = f"{node.output[0]}/{node.input[1]}"
+        new.input[1] = self._channels(name, integers, scale, axis)
+        if bias is None:
+            return
+        if self.symmetric:
+            new.input[2] = self._add(f"{node.output[0]}/bias", bias.astype(np.float32))
+            return
+        products = (scale.astype(np.float64) * first).astype(np.float32)
+        rounded = np.rint(bias.astype(np.float64) / products).astype(np.int32)
+        new.input[2] = self._channels(f"{node.output[0]}/bias", rounded, products, 0)
+
+    def _channels(self, name: str, integers: NDArray[Any], scale: NDArray[Any], axis: int) -> str:
+        names = [
+            self._add(f"{name}_quantized", integers),
+            self._add(f"{name}_scale", scale),
+            self._add(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
+        ]
+        self.nodes.append(_made("DequantizeLinear", names, _dequantized(name), _dequantized(name), axis=axis))
+        return _dequantized(name)
+
+    def _constant(self, name: str, array: NDArray[Any]) -> str:
+        """A constant that an elementwise layer reads, rounded to its own range; a single number loses nothing."""
+        if f"{name}_quantized" not in self.constants:
+            rounding = step(float(array.min(initial=0)), float(array.max(initial=0)), symmetric=self.symmetric)
+            self._add(f"{name}_quantized", rounding.integers(array))
+            self._linear("DequantizeLinear", f"{name}_quantized", _dequantized(name), rounding)
+        return _dequantized(name)
+
+    def _pair(self, name: str) -> None:
+        rounding, end = self.steps[name], self._ends(name)
+        self._linear("QuantizeLinear", f"{name}_QuantizeLinear_Input" if end else name, _integers(name), rounding)
+        self._linear("DequantizeLinear", _integers(name), name if end else _dequantized(name), rounding)
+
+    def _linear(self, op: str, source: str, out: str, rounding: Step) -> None:
+        scale = self._add(f"{out}_scale", np.asarray(rounding.scale, np.float32))
+        zero_point = self._add(f"{out}_zero_point", np.asarray(rounding.zero_point, rounding.dtype))
+        self.nodes.append(_made(op, [source, scale, zero_point], out, out))
+
+    def _add(self, name: str, array: NDArray[Any]) -> str:
+        if name not in self.constants:
+            self.constants[name] = constant(name, array)
+        return name
+
+
+def _plain_gemm(
+    new: Any, weight: NDArray[Any], bias: NDArray[Any] | None, width: int
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """alpha and beta multiplied into the weights and the bias, the bias one number an output."""
+    alpha, beta = attribute(new, "alpha", 1.0), attribute(new, "beta", 1.0)
+    kept = [item for item in new.attribute if item.name not in ("alpha", "beta")]
+    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
+    del new.attribute[:]
+    new.attribute.extend(copies)
+    if bias is not None:
+        bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (width,))
+    return weight * np.float32(alpha), bias
+
+
+def _slope(node: Any) -> tuple[float, float]:
+    return float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+
+
+def _integers(name: str) -> str:
+    return f"{name}_QuantizeLinear_Output"
+
+
+def _dequantized(name: str) -> str:
+    return f"{name}_DequantizeLinear_Output"
+
+
+def _reads(node: Any) -> list[str]:
+    from edgekit_converters.sources.onnx_graph import reads
+
+    return list(reads(node))
+
+
+def _made(op: str, inputs: list[str], out: str, name: str, **attributes: Any) -> Any:
+    from onnx import helper
+
+    return helper.make_node(op, inputs, [out], name, **attributes)

@@ -1,0 +1,79 @@
+"""ONNX recipes: every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its optimizations.
+
+    data = make(model, recipe("onnx-int8-qdq"), Plan(ranges="mse"), statistics)
+    data = make(model, recipe("onnx-f32"), Plan(), None)
+
+Rules: ranges come from `calibration`, never from onnxruntime's own calibrators; a plan's float layers are float; the same
+inputs give the same bytes; a recipe that would quantize nothing is an error, not a file that says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.targets.artifact import Recipe
+from edgekit_converters.targets.float_model import FloatModel
+from edgekit_converters.targets.onnx_graph_view import GraphView
+from edgekit_converters.targets.plan import Plan
+from edgekit_runtime.errors import EngineError
+
+__all__ = ["make"]
+
+
+def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Statistics | None) -> bytes:
+    """statistics: of `model`, needed by the int8 recipes. Raises ConversionError when nothing can be quantized."""
+    import onnx
+
+    if recipe.precision == "float32":
+        return model.data
+    parsed = onnx.load_model_from_string(model.data)
+    if recipe.precision == "float16":
+        from edgekit_converters.targets.onnx_float16 import halved
+
+        made = halved(parsed)
+    elif recipe.precision == "dynamic":
+        from edgekit_converters.targets.onnx_dynamic import dynamic
+
+        made = dynamic(parsed, plan.float_layers)
+    elif recipe.precision == "int8" and statistics is not None:
+        made = _static(parsed, recipe, plan, statistics)
+    else:
+        raise ConversionError(f"there is no {recipe.precision} for ONNX", where=recipe.name)
+    data: bytes = made.SerializeToString(deterministic=True)
+    if (refused := _refused(data)) is not None:
+        raise ConversionError(
+            f"ONNX Runtime refuses what was made: {refused}",
+            where=recipe.name,
+            do="Choose onnx-f32, or tell the authors of edgekit which operators the model has",
+        )
+    return data
+
+
+def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> Any:
+    from edgekit_converters.targets.onnx_int8_layers import PRODUCTS, int8_layers
+    from edgekit_converters.targets.onnx_qdq import quantized
+
+    ranges = dict(statistics.ranges(plan.ranges))
+    ranges.update({name: (low, high) for name, low, high in plan.fixed_ranges})
+    view = GraphView(parsed)
+    layers = int8_layers(view, ranges.keys(), plan.float_layers, symmetric=recipe.symmetric)
+    if not layers.int8 and not plan.float_layers:
+        kinds = sorted({node.op_type for node in view.nodes})
+        raise ConversionError(
+            f"not one of the model's operators has an 8-bit kernel: {', '.join(kinds[:12])}",
+            where=recipe.name,
+            do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
+        )
+    return quantized(view, layers, ranges, symmetric=recipe.symmetric)
+
+
+def _refused(data: bytes) -> str | None:
+    from edgekit_runtime.engines import load_engine
+
+    try:
+        with load_engine("onnx", data, engine="onnxruntime"):
+            return None
+    except EngineError as error:
+        return error.what
