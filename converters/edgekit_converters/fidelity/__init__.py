@@ -16,9 +16,12 @@ from __future__ import annotations
 from edgekit_converters.fidelity.compare import Evaluation, compare
 from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
 from edgekit_converters.fidelity.golden import pick_golden
+from edgekit_converters.fidelity.histograms import LayerHistogram, layer_histograms, worst
 from edgekit_converters.fidelity.intervals import paired_interval
 from edgekit_converters.fidelity.latency import measure_ms
+from edgekit_converters.fidelity.layers import LayerError, layer_errors
 from edgekit_converters.fidelity.metrics import Metric, named_metric, task_metrics
+from edgekit_converters.fidelity.odd import OddInput, odd_inputs
 from edgekit_converters.fidelity.reference import Reference, reference
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
 from edgekit_converters.fidelity.size import size_breakdown
@@ -27,19 +30,26 @@ __all__ = [
     "Boxes",
     "Evaluation",
     "Fidelity",
+    "LayerError",
+    "LayerHistogram",
     "Metric",
+    "OddInput",
     "OutputDrift",
     "Reference",
     "Score",
     "Share",
     "SizeBreakdown",
     "compare",
+    "layer_errors",
+    "layer_histograms",
     "mean_average_precision",
     "measure_ms",
     "named_metric",
+    "odd_inputs",
     "paired_interval",
     "pick_golden",
     "reference",
     "size_breakdown",
     "task_metrics",
+    "worst",
 ]

@@ -1,0 +1,173 @@
+"""Where an artifact departs from the original: the float graph and the quantized one side by side, tensor by tensor.
+
+errors = layer_errors(open_graph("tflite", float_data), open_graph("tflite", artifact.data), feeds)
+worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]
+
+Rules:
+- both run on the same samples, aligned by tensor name; a tensor that only one of them has is left out;
+- what a layer adds by itself is told apart from what reached it through its inputs, as far as powers can tell;
+- whether a tensor is quantized is read from its values, so that every tool's file is seen alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import CalibrationError
+from edgekit_converters.fidelity.statistics import decibels
+from edgekit_converters.graph import Graph, Layer, Watched
+from edgekit_converters.progress import Progress, silent
+
+__all__ = ["Feed", "LayerError", "Pair", "layer_errors"]
+
+Feed = Sequence[NDArray[Any]]
+"""One sample as the float file takes it: arrays in its order, batch of 1."""
+
+_LEVELS = 65_536  # of the finest grid that counts as one, 16 bits
+_DISTINCT = 2_048  # different values of a tensor that are enough to tell a grid
+_LOOKED_AT = 8_192  # values of one sample
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One layer's first output, float against quantized, over all samples.
+
+    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. own_sqnr_db: the same with the noise that the
+    layer itself added, None where it added none that can be told from what came in. macs: for one item. quantized: its
+    values lie on a grid; scale: the step of that grid, None for a float layer. float_low, float_high, quantized_low,
+    quantized_high: least and greatest value seen. values: elements an item.
+    """
+
+    layer: str
+    op: str
+    kind: str
+    sqnr_db: float | None
+    own_sqnr_db: float | None
+    macs: int
+    quantized: bool
+    scale: float | None
+    float_low: float
+    float_high: float
+    quantized_low: float
+    quantized_high: float
+    values: int
+
+
+@dataclass
+class Pair:
+    """One tensor in both graphs, while samples stream by."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    quantized_low: float = math.inf
+    quantized_high: float = -math.inf
+    values: int = 0
+    distinct: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    def add(self, original: NDArray[Any], answer: NDArray[Any]) -> None:
+        x, y = (np.nan_to_num(np.asarray(v, np.float64).reshape(-1)) for v in (original, answer))
+        if x.size == 0:
+            return
+        self.signal += float(x @ x)
+        self.noise += float((x - y) @ (x - y))
+        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        self.quantized_low = min(self.quantized_low, float(y.min()))
+        self.quantized_high = max(self.quantized_high, float(y.max()))
+        self.values = x.size
+        if len(self.distinct) < _DISTINCT:
+            some = np.asarray(answer, np.float32).reshape(-1)[:: max(1, x.size // _LOOKED_AT)]
+            self.distinct = np.union1d(self.distinct, some)[:_DISTINCT]
+
+    @property
+    def step(self) -> float | None:
+        """The distance of neighbours if every value seen lies on one grid of at most 2^16 levels, else None."""
+        gaps = np.diff(self.distinct.astype(np.float64))
+        if not len(gaps):
+            return None
+        step = float(gaps.min())
+        whole = gaps / step
+        span = (self.quantized_high - self.quantized_low) / step
+        # float32 rounds the greatest value to 2^-24 of itself, which is this much of a step
+        slack = 0.02 + max(abs(self.quantized_low), abs(self.quantized_high)) / step * 2.0**-22
+        on_grid = slack < 0.25 and span < _LEVELS and bool((np.abs(whole - np.rint(whole)) < slack).all())
+        return step if on_grid else None
+
+
+def layer_errors(
+    float_graph: Graph, quantized: Graph, feeds: Iterable[Feed], limit: int = 16, progress: Progress = silent
+) -> tuple[LayerError, ...]:
+    """Errors of every layer of `float_graph` that `quantized` also has, in the order of execution.
+
+    feeds: as the float file takes them; the first `limit` are run. Raises CalibrationError where there is none,
+    ConversionError where an engine fails on one.
+    """
+    seen = {layer.outputs[0] for layer in float_graph.layers} | set(float_graph.inputs)
+    common = [name for name in quantized.tensors if name in seen and name in set(float_graph.tensors)]
+    pairs = {name: Pair() for name in common}
+    count = 0
+    with float_graph.watch(common) as original, quantized.watch(common) as answer:
+        for feed in itertools.islice(feeds, limit):
+            run_both(pairs, original, answer, feed)
+            count += 1
+            progress("comparing layers", count, limit)
+    if not count:
+        raise CalibrationError("there is no sample to run the layers on", do="Give --calibration at least one example")
+    return tuple(_error(layer, pairs) for layer in float_graph.layers if _usable(pairs, layer.outputs[0]))
+
+
+def run_both(pairs: Mapping[str, Pair], original: Watched, answer: Watched, feed: Feed) -> None:
+    """One sample through both, every tensor into its pair."""
+    first, second = original.run(feed), answer.run(feed)
+    for name, pair in pairs.items():
+        if name in first and name in second and first[name].size == second[name].size:
+            pair.add(first[name], second[name])
+
+
+def _usable(pairs: Mapping[str, Pair], name: str) -> bool:
+    return name in pairs and pairs[name].values > 0
+
+
+def _error(layer: Layer, pairs: Mapping[str, Pair]) -> LayerError:
+    pair = pairs[layer.outputs[0]]
+    step = pair.step
+    own = _own_noise(layer, pairs)
+    return LayerError(
+        layer=layer.name,
+        op=layer.op,
+        kind=layer.kind,
+        sqnr_db=decibels(pair.signal, pair.noise),
+        own_sqnr_db=None if own is None else decibels(pair.signal, own),
+        macs=layer.macs,
+        quantized=step is not None,
+        scale=step,
+        float_low=pair.low,
+        float_high=pair.high,
+        quantized_low=pair.quantized_low,
+        quantized_high=pair.quantized_high,
+        values=pair.values,
+    )
+
+
+def _own_noise(layer: Layer, pairs: Mapping[str, Pair]) -> float | None:
+    """Noise power that came in is passed on as the layer passes on power; what is more is the layer's own.
+
+    A sum, a difference or a concatenation passes noise on as it is; anything else keeps the ratio of noise to signal,
+    and with several inputs the ratios add up.
+    """
+    pair = pairs[layer.outputs[0]]
+    inputs = [pairs[name] for name in layer.inputs if _usable(pairs, name)]
+    if layer.kind == "concat" or layer.op.upper() in ("ADD", "SUB", "SUM", "ADD_N"):
+        passed = sum(entry.noise for entry in inputs)
+    else:
+        passed = pair.signal * sum(entry.noise / entry.signal for entry in inputs if entry.signal > 0)
+    own = pair.noise - passed
+    return own if own > 0 else None

@@ -1,0 +1,185 @@
+"""Samples that no calibration set holds and every device meets: silence, a covered lens, a broken sensor.
+
+verdicts = odd_inputs(artifact, contract)
+[v for v in verdicts if not v.ok]        # (OddInput(name="zeros", ok=False, what="the engine died with SIGFPE"),)
+
+Rules:
+- each runs in a child process, because an engine may take its process down (a quantized division by zero does);
+- an answer that is not finite is as bad as a crash;
+- nothing is said of the answer's worth: only that there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.targets.artifact import Artifact
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.engines import load_engine
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.tensors import Quantization, TensorSpec
+
+__all__ = ["OddInput", "odd_inputs", "odd_samples"]
+
+TIMEOUT_S = 120.0
+_LARGE = 1e4
+
+
+@dataclass(frozen=True)
+class OddInput:
+    """name: of the sample. ok: it was answered, with finite numbers. what: else what happened, in words."""
+
+    name: str
+    ok: bool
+    what: str = ""
+
+
+def odd_inputs(
+    artifact: Artifact,
+    contract: Contract,
+    *,
+    engine: str | None = None,
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> tuple[OddInput, ...]:
+    """Every odd sample through the artifact, one child process for all and another after each crash.
+
+    Samples: zeros, ones, the least and the greatest value the input can carry, a single bright value, alternating
+    extremes, noise. Never raises for what the engine does; raises OSError where no process can be started.
+    """
+    names = [name for name, _ in odd_samples(contract)]
+    found: dict[str, OddInput] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        task = Path(folder) / "task.json"
+        task.with_suffix(".model").write_bytes(artifact.data)
+        while left := [name for name in names if name not in found]:
+            task.write_text(json.dumps(_task(artifact, contract, engine, left)))
+            for verdict in _child(task, left, run):
+                found[verdict.name] = verdict
+    return tuple(found[name] for name in names)
+
+
+def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+    """(name, canonical inputs): what every odd sample is made of, the same at each call."""
+    generator = np.random.default_rng(0)
+    makers: dict[str, Callable[[NDArray[Any], float, float], NDArray[Any]]] = {
+        "zeros": lambda a, low, high: a * 0,
+        "ones": lambda a, low, high: a * 0 + 1,
+        "smallest": lambda a, low, high: a * 0 + low,
+        "largest": lambda a, low, high: a * 0 + high,
+        "single": lambda a, low, high: np.where(np.arange(a.size).reshape(a.shape) == 0, high, 0),
+        "alternating": lambda a, low, high: np.where(np.arange(a.size).reshape(a.shape) % 2 == 0, low, high),
+        "noise": lambda a, low, high: generator.uniform(low, high, a.shape),
+    }
+    for name, make in makers.items():
+        inputs = {}
+        for spec in contract.inputs:
+            dtype, low, high = _extent(spec)
+            inputs[spec.name] = np.asarray(make(np.zeros(spec.shape), low, high)).astype(dtype)
+        yield name, inputs
+
+
+def _extent(spec: InputContract) -> tuple[np.dtype[Any], float, float]:
+    """Pixels are 0..255. Whole numbers are indexes or flags more often than not: larger ones than 1 may be no index."""
+    if spec.image is not None:
+        return np.dtype(np.uint8), 0.0, 255.0
+    dtype = np.dtype(spec.dtype)
+    return (dtype, -_LARGE, _LARGE) if dtype.kind == "f" else (dtype, 0.0, 1.0)
+
+
+def _child(task: Path, names: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]]) -> list[OddInput]:
+    """Verdicts of one child; where it died, the first sample without one is what killed it."""
+    command = [sys.executable, "-m", __name__, str(task)]
+    died = ""
+    try:
+        done = run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        output = done.stdout
+        if done.returncode != 0:
+            died = _death(done)
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        died = f"there was no answer within {TIMEOUT_S:.0f} s"
+    lines = [line for line in output.splitlines() if line.startswith('{"name"')]
+    verdicts = [OddInput(**json.loads(line)) for line in lines]
+    answered = {verdict.name for verdict in verdicts}
+    missing = [name for name in names if name not in answered]
+    if missing:
+        verdicts.append(OddInput(missing[0], False, died or "the process ended without an answer"))
+    return verdicts
+
+
+def _death(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode < 0:
+        try:
+            return f"the engine died with {signal.Signals(-done.returncode).name}"
+        except ValueError:
+            return f"the engine died with signal {-done.returncode}"
+    lines = done.stderr.strip().splitlines()
+    return f"the engine failed: {lines[-1] if lines else f'exit code {done.returncode}'}"
+
+
+def _task(artifact: Artifact, contract: Contract, engine: str | None, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "format": artifact.recipe.format,
+        "engine": engine,
+        "names": list(names),
+        "task": contract.task,
+        "inputs": [asdict(spec) for spec in contract.inputs],
+        "outputs": [asdict(spec) for spec in contract.outputs],
+        "tensors": [[asdict(spec) for spec in side] for side in (artifact.inputs, artifact.outputs)],
+    }
+
+
+def _main(path: Path) -> int:
+    """The child: one JSON line a sample, each flushed before the next is tried."""
+    task = json.loads(path.read_text())
+    inputs = tuple(_input(entry) for entry in task["inputs"])
+    outputs = tuple(OutputContract(e["name"], tuple(e["shape"]), e["dtype"]) for e in task["outputs"])
+    contract = Contract(task["task"], inputs, outputs)
+    took, gave = ([_tensor(entry) for entry in side] for side in task["tensors"])
+    adapters, finish = [Adapter(contract.input(spec.name), spec) for spec in took], Finisher(contract, gave)
+    samples = dict(odd_samples(contract))
+    with load_engine(task["format"], path.with_suffix(".model").read_bytes(), engine=task["engine"]) as engine:
+        for name in task["names"]:
+            values = samples[name]
+            arrays = [adapt(values[spec.name]) for adapt, spec in zip(adapters, took, strict=True)]
+            rows = max((spec.shape[0] for spec in took if spec.shape), default=1)
+            filled = [np.repeat(array, rows, axis=0) if rows > 1 else array for array in arrays]
+            print(json.dumps(asdict(_verdict(name, lambda a=filled: finish(engine.run(a))))), flush=True)
+    return 0
+
+
+def _verdict(name: str, answer: Callable[[], Any]) -> OddInput:
+    try:
+        bad = [output for output, value in answer().items() if not np.isfinite(value).all()]
+    except EdgekitError as error:
+        return OddInput(name, False, str(error))
+    return OddInput(name, not bad, f"'{bad[0]}' is NaN or infinite" if bad else "")
+
+
+def _input(entry: dict[str, Any]) -> InputContract:
+    image = entry["image"]
+    if image is not None:
+        image = ImageSpec(**{**image, "mean": tuple(image["mean"]), "std": tuple(image["std"])})
+    return InputContract(entry["name"], tuple(entry["shape"]), entry["dtype"], image)
+
+
+def _tensor(entry: dict[str, Any]) -> TensorSpec:
+    quantization = Quantization(**entry["quantization"]) if entry["quantization"] else None
+    return TensorSpec(**{**entry, "shape": tuple(entry["shape"]), "quantization": quantization})
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))
