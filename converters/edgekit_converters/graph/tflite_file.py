@@ -199,10 +199,10 @@ def stored(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
         halves = np.stack([raw << 4, raw & 0xF0], axis=-1).view(np.int8) >> 4
         return np.asarray(halves.reshape(-1)[: int(np.prod(tensor.shape))].reshape(tensor.shape))
     if tensor.dtype == "BFLOAT16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
+        return np.asarray((raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape))
     if tensor.dtype not in DTYPES:
         raise KeyError(tensor.name)
-    return raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+    return np.asarray(raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape))
 
 
 def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:

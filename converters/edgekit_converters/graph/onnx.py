@@ -1,0 +1,228 @@
+"""An ONNX file as a graph: its main graph, read from the protobuf and run by ONNX Runtime.
+
+Rules:
+- what has only constant inputs is no layer: a weight behind DequantizeLinear is a constant, and reads as floats;
+- the bias of a MatMul is what the only addition behind it adds, if that is a constant vector;
+- in a QDQ file the value of a tensor is what comes back after QuantizeLinear, where the file has that; the pairs
+  themselves make no tensors of their own;
+- with only outputs in sight the graph runs with the engine's fusions, as boards run it; with inner tensors, node by node.
+
+    graph = OnnxGraph(Path("model.onnx").read_bytes())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.graph.graph import Kind, Layer, Watched, Window
+from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, load, session
+from edgekit_converters.graph.reading import kinds, macs_by_tensor
+
+__all__ = ["OnnxGraph"]
+
+KINDS = kinds(
+    {
+        "conv": "Conv ConvTranspose ConvInteger QLinearConv",
+        "dense": "Gemm MatMul MatMulInteger QLinearMatMul Einsum",
+        "recurrent": "LSTM GRU RNN",
+        "activation": """Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Selu Sigmoid Softmax
+            Softplus Softsign Swish Tanh ThresholdedRelu Clip""",
+        "elementwise": """Abs Add BatchNormalization Ceil Cos Div Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal Round
+            Sign Sin Sqrt Sub Sum Where""",
+        "pool": """AveragePool GlobalAveragePool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
+            ReduceProd ReduceSum""",
+        "concat": "Concat",
+        "move": """Cast DepthToSpace DequantizeLinear Dropout Expand Flatten Gather GatherElements GatherND Identity Pad
+            QuantizeLinear Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze""",
+    }
+)
+_PAIRS = ("QuantizeLinear", "DequantizeLinear")
+
+
+class OnnxGraph:
+    """The Graph of an ONNX file. Raises ConversionError when the bytes are none."""
+
+    format: Literal["tflite", "onnx"] = "onnx"
+
+    def __init__(self, data: bytes) -> None:
+        self._file = OnnxFile(load(data))
+        self.__dict__["data"] = data
+        self.inputs = self._file.inputs
+        self.outputs = self._file.outputs
+
+    @cached_property
+    def data(self) -> bytes:
+        return bytes(self._file.model.SerializeToString())
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        macs = macs_by_tensor("onnx", self.data)
+        return tuple(self._layer(node, macs) for node in self._file.computed)
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        file = self._file
+        outputs = set(self.outputs)
+        found = dict.fromkeys(name for name in self.inputs if name in file.floats)
+        for node in file.computed:
+            for name in node.output:
+                back = file.dequantized.get(name)
+                if node.op_type not in _PAIRS and name in file.floats:
+                    found[back if back is not None and back in outputs else name] = None
+        found.update(dict.fromkeys(name for name in self.outputs if name in file.floats))
+        return tuple(found)
+
+    def constant(self, name: str) -> NDArray[Any]:
+        return self._file.constants[name].array()
+
+    def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self._file.model)
+        file = OnnxFile(model)
+        for name, array in values.items():
+            file.constants[name].overwrite(np.asarray(array))
+        file.__dict__.update(
+            {key: self._file.__dict__[key] for key in ("types", "floats") if key in self._file.__dict__}
+        )
+        copy = OnnxGraph.__new__(OnnxGraph)
+        kept = {key: value for key, value in self.__dict__.items() if key != "data"}
+        copy.__dict__.update(kept)  # names, layers and costs stay as they are
+        copy._file = file
+        return copy
+
+    @contextmanager
+    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[Watched]:
+        file = self._file
+        known = {*file.floats, *self.inputs, *self.outputs, *(name for node in file.computed for name in node.output)}
+        names = [name for name in (self.tensors if tensors is None else tensors) if name in known]
+        yield _Watched(self, {name: file.dequantized.get(name, name) for name in names})
+
+    def _layer(self, node: Any, macs: Mapping[str, int]) -> Layer:
+        outputs = tuple(name for name in node.output if name)
+        weight, bias, axis = self._weights(node)
+        return Layer(
+            name=outputs[0] if outputs else node.name,
+            op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
+            kind=self._kind(node),
+            inputs=tuple(name for name in node.input if name and name not in self._file.folded),
+            outputs=outputs,
+            weight=weight,
+            bias=bias,
+            weight_axis=axis,
+            macs=macs.get(outputs[0], 0) if outputs else 0,
+            window=self._window(node),
+        )
+
+    def _kind(self, node: Any) -> Kind:
+        if node.op_type == "Conv" and attribute(node, "group", 1) > 1:
+            kernel = self._file.shape(node.input[1])
+            if kernel is not None and len(kernel) > 1 and kernel[1] == 1:
+                return "depthwise"
+        return KINDS.get(node.op_type, "other")
+
+    def _weights(self, node: Any) -> tuple[str | None, str | None, int | None]:
+        """Names of kernel and bias, and the kernel's axis of output channels."""
+        if node.op_type in ("Conv", "ConvTranspose") and self._known(node, 1) is not None:
+            # A transposed kernel is [in, out / groups, ...].
+            return self._known(node, 1), self._known(node, 2), 1 if node.op_type == "ConvTranspose" else 0
+        if node.op_type == "Gemm" and self._known(node, 1) is not None:
+            return self._known(node, 1), self._known(node, 2), 0 if attribute(node, "transB", 0) else 1
+        if node.op_type == "MatMul":
+            place = 1 if self._known(node, 1) is not None else 0
+            weight = self._known(node, place)
+            if weight is not None:
+                rank = len(self._shape_of_constant(weight))
+                return weight, self._added(node) if place else None, max(rank - 2 + place, 0)
+        return None, None, None
+
+    def _added(self, node: Any) -> str | None:
+        """The constant vector that the only reader of a product adds to it."""
+        users = self._file.users.get(node.output[0], [])
+        if len(users) != 1 or users[0].op_type != "Add" or node.output[0] in self.outputs:
+            return None
+        other = [name for name in users[0].input if name != node.output[0]]
+        return other[0] if len(other) == 1 and len(self._shape_of_constant(other[0])) == 1 else None
+
+    def _shape_of_constant(self, name: str) -> tuple[int, ...]:
+        constant: Constant | None = self._file.constants.get(name)
+        return () if constant is None else tuple(constant.tensor.dims)
+
+    def _known(self, node: Any, place: int) -> str | None:
+        name = node.input[place] if place < len(node.input) else ""
+        return float_name(name) if name in self._file.constants else None
+
+    def _window(self, node: Any) -> Window | None:
+        kernel = self._file.shape(node.input[1]) if node.op_type == "Conv" else None
+        if kernel is None or len(kernel) != 4:
+            return None
+        strides, dilations = (tuple(attribute(node, key, [1, 1])) for key in ("strides", "dilations"))
+        pads = tuple(attribute(node, "pads", [0, 0, 0, 0]))
+        mode = attribute(node, "auto_pad", b"NOTSET")
+        if mode in (b"SAME_UPPER", b"SAME_LOWER"):
+            source = self._file.shape(node.input[0])
+            if source is None or min(source[2:]) < 1:
+                return None
+            pads = _same(source[2:], kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
+        groups = int(attribute(node, "group", 1))
+        return Window((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
+
+
+class _Watched:
+    """names: tensor as it is called -> tensor that is read."""
+
+    def __init__(self, graph: OnnxGraph, names: Mapping[str, str]) -> None:
+        self._names = names
+        inputs = set(graph.inputs)
+        fetched = list(dict.fromkeys(name for name in names.values() if name not in inputs))
+        self._fetched = fetched or list(graph.outputs)
+        plain = not set(self._fetched) <= set(graph.outputs)
+        data = graph._file.with_outputs(self._fetched) if plain else graph.data
+        self._session = session(data, plain=plain)
+        self._inputs = [(value.name, _DTYPES.get(value.type)) for value in self._session.get_inputs()]
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if len(inputs) != len(self._inputs):
+            raise ValueError(f"{len(inputs)} arrays for {len(self._inputs)} inputs")
+        feed = {
+            name: np.ascontiguousarray(array, dtype) for (name, dtype), array in zip(self._inputs, inputs, strict=True)
+        }
+        try:
+            values = dict(zip(self._fetched, self._session.run(self._fetched, feed), strict=True))
+        except Exception as error:  # its errors derive from Exception alone
+            raise failed(error) from error
+        values.update({name: feed[name] for name in feed if name not in values})
+        return {name: np.asarray(values[read], np.float32) for name, read in self._names.items()}
+
+
+_DTYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(int16)": np.int16,
+    "tensor(uint16)": np.uint16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+
+
+def _same(
+    sides: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
+) -> tuple[int, ...]:
+    """As many outputs as ceil(side / stride); an odd row or column goes to the end (upper) or the beginning."""
+    small, large = [], []
+    for side, width, stride, dilation in zip(sides, kernel, strides, dilations, strict=True):
+        whole = max((-(-side // stride) - 1) * stride + (width - 1) * dilation + 1 - side, 0)
+        small.append(whole // 2)
+        large.append(whole - whole // 2)
+    return (*small, *large) if upper else (*large, *small)
