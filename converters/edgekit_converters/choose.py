@@ -4,16 +4,19 @@ A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`);
 - it drifts further than the limit (`drop`): the metric's drop where there are labels, else the share of items whose
   answer changed; a drop equal to the limit passes;
+- it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
 - it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, or, where only one
   of the two was measured on the board, when the ranges do not even touch.
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
 then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The
-others are refused as `not-preferred`. Every candidate is either chosen or has exactly one refusal.
+next in that order among those that may turn out faster than the chosen one, because no range separates them, are its
+alternates, to be tuned with on the board. The others are refused as `not-preferred`. Every candidate is chosen, an
+alternate or refused, exactly once.
 
     choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
-    choice.chosen, [(refusal.recipe, refusal.code) for refusal in choice.refused]
+    choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
 """
 
 from __future__ import annotations
@@ -28,10 +31,13 @@ from edgekit_profiles.wheels import RuntimeSupport
 
 __all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
 
-RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "budget", "slower", "not-preferred"]
+RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "memory", "budget", "slower", "not-preferred"]
 
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
+
+OURS = 0.5
+"""The share of a board's memory that inference may take: the rest is the system's and the application's."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Candidate:
     """One artifact that could be shipped. failed: why there is none, and then the rest is empty.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
-    why_no_estimate says why.
+    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known.
     """
 
     recipe: str
@@ -50,14 +56,20 @@ class Candidate:
     estimate: Estimate | None = None
     failed: str | None = None
     why_no_estimate: str = ""
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """max_drop: 0..1, on the metric's drop or, without labels, on the disagreement. None: no limit."""
+    """max_drop: 0..1, on the metric's drop or, without labels, on the disagreement. ram_mb: the board's. None: no limit.
+
+    alternates: how many runners-up are kept, at most.
+    """
 
     max_drop: float | None = None
     budget_ms: float | None = None
+    ram_mb: int | None = None
+    alternates: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,11 +81,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """chosen: None when every candidate was refused. refused: in the candidates' order. notes: on the chosen one."""
+    """chosen: None when every candidate was refused. refused: in the candidates' order. notes: on the chosen one.
+
+    alternates: the runners-up that are kept beside the chosen one, the best first.
+    """
 
     chosen: Candidate | None
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+    alternates: tuple[Candidate, ...] = ()
 
 
 def choose(
@@ -87,6 +103,7 @@ def choose(
         refusal = (
             _unavailable(profile_name, candidate, support)
             or _too_far(candidate, limits)
+            or _too_large(profile_name, candidate, limits)
             or _over_budget(candidate, limits)
             or _slower(candidate, candidates)
         )
@@ -97,11 +114,12 @@ def choose(
         return Choice(None, tuple(refusals[candidate.recipe] for candidate in candidates))
     equals = _equals(acceptable)
     chosen = _preferred(equals)
+    alternates = _runners_up(acceptable, chosen, limits.alternates)
     for other in acceptable:
-        if other is not chosen:
+        if other is not chosen and other not in alternates:
             refusals[other.recipe] = Refusal(other.recipe, _why_not(other, chosen, equals), "not-preferred")
-    refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate is not chosen)
-    return Choice(chosen, refused, _notes(chosen, limits))
+    refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate.recipe in refusals)
+    return Choice(chosen, refused, _notes(chosen, limits), alternates)
 
 
 def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSupport]) -> Refusal | None:
@@ -133,6 +151,19 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
         allowed = f"more than the {_points(limits.max_drop)} % allowed"
         reason = f"{found}, {allowed} (there are no labels to measure a drop with)"
     return Refusal(candidate.recipe, reason, "drop")
+
+
+def _too_large(profile: str, candidate: Candidate, limits: Limits) -> Refusal | None:
+    if limits.ram_mb is None or candidate.memory_bytes is None:
+        return None
+    needed, left = candidate.memory_bytes / 2**20, OURS * limits.ram_mb
+    if needed <= left:
+        return None
+    reason = (
+        f"it needs about {needed:.0f} MiB for weights, arena and runtime, "
+        f"and of the {limits.ram_mb} MiB of {profile} {left:.0f} are left to it"
+    )
+    return Refusal(candidate.recipe, reason, "memory")
 
 
 def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:
@@ -176,6 +207,21 @@ def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
         return list(acceptable)
     high = min(timed, key=lambda estimate: (estimate.mid_ms, estimate.high_ms)).high_ms
     return [other for other in acceptable if other.estimate is None or other.estimate.low_ms <= high]
+
+
+def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
+    """The next ones by the same rules, of those that the board may yet find faster than the chosen one."""
+    bound = chosen.estimate
+    left = [
+        other
+        for other in acceptable
+        if other is not chosen and (bound is None or other.estimate is None or other.estimate.low_ms <= bound.high_ms)
+    ]
+    found: list[Candidate] = []
+    while left and len(found) < most:
+        found.append(_preferred(_equals(left)))
+        left.remove(found[-1])
+    return tuple(found)
 
 
 def _preferred(equals: Sequence[Candidate]) -> Candidate:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from edgekit.packaging.assemble import Content, assemble
+from edgekit.packaging.assemble import Content, Shipped, assemble
 from edgekit.packaging.signing import SigningKey, load_signing_key
 from edgekit.packaging.whole import write_whole
 from edgekit.packaging.writer import BundleDraft, write_bundle
 
-__all__ = ["BundleDraft", "Content", "SigningKey", "assemble", "load_signing_key", "write_bundle", "write_whole"]
+__all__ = [
+    "BundleDraft",
+    "Content",
+    "Shipped",
+    "SigningKey",
+    "assemble",
+    "load_signing_key",
+    "write_bundle",
+    "write_whole",
+]

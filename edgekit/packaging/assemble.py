@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,26 @@ from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
 
-__all__ = ["Content", "assemble", "tolerance"]
+__all__ = ["Content", "Shipped", "assemble", "tolerance"]
 
 Item = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One artifact of a bundle. fidelity, estimate: reports as `--json` prints them."""
+
+    artifact: Artifact
+    fidelity: dict[str, Any] | None = None
+    estimate: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Content:
     """What goes into one bundle.
 
-    golden: canonical items (contract name -> array, no batch axis). fidelity, estimate: reports as `--json` prints them.
+    artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning on
+    the board. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them.
     engine: the engine whose answers become golden; None for the one `pick` chooses.
     """
 
@@ -50,26 +60,16 @@ class Content:
     estimate: dict[str, Any] | None = None
     tools: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
+    alternates: Sequence[Shipped] = ()
 
 
 def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
     """The draft with every blob, and the manifest that names them."""
-    draft, artifact = BundleDraft(), content.artifact
-    entry = ArtifactEntry(
-        role="primary",
-        recipe=artifact.recipe.name,
-        format=artifact.recipe.format,
-        precision=artifact.recipe.precision,
-        blob=draft.add(artifact.data),
-        bytes=len(artifact.data),
-        inputs=artifact.inputs,
-        outputs=artifact.outputs,
-        tools=artifact.tools,
-        fidelity=content.fidelity,
-        estimate=content.estimate,
-    )
-    with _golden_engine(content) as engine:
-        golden = tuple(_golden(draft, content, engine, item) for item in content.golden)
+    draft = BundleDraft()
+    shipped = (Shipped(content.artifact, content.fidelity, content.estimate), *content.alternates)
+    entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
+    answers = [_answers(draft, content, one.artifact) for one in shipped]
+    golden = tuple(_golden(draft, item, each) for item, *each in zip(content.golden, *answers, strict=True))
     manifest = Manifest(
         format=FORMAT_VERSION,
         name=content.name,
@@ -78,7 +78,7 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
         contract=content.contract,
         contract_digest=hashlib.sha256(canonical_json(to_json(content.contract))).hexdigest(),
         target=content.target,
-        artifacts=(entry,),
+        artifacts=entries,
         golden=golden,
         blobs=(),
         tools=content.tools,
@@ -100,19 +100,38 @@ def tolerance(artifact: Artifact) -> Tolerance:
     return Tolerance(steps=500, cosine=0.95)
 
 
-def _golden_engine(content: Content) -> Engine:
-    # tflite-runtime's default x86 kernels differ from ARM's by up to 15 steps; its reference kernels give the same bits.
-    recipe, reference = content.artifact.recipe, content.engine == "tflite-runtime"
-    return load_engine(
-        recipe.format, content.artifact.data, threads=1, engine=content.engine, reference_kernels=reference
+def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alternate"]) -> ArtifactEntry:
+    artifact = shipped.artifact
+    return ArtifactEntry(
+        role=role,
+        recipe=artifact.recipe.name,
+        format=artifact.recipe.format,
+        precision=artifact.recipe.precision,
+        blob=draft.add(artifact.data),
+        bytes=len(artifact.data),
+        inputs=artifact.inputs,
+        outputs=artifact.outputs,
+        tools=artifact.tools,
+        fidelity=shipped.fidelity,
+        estimate=shipped.estimate,
     )
 
 
-def _golden(draft: BundleDraft, content: Content, engine: Engine, item: Item) -> Golden:
-    contract, artifact = content.contract, content.artifact
+def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[GoldenOutputs]:
+    """What one artifact answers to each golden item."""
+    # tflite-runtime's default x86 kernels differ from ARM's by up to 15 steps; its reference kernels give the same bits.
+    name = content.engine if artifact is content.artifact else None
+    reference = name == "tflite-runtime"
+    with load_engine(
+        artifact.recipe.format, artifact.data, threads=1, engine=name, reference_kernels=reference
+    ) as engine:
+        return [_answer(draft, content.contract, artifact, engine, item) for item in content.golden]
+
+
+def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> GoldenOutputs:
     tensors = [Adapter(contract.input(spec.name), spec)(item[spec.name]) for spec in artifact.inputs]
     outputs = engine.run(tensors)
-    answer = GoldenOutputs(
+    return GoldenOutputs(
         recipe=artifact.recipe.name,
         engine=engine.info.name,
         engine_version=engine.info.version,
@@ -122,9 +141,12 @@ def _golden(draft: BundleDraft, content: Content, engine: Engine, item: Item) ->
         },
         tolerance=tolerance(artifact),
     )
+
+
+def _golden(draft: BundleDraft, item: Item, answers: Sequence[GoldenOutputs]) -> Golden:
     arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
     return Golden(
         inputs={name: draft.add(array.tobytes()) for name, array in arrays.items()},
         dtypes={name: array.dtype.name for name, array in arrays.items()},
-        answers=(answer,),
+        answers=tuple(answers),
     )

@@ -196,6 +196,43 @@ def test_int8_that_was_not_measured_on_the_board_says_so():
     assert not choose("b", [candidate("tflite-int8", measured(2, 3))], Limits(), BOTH).notes
 
 
+MEMORY = {
+    "half of the board, exactly": (512 * 2**20, 1024, True),
+    "a byte more": (512 * 2**20 + 1, 1024, False),
+    "not known": (None, 512, True),
+    "a board whose memory is not known": (2**40, None, True),
+}
+
+
+@pytest.mark.parametrize(("memory", "ram", "fits"), MEMORY.values(), ids=MEMORY)
+def test_what_needs_more_memory_than_the_board_leaves_is_refused(memory, ram, fits):
+    item = candidate("tflite-int8", estimated(1, 2, 3), memory_bytes=memory)
+    choice = choose("b", [item], Limits(ram_mb=ram), BOTH)
+    assert (choice.chosen is item) is fits
+    if not fits:
+        assert codes(choice) == {"tflite-int8": "memory"}
+        assert "of the 1024 MiB of b 512 are left" in reason(choice, "tflite-int8")
+
+
+def test_the_runner_up_of_another_engine_is_kept_as_an_alternate():
+    items = [
+        candidate("tflite-int8", estimated(4, 6, 9)),
+        candidate("tflite-f32", estimated(8, 12, 20)),
+        candidate("onnx-int8-qdq", estimated(3, 7, 9)),
+    ]
+    choice = choose("b", items, Limits(alternates=1), BOTH)
+    assert choice.chosen is items[0]
+    assert choice.alternates == (items[2],)
+    assert codes(choice) == {"tflite-f32": "not-preferred"}
+
+
+def test_what_is_slower_beyond_doubt_is_no_alternate():
+    items = [candidate("tflite-int8", measured(3, 4)), candidate("tflite-f32", measured(8, 9))]
+    choice = choose("b", items, Limits(alternates=2), BOTH)
+    assert choice.alternates == ()
+    assert codes(choice) == {"tflite-f32": "not-preferred"}
+
+
 def test_two_candidates_of_one_recipe_are_the_callers_bug():
     with pytest.raises(ValueError, match="same recipe"):
         choose("b", [candidate("tflite-int8", None)] * 2, Limits(), BOTH)
@@ -228,10 +265,12 @@ def situations(draw):
         replace(
             candidate(recipe, draw(estimates), draw(st.integers(1, 3)), fidelity=draw(fidelities)),
             failed=draw(st.none() | st.just("it failed")),
+            memory_bytes=draw(st.none() | st.integers(0, 2**30)),
         )
         for recipe in recipes
     ]
-    limits = Limits(draw(st.none() | fractions), draw(st.none() | times))
+    ram_mb = draw(st.none() | st.integers(1, 2048))
+    limits = Limits(draw(st.none() | fractions), draw(st.none() | times), ram_mb, draw(st.integers(0, 2)))
     support = [replace(verdict, ok=draw(st.booleans())) for verdict in BOTH]
     return candidates, limits, support
 
@@ -240,18 +279,24 @@ def situations(draw):
 def test_chosen_and_refused_are_all_the_candidates_once_each(situation):
     candidates, limits, support = situation
     choice = choose("b", candidates, limits, support)
-    named = [refusal.recipe for refusal in choice.refused] + ([choice.chosen.recipe] if choice.chosen else [])
+    named = [refusal.recipe for refusal in choice.refused] + [kept.recipe for kept in choice.alternates]
+    named += [choice.chosen.recipe] if choice.chosen else []
     assert sorted(named) == sorted(item.recipe for item in candidates)
     assert all(refusal.reason for refusal in choice.refused)
 
 
 @given(situations())
-def test_the_chosen_one_keeps_every_limit(situation):
+def test_what_is_kept_keeps_every_limit(situation):
     candidates, limits, support = situation
-    chosen = choose("b", candidates, limits, support).chosen
-    if chosen is None:
-        return
+    choice = choose("b", candidates, limits, support)
+    for kept in filter(None, (choice.chosen, *choice.alternates)):
+        assert_within(kept, limits, support)
+
+
+def assert_within(chosen, limits, support):
     assert chosen.failed is None
+    if limits.ram_mb is not None and chosen.memory_bytes is not None:
+        assert 2 * chosen.memory_bytes <= limits.ram_mb * 2**20
     assert any(verdict.ok for verdict in support if verdict.format == chosen.format)
     if limits.budget_ms is not None:
         assert chosen.estimate is not None
@@ -277,6 +322,28 @@ def test_something_is_chosen_whenever_something_is_acceptable(situation):
             assert choice.chosen is not None
 
 
+@given(situations())
+def test_alternates_are_no_more_than_asked_for_and_change_nothing_else(situation):
+    candidates, limits, support = situation
+    with_them = choose("b", candidates, limits, support)
+    without = choose("b", candidates, replace(limits, alternates=0), support)
+    assert len(with_them.alternates) <= limits.alternates
+    assert with_them.chosen == without.chosen
+    assert with_them.notes == without.notes
+    assert not without.alternates
+    moved = {refusal.recipe for refusal in without.refused} - {refusal.recipe for refusal in with_them.refused}
+    assert moved == {kept.recipe for kept in with_them.alternates}
+    assert all(codes(without)[recipe] == "not-preferred" for recipe in moved)
+
+
+@given(situations())
+def test_an_alternate_may_turn_out_as_fast_as_the_chosen_one(situation):
+    choice = choose("b", *situation)
+    for kept in choice.alternates:
+        if kept.estimate is not None and choice.chosen.estimate is not None:
+            assert kept.estimate.low_ms <= choice.chosen.estimate.high_ms
+
+
 @given(situations(), st.randoms(use_true_random=False))
 @settings(max_examples=200)
 def test_the_order_of_the_candidates_changes_nothing(situation, random):
@@ -286,3 +353,4 @@ def test_the_order_of_the_candidates_changes_nothing(situation, random):
     assert first.chosen == second.chosen
     assert set(first.refused) == set(second.refused)
     assert first.notes == second.notes
+    assert first.alternates == second.alternates
