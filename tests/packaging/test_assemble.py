@@ -25,7 +25,7 @@ def both(tmp_path):
 def test_the_primary_artifact_is_opened_by_default(both):
     with open_bundle(both) as model:
         assert model.predict(tiny.RED).top(1)[0].label == "red"
-        assert model.stats()["recipe"] == "tflite-int8"
+        assert model.describe()["recipe"] == "tflite-int8"
 
 
 def test_the_alternate_is_opened_where_its_engine_is_asked_for(both):
