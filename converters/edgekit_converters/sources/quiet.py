@@ -3,6 +3,8 @@
 Rules:
 - while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`
   still reaches the terminal, so that a progress bar goes on;
+- several threads may be quiet at once: descriptor 2 is the process's, so the first turns it away and the last one to
+  leave turns it back; each is given what was written since it began;
 - nothing that is raised is swallowed; `Captured.text()` gives what was written, for an error's message;
 - EDGEKIT_CONVERTER_LOG=1 lets everything through.
 
@@ -17,6 +19,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import IO, Any
@@ -35,14 +38,48 @@ class Captured:
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
         self._file = file
+        self._start = 0 if file is None else os.fstat(file.fileno()).st_size
 
     def text(self) -> str:
         """The last 64 kB of it."""
-        if self._file is None:
+        if self._file is None or self._file.closed:
             return ""
-        size = os.fstat(self._file.fileno()).st_size
-        self._file.seek(max(0, size - _TAIL_BYTES))
-        return self._file.read().decode("utf-8", "replace")
+        descriptor = self._file.fileno()
+        size = os.fstat(descriptor).st_size
+        start = max(self._start, size - _TAIL_BYTES)
+        return os.pread(descriptor, size - start, start).decode("utf-8", "replace")
+
+
+class _Quiet:
+    """The one redirection of this process, and how many are inside it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stack = contextlib.ExitStack()
+        self._scratch: IO[bytes] | None = None
+
+    def enter(self) -> Captured:
+        with self._lock:
+            if self._inside == 0:
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(warnings.catch_warnings())
+                    warnings.simplefilter("ignore")
+                    stack.enter_context(_quiet_loggers())
+                    self._scratch = stack.enter_context(_redirected())
+                    self._stack = stack.pop_all()
+            self._inside += 1
+            return Captured(self._scratch)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._scratch = None
+                self._stack.close()
+
+
+_QUIET = _Quiet()
 
 
 @contextlib.contextmanager
@@ -51,19 +88,19 @@ def quiet() -> Iterator[Captured]:
     if os.environ.get("EDGEKIT_CONVERTER_LOG"):
         yield Captured()
         return
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(_quiet_loggers())
-        yield stack.enter_context(_redirected())
+    captured = _QUIET.enter()
+    try:
+        yield captured
+    finally:
+        _QUIET.leave()
 
 
 @contextlib.contextmanager
-def _redirected() -> Iterator[Captured]:
+def _redirected() -> Iterator[IO[bytes] | None]:
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all: a daemon
-        yield Captured()
+        yield None
         return
     python_stderr, own = sys.stderr, None
     with tempfile.TemporaryFile() as scratch:
@@ -73,7 +110,7 @@ def _redirected() -> Iterator[Captured]:
                 own = os.fdopen(os.dup(saved), "w", buffering=1, encoding="utf-8", errors="replace")
                 sys.stderr = own
             os.dup2(scratch.fileno(), 2)
-            yield Captured(scratch)
+            yield scratch
         finally:
             os.dup2(saved, 2)
             os.close(saved)

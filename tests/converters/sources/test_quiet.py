@@ -54,3 +54,15 @@ def test_the_root_logger_is_left_as_it_was() -> None:
         logging.warning("a tool's advice")  # noqa: LOG015 - what the quantizer does
         raise ValueError("real")
     assert (root.handlers, root.level) == before
+
+
+def test_two_threads_that_leave_in_any_order_give_stderr_back() -> None:
+    done = run(
+        "first, second = quiet(), quiet()\n"
+        "one = first.__enter__()\nos.write(2, b'noise one')\n"
+        "two = second.__enter__()\nos.write(2, b'noise two')\n"
+        "first.__exit__(None, None, None)\nos.write(2, b', still quiet')\nprint(two.text())\n"
+        "second.__exit__(None, None, None)\nos.write(2, b'heard')"
+    )
+    assert done.stderr == "heard"
+    assert done.stdout == "noise two, still quiet\n"
