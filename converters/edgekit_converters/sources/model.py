@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from edgekit_converters.sources.description import Note, State
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["SourceModel", "TensorFlowSource", "TfliteSource"]
@@ -17,7 +18,8 @@ class SourceModel(Protocol):
     """A trained model as its author saved it.
 
     `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
-    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file.
+    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together with
+    the options that make another model of it. `state`, `state_pairs`, `notes`: see `Description`.
     """
 
     @property
@@ -30,13 +32,22 @@ class SourceModel(Protocol):
     def inputs(self) -> tuple[TensorSpec, ...]: ...
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def state_pairs(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def notes(self) -> tuple[Note, ...]: ...
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch: arrays in the order of `inputs`, results in the order of `outputs`."""
         ...
 
     def onnx(self) -> bytes:
-        """The float model as ONNX (opset 17, IR 10, batch axis free where the source's is), made once and kept."""
+        """The float model as ONNX (opset 17, IR 10, batch axis free where the source's is), made once and kept.
+
+        Raises ConversionError where ONNX cannot express it.
+        """
         ...
 
 

@@ -1,23 +1,27 @@
 """What the shape of an input or output may be, and when a tensor is a picture.
 
-Rules: the first axis is the batch, free or 1; every other axis is fixed, or the error names it; a 4-D input with 1, 3
-or 4 channels is a picture.
+Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names it
+and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run gives.
 
     image_layout((-1, 224, 224, 3), prefer="NHWC")      # "NHWC"
+    pin("x", (-1, 3, -1, -1), (1, 3, 48, 192), where="net.onnx")     # (-1, 3, 48, 192)
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["CHANNELS", "check_shape", "file_sha256", "image_layout", "unique_names"]
+__all__ = ["CHANNELS", "check_named", "check_shape", "image_layout", "measured_outputs", "pin", "shape_text"]
 
 CHANNELS = (1, 3, 4)
+Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
 
 
 def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
@@ -31,48 +35,119 @@ def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
     return other if fits[other] else None
 
 
+def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, option: str = "--shape") -> None:
+    """Raises SourceError where an option speaks of an input that the model does not have."""
+    for name in wanted:
+        if name not in inputs:
+            raise SourceError(
+                f"{option} names the input '{name}', which the model does not have",
+                where=where,
+                do=f"Its inputs: {', '.join(inputs)}",
+            )
+
+
+def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
+    """The model's shape with its free axes fixed. A free batch stays free; a fixed batch becomes 1, if the graph lets it.
+
+    Raises SourceError where the model itself says otherwise.
+    """
+    if len(shape) != len(wanted):
+        raise SourceError(
+            f"--shape gives the input '{name}' {len(wanted)} axes; the model has {len(shape)}: {shape_text(shape)}",
+            where=where,
+            do=f"Write --shape {name}={','.join(_example(shape))}",
+        )
+    for axis, (has, want) in enumerate(zip(shape, wanted, strict=True)):
+        if axis > 0 and has not in (-1, want):
+            raise SourceError(
+                f"--shape gives axis {axis} of the input '{name}' the size {want}; in the model it is fixed at {has}",
+                where=where,
+                do=f"Write {has} there, or export the model with that axis free",
+            )
+    return (-1 if shape[0] == -1 else 1, *wanted[1:])
+
+
 def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence[str | None] = ()) -> None:
     """Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive."""
     label, shape = f"{kind} '{spec.name}'", spec.shape
-    written = "[" + ", ".join("?" if n == -1 else str(n) for n in shape) + "]"
     if not shape:
+        raise SourceError(f"{label} is a scalar: it has no batch axis", where=where, do=_for_scalar(spec, kind))
+    if shape[0] not in (-1, 1):
         raise SourceError(
-            f"{label} is a scalar: it has no batch axis", where=where, do="Give it a first axis for the batch"
+            f"{label} has the shape {shape_text(shape)}: a fixed batch of {shape[0]}",
+            where=where,
+            do=f"Try --shape {spec.name}={','.join(_example((1, *shape[1:])))}, or export the model with a free batch"
+            if kind == "input"
+            else "Return it with the batch as its first axis, or export the model with a free batch or a batch of 1",
         )
-    for axis, size in enumerate(shape):
-        if axis == 0 and size in (-1, 1):
+    for axis, size in enumerate(shape[1:], 1):
+        if size >= 1:
             continue
         name = axis_names[axis] if axis < len(axis_names) else None
         called = f"axis {axis} ('{name}')" if name and name != "?" else f"axis {axis}"
-        if axis == 0:
+        if size == 0:
             raise SourceError(
-                f"{label} has a fixed batch of {size}",
+                f"{label} has the shape {shape_text(shape)}: {called} has the size 0",
                 where=where,
-                do="Export the model with a free batch axis or a batch of 1",
+                do="Export the model again",
             )
-        if size < 1:
-            state = "is free" if size == -1 else f"has the size {size}"
-            raise SourceError(
-                f"{label} has the shape {written}: {called} {state}, and only the batch axis may be free",
-                where=where,
-                do=f"Export the model with a fixed size for axis {axis}",
-            )
+        raise SourceError(
+            f"{label} has the shape {shape_text(shape)}: {called} is free, and only the batch axis may be",
+            where=where,
+            do=_how_to_pin(spec) if kind == "input" else f"Export the model with a fixed size for axis {axis}",
+        )
 
 
-def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
-    """Names without TensorFlow's ':0'. Raises SourceError when two are the same: a contract could not tell them apart."""
-    clean = tuple(name.removesuffix(":0") for name in names)
-    for name in clean:
-        if not name or clean.count(name) > 1:
-            raise SourceError(
-                f"two {kind}s are called '{name}'" if name else f"an {kind} has no name",
-                where=where,
-                do="Give each its own name and save the model again",
-            )
-    return clean
+def measured_outputs(
+    names: Sequence[tuple[str, str]], run: Run, inputs: Sequence[TensorSpec], *, where: str
+) -> tuple[TensorSpec, ...]:
+    """Output specs from a run with one item of zeros, and one with two that shows whether an output grows with the batch.
+
+    names: (contract's, file's). Many files leave output shapes open. `run` may raise SourceError; with two items that
+    means that a batch said to be free is not.
+    """
+    one, two = list(run(_zeros(inputs, 1))), None
+    if all(spec.free_batch for spec in inputs):
+        try:
+            two = [array.shape for array in run(_zeros(inputs, 2))]
+        except SourceError:
+            two = None
+    specs = []
+    for i, ((name, tensor), array) in enumerate(zip(names, one, strict=True)):
+        shape = tuple(array.shape)
+        grows = two is not None and bool(shape) and two[i] == (2, *shape[1:])
+        spec = TensorSpec(name, tensor, array.dtype.name, (-1, *shape[1:]) if grows else shape)
+        check_shape(spec, where=where, kind="output")
+        specs.append(spec)
+    return tuple(specs)
 
 
-def file_sha256(path: Path) -> str:
-    """Of the whole file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def shape_text(shape: Sequence[int]) -> str:
+    """[?, 3, 224, 224]"""
+    return "[" + ", ".join("?" if n == -1 else str(n) for n in shape) + "]"
+
+
+def _zeros(inputs: Sequence[TensorSpec], items: int) -> list[NDArray[Any]]:
+    return [np.zeros((items, *spec.shape[1:]), spec.dtype) for spec in inputs]
+
+
+def _how_to_pin(spec: TensorSpec) -> str:
+    letters: Mapping[int, str] = {}
+    if image_layout(spec.shape, prefer="NCHW") == "NCHW":
+        letters = {2: "HEIGHT", 3: "WIDTH"}
+    elif image_layout(spec.shape, prefer="NHWC") == "NHWC":
+        letters = {1: "HEIGHT", 2: "WIDTH"}
+    sizes = ["1", *(letters.get(i, f"SIZE{i}") if n < 1 else str(n) for i, n in enumerate(spec.shape[1:], 1))]
+    example = ",".join(_example(spec.shape))
+    return f"Pin it: --shape {spec.name}={','.join(sizes)}, such as --shape {spec.name}={example}"
+
+
+def _example(shape: Sequence[int]) -> list[str]:
+    stand_in = 224 if len(shape) == 4 else 128
+    return ["1", *(str(stand_in if n < 1 else n) for n in shape[1:])]
+
+
+def _for_scalar(spec: TensorSpec, kind: str) -> str:
+    if kind != "input":
+        return "Give it a first axis for the batch"
+    return f"Fix its value with --constant {spec.name}=NUMBER, or give it a first axis for the batch"

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources.shapes import image_layout, unique_names
+from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.shapes import image_layout
 
 pytestmark = pytest.mark.convert
 
@@ -37,9 +38,14 @@ def refusal(path: Path) -> SourceError:
         ("text.h5", b"this is a shopping list", "not an HDF5 file"),
         ("photo.png", b"\x89PNG", "'.png'"),
         ("no_suffix", b"x", "suffix"),
-        ("net.tflite", b"\0\0\0\0TFL3", "already converted"),
+        ("net.tflite", b"\0\0\0\0TFL3", "not a TFLite model"),
+        ("upper.TFLITE", b"x", "not a TFLite model"),
         ("net.pt", b"PK", "PyTorch"),
-        ("upper.TFLITE", b"x", "already converted"),
+        ("net.pkl", b"\x80", "a pickle runs code"),
+        ("net.safetensors", b"x", "weights"),
+        ("pointer.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git-lfs pointer"),
+        ("page.keras", b"<!DOCTYPE html><html><head>", "web page"),
+        ("made.ekb", b"x", "bundle"),
     ],
 )
 def test_what_is_no_model_is_refused_with_the_reason(
@@ -51,10 +57,14 @@ def test_what_is_no_model_is_refused_with_the_reason(
     assert says in refusal(path).what
 
 
-def test_folders_are_refused_and_a_saved_model_is_called_one(tmp_path: Path) -> None:
-    assert "folder" in refusal(tmp_path).what
+def test_a_folder_without_a_saved_model_is_refused_and_what_is_in_it_is_offered(tmp_path: Path) -> None:
+    assert "without a saved_model.pb" in refusal(tmp_path).what
+    (tmp_path / "net.onnx").write_bytes(b"x")
+    assert refusal(tmp_path).do == f"Did you mean {tmp_path / 'net.onnx'}?"
     (tmp_path / "saved_model.pb").write_bytes(b"")
-    assert "SavedModel" in refusal(tmp_path).what
+    assert "empty" in refusal(tmp_path).what
+    (tmp_path / "saved_model.pb").write_bytes(b"this is a shopping list")
+    assert "damaged" in refusal(tmp_path).what
 
 
 def test_truncated_files_are_refused(tmp_path: Path, digits_model, digits_onnx: Path) -> None:
@@ -67,7 +77,7 @@ def test_truncated_files_are_refused(tmp_path: Path, digits_model, digits_onnx: 
 def test_the_batch_is_the_only_axis_that_may_be_free(tmp_path: Path) -> None:
     error = refusal(save_onnx(tmp_path, shape=["N", 3, "height", 8]))
     assert "axis 2 ('height') is free" in error.what
-    assert "axis 2" in error.do
+    assert error.do == "Pin it: --shape x=1,3,HEIGHT,8, such as --shape x=1,3,224,8"
 
 
 def test_a_fixed_batch_above_one_is_refused(tmp_path: Path) -> None:
@@ -86,16 +96,26 @@ def test_a_file_made_for_one_machine_is_refused(tmp_path: Path) -> None:
     assert "already optimized or quantized" in refusal(save_onnx(tmp_path, op="FusedConv", domain="com.microsoft")).what
 
 
-def test_external_data_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
-    path = save_onnx(tmp_path)
-    model = onnx.load(path)
-    weight = model.graph.initializer.add()
-    weight.name, weight.data_type, weight.data_location = "w", TensorProto.FLOAT, TensorProto.EXTERNAL
-    weight.dims[:] = [1]
-    entry = weight.external_data.add()
-    entry.key, entry.value = "location", "../../etc/passwd"
-    path.write_bytes(model.SerializeToString())
-    assert "another file" in refusal(path).what
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin", "", "."])
+def test_weights_outside_of_the_models_folder_are_never_opened(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"0000")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    assert "point out of the model's folder" in refusal(save_external(folder, location)).what
+
+
+def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path: Path) -> None:
+    path = save_external(tmp_path, "net.data")
+    assert "net.data, which is not there" in refusal(path).what
+    (tmp_path / "net.data").write_bytes(b"00")
+    assert "truncated" in refusal(path).what
+    (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
+    source = sources.load(path)
+    assert source.predict([np.ones((1, 3), np.float32)])[0].tolist() == [[3, 3, 3]]
+    first = source.sha256
+    (tmp_path / "net.data").write_bytes(np.float32(4).tobytes())
+    assert sources.load(path).sha256 != first
 
 
 def test_a_lambda_layer_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -122,7 +142,9 @@ def test_an_unknown_keras_layer_is_refused_without_a_traceback(tmp_path: Path) -
 
     x = keras.Input((4,))
     keras.Model(x, Mystery()(x)).save(tmp_path / "net.keras")
-    assert "cannot read it" in refusal(tmp_path / "net.keras").what
+    error = refusal(tmp_path / "net.keras")
+    assert "Mystery: it needs that Python code" in error.what
+    assert "--trust-model" in error.do
 
 
 def test_a_keras_axis_left_free_is_named(tmp_path: Path) -> None:
@@ -163,6 +185,20 @@ def test_names_lose_tensorflows_suffix_and_must_differ() -> None:
     assert unique_names(["image:0", "b"], where="net", kind="input") == ("image", "b")
     with pytest.raises(SourceError, match="two inputs are called 'a'"):
         unique_names(["a:0", "a"], where="net", kind="input")
+
+
+def save_external(folder: Path, location: str) -> Path:
+    """y = x * w, with w in another file."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("length", "4")):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "net", values[:1], values[1:], [weight])
+    path = folder / "net.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
 
 
 def save_onnx(folder: Path, *, shape=("N", 3, 8, 8), op: str = "Relu", domain: str = "") -> Path:

@@ -1,0 +1,123 @@
+"""A source that is described without being opened: loading Keras costs ten seconds, and an unchanged build needs no answers.
+
+    source = open_source(path, options, store)
+    source.inputs                            # from the store, where this very model was opened before
+    actual(source)                           # opened now, for whatever has to run or convert it
+
+Rules: what is remembered belongs to these very bytes, options and tools; a model whose file is not all of it (a PyTorch
+function, an ONNX file) is opened every time; asking for answers opens the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgekit_converters.sources.description import Description
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.store import Store, key
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import BundleError
+
+__all__ = ["DeferredSource", "actual", "open_source"]
+
+_WHOLE = {".keras", ".h5", ".hdf5", ".pt2"}  # one file holds everything, and opening it is slow
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeferredSource(Description):
+    """A SourceModel that opens the model when it is first asked for answers. open: called once, by one thread."""
+
+    open: Callable[[], SourceModel]
+
+    @cached_property
+    def actual(self) -> SourceModel:
+        return self.open()
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        return self.actual.predict(inputs)
+
+    def onnx(self) -> bytes:
+        return self.actual.onnx()
+
+
+def actual(source: SourceModel) -> SourceModel:
+    """The source itself, opened: what can be asked whether TensorFlow can trace it."""
+    return source.actual if isinstance(source, DeferredSource) else source
+
+
+def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
+    """`load`, or what is remembered of it. Raises what `load` raises."""
+    content = _content(path)
+    if content is None:
+        return load(path, options)
+    name = key("source", content, path.suffix.lower(), _said(options))
+    stored = _description(store.get(name), path)
+    if stored is not None:
+        return DeferredSource(**vars(stored), open=lambda: load(path, options))
+    source = load(path, options)
+    store.put(name, _bytes(source))
+    return source
+
+
+def _said(options: LoadOptions) -> list[Any]:
+    shapes = sorted((name, list(sizes)) for name, sizes in options.shapes.items())
+    return [shapes, sorted(options.constants.items()), options.signature, options.trust_model]
+
+
+def _content(path: Path) -> str | None:
+    """A digest of everything that the model is made of, None where that cannot be told or opening it is quick."""
+    try:
+        if path.is_file() and path.suffix.lower() in _WHOLE:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        if (path / "saved_model.pb").is_file():
+            return _folder(path)
+    except OSError:
+        pass  # `load` says what is wrong
+    return None
+
+
+def _folder(root: Path) -> str:
+    state = hashlib.sha256()
+    for folder, inner, names in os.walk(root):
+        inner.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            state.update(f"{path.relative_to(root).as_posix()}\0".encode())
+            with path.open("rb") as file:
+                state.update(hashlib.file_digest(file, "sha256").digest())
+    return state.hexdigest()
+
+
+def _bytes(source: SourceModel) -> bytes:
+    known = Description(
+        path=Path(),
+        format=source.format,
+        sha256=source.sha256,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        state=source.state,
+        state_pairs=source.state_pairs,
+        notes=source.notes,
+    )
+    return json.dumps({**to_json(known), "path": ""}).encode()
+
+
+def _description(stored: bytes | None, path: Path) -> Description | None:
+    if stored is None:
+        return None
+    try:
+        return from_json(Description, {**json.loads(stored), "path": path}, "a stored description")
+    except (BundleError, ValueError):
+        return None

@@ -1,0 +1,50 @@
+"""What every source says of itself; each reader adds how it answers.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NewSource(Description): ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["Description", "Note", "State"]
+
+State = Literal["none", "explicit", "internal"]
+"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries it.
+internal: the model keeps it to itself."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a person should know of a model that was read all the same. code: stable, for scripts."""
+
+    code: str
+    what: str
+    do: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description:
+    """path: the file, the folder, or `module:function`. sha256: of the file, together with the options that make another
+    model of it (shapes, constants, signature). state_pairs: (input, output), where state is explicit. Two sources are
+    equal only if they are one.
+    """
+
+    path: Path
+    format: str
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    state: State = "none"
+    state_pairs: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def free_batch(self) -> bool:
+        """True when any number of items may be asked at once."""
+        return all(spec.free_batch for spec in (*self.inputs, *self.outputs))

@@ -1,0 +1,46 @@
+"""What tells one model from another: its bytes, and the options that make another model of the same bytes.
+
+model_sha256(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgekit_converters.sources.options import LoadOptions
+
+__all__ = ["file_sha256", "folder_sha256", "model_sha256", "with_options"]
+
+
+def file_sha256(path: Path) -> str:
+    """Of the whole file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path, files: Sequence[Path]) -> str:
+    """Of the named files, their places in the folder with them, in hex."""
+    entries = sorted((path.relative_to(folder).as_posix(), file_sha256(path)) for path in files)
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:
+    """Of the file (with `more` files that belong to it) and of the options; of the file alone where there is no more."""
+    digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
+    return with_options(digest, options)
+
+
+def with_options(digest: str, options: LoadOptions) -> str:
+    """The digest itself where no option makes another model."""
+    if not (options.shapes or options.constants or options.signature):
+        return digest
+    said = {
+        "file": digest,
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "constants": dict(options.constants),
+        "signature": options.signature,
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

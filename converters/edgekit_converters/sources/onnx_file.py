@@ -1,0 +1,221 @@
+"""An ONNX file, parsed, complete and held against the rules, before anything runs it.
+
+Rules: standard operators only (a custom domain needs code that no board has); a float model (what was already quantized or
+optimized for one machine is no start for another); weights that stand in other files must stand in the model's own folder;
+weights are finite.
+
+    file = read(Path("net.onnx"))
+    file.model.graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.finite import check_finite
+from edgekit_converters.sources.quiet import quiet
+from edgekit_runtime.errors import MissingExtraError
+
+__all__ = ["EXPORT_AGAIN", "OnnxFile", "check_graph", "first_line", "read"]
+
+EXPORT_AGAIN = "Export the model to ONNX again"
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_QUANTIZED = frozenset(
+    [
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+    ]
+)
+# Read by one of these a constant is a weight; elsewhere an infinity may be meant, as in an attention mask.
+_WEIGHTED = frozenset(
+    [
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "BatchNormalization",
+        "InstanceNormalization",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "PRelu",
+    ]
+)
+_LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """model: with every weight inside. others: the files that weights were read from."""
+
+    model: Any
+    others: tuple[Path, ...] = ()
+
+
+def read(path: Path) -> OnnxFile:
+    """Raises SourceError with the reason for whatever is refused."""
+    try:
+        import onnx
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("convert", "reading an ONNX model", where=str(path)) from error
+    if path.stat().st_size > _LARGEST:
+        _refuse(path, "it is larger than 2 GB: no board takes it", "Pass a smaller model")
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError lives in the C++ package or the Python one
+        _refuse(path, "this is not an ONNX model, or it is damaged", cause=error)
+    if not model.graph.node or not model.opset_import:
+        _refuse(path, "this is not an ONNX model, or it has no operators")
+    others = _with_external_data(path, model)
+    check_graph(str(path), model)
+    return OnnxFile(model, others)
+
+
+def check_graph(where: str, model: Any) -> None:
+    """Raises SourceError for operators that no board has, a quantized model, a broken graph, or weights that are damaged."""
+    import onnx
+
+    _check_operators(where, model)
+    try:
+        with quiet():
+            onnx.checker.check_model(model)
+    except Exception as error:
+        raise SourceError(
+            f"the graph breaks ONNX's own rules: {first_line(error)}", where=where, do=EXPORT_AGAIN
+        ) from error
+    weights = _weights(model)
+    check_finite(_arrays(model), where=where, may_be_infinite=lambda name: name not in weights)
+
+
+def _check_operators(where: str, model: Any) -> None:
+    nodes = [node for graph in onnx_graph.subgraphs(model.graph) for node in graph.node]
+    nodes += [node for function in model.functions for node in function.node]
+    own = {function.domain for function in model.functions}
+    foreign = sorted({f"{n.domain}.{n.op_type}" for n in nodes if n.domain not in _STANDARD and n.domain not in own})
+    if any(name.startswith("com.microsoft.") for name in foreign):
+        raise SourceError(
+            f"it was already optimized or quantized for ONNX Runtime ({foreign[0]})",
+            where=where,
+            do="Pass the float model that it was made from",
+        )
+    if foreign:
+        raise SourceError(
+            f"it uses operators that no board's engine has: {', '.join(foreign[:5])}",
+            where=where,
+            do=f"{EXPORT_AGAIN} with standard operators only",
+        )
+    if model.functions:
+        raise SourceError(
+            "it defines functions of its own, which the quantizer cannot see into",
+            where=where,
+            do="Inline them: onnx.inliner.inline_local_functions(model)",
+        )
+    quantized = sorted({node.op_type for node in nodes} & _QUANTIZED)
+    if quantized:
+        raise SourceError(
+            f"it is already quantized ({quantized[0]}), and what that lost cannot be measured",
+            where=where,
+            do="Pass the float model that it was made from",
+        )
+
+
+def _with_external_data(path: Path, model: Any) -> tuple[Path, ...]:
+    """Read weights that stand beside the model into it. Nothing outside of the model's folder is opened."""
+    import onnx
+
+    tensors = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    if not tensors:
+        return ()
+    sizes: dict[Path, int] = {}
+    for tensor in tensors:
+        file, end = _place(path, tensor)
+        sizes[file] = max(sizes.get(file, 0), end)
+    for file, end in sizes.items():
+        if file.stat().st_size < end:
+            _refuse(path, f"its weights' file {file.name} is too short: it is truncated", "Copy or download it again")
+    if sum(file.stat().st_size for file in sizes) > _LARGEST:
+        _refuse(path, "its weights are larger than 2 GB: no board takes it", "Pass a smaller model")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # noqa: BLE001 - onnx raises ValidationError, ValueError and OSError here
+        _refuse(path, f"its weights cannot be read: {first_line(error)}", cause=error)
+    return tuple(sorted(sizes))
+
+
+def _place(path: Path, tensor: Any) -> tuple[Path, int]:
+    """The file that a tensor's data stands in, and where in it they end."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    folder, file = path.parent.resolve(), (path.parent / location).resolve()
+    if not location or folder not in file.parents:
+        _refuse(
+            path,
+            f"the weights '{tensor.name}' point out of the model's folder, to {location!r}, which is never opened",
+            "Save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
+        )
+    if not file.is_file():
+        _refuse(path, f"its weights stand in {location}, which is not there", f"Copy {location} beside it")
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
+    except ValueError as error:
+        _refuse(path, f"the place of the weights '{tensor.name}' is damaged", cause=error)
+    if offset < 0 or length < 0:
+        _refuse(path, f"the place of the weights '{tensor.name}' is damaged")
+    return file, offset + length
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Every tensor in the file: weights, sparse weights, and constants in nodes."""
+    nodes = [node for function in model.functions for node in function.node]
+    for graph in onnx_graph.subgraphs(model.graph):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        nodes += graph.node
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+
+
+def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Floating constants by the name of the value that they are."""
+    from onnx import TensorProto, numpy_helper
+
+    floating = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+    for graph in onnx_graph.subgraphs(model.graph):
+        for tensor in graph.initializer:
+            if tensor.data_type in floating:
+                yield tensor.name, np.asarray(numpy_helper.to_array(tensor))
+        for node in graph.node:
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.name == "value" and attribute.t.data_type in floating:
+                        yield node.output[0], np.asarray(numpy_helper.to_array(attribute.t))
+
+
+def _weights(model: Any) -> frozenset[str]:
+    nodes = [node for graph in onnx_graph.subgraphs(model.graph) for node in graph.node]
+    return frozenset(name for node in nodes if node.op_type in _WEIGHTED for name in node.input)
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _refuse(path: Path, what: str, do: str = EXPORT_AGAIN, *, cause: Exception | None = None) -> NoReturn:
+    raise SourceError(what, where=str(path), do=do) from cause

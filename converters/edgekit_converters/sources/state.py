@@ -1,0 +1,162 @@
+"""Models that remember: which outputs are the next call's inputs.
+
+Rules: a pair has one dtype and shape, names that differ only in words such as `in`, `out`, `new`, and a word for memory in
+them; a state whose first axis is not the batch (layers come first in recurrent nets) gets a first axis of 1, because every
+tensor of a contract has its batch in front.
+
+    pairs(inputs, outputs)      # (("state", "stateN"),)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgekit_converters.sources.onnx_graph import subgraphs
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["give_batch", "pairs"]
+
+_MEMORY = frozenset(
+    [
+        "state",
+        "states",
+        "hidden",
+        "h",
+        "c",
+        "cell",
+        "cache",
+        "memory",
+        "mem",
+        "carry",
+        "context",
+        "ctx",
+        "past",
+        "present",
+    ]
+)
+_DIRECTION = frozenset(
+    [
+        "in",
+        "out",
+        "input",
+        "output",
+        "prev",
+        "previous",
+        "next",
+        "new",
+        "old",
+        "n",
+        "i",
+        "o",
+        "0",
+        "1",
+        "initial",
+        "init",
+        "final",
+        "updated",
+        "current",
+    ]
+)
+
+
+def pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[tuple[str, str], ...]:
+    """(input, output) for every state that goes in and comes out."""
+    if len(inputs) < 2 or len(outputs) < 2:
+        return ()  # nothing besides the state: an image in and an image out
+    found, taken = [], set[str]()
+    for spec in inputs:
+        for output in outputs:
+            same = output.dtype == spec.dtype and output.shape[1:] == spec.shape[1:]
+            if same and output.name not in taken and _same_memory(spec.name, output.name):
+                found.append((spec.name, output.name))
+                taken.add(output.name)
+                break
+    return tuple(found)
+
+
+def give_batch(model: Any) -> tuple[str, ...]:
+    """A first axis of 1 for every state of an ONNX graph whose first axis is another; their names. In place.
+
+    The batch of every other input is 1 then as well. A free axis of such a state is taken for its batch.
+    """
+    from onnx import numpy_helper
+
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    values = [value for value in graph.input if value.name not in weights]
+    if len(values) < 2 or len(graph.output) < 2:
+        return ()
+    changed = []
+    for value in values:
+        sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+        output = next((out for out in graph.output if _same_memory(value.name, out.name)), None)
+        if output is None or len(sizes) < 2 or sizes[0] < 2 or sum(size < 1 for size in sizes) > 1:
+            continue
+        sizes = [max(size, 1) for size in sizes]
+        for name, shape in ((value.name, sizes), (output.name, [1, *sizes])):
+            graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{name}/shape"))
+        _reshaped_input(graph, value, sizes)
+        _reshaped_output(graph, output)
+        changed += [value.name, output.name]
+    for value in values if changed else ():
+        for dim in value.type.tensor_type.shape.dim[:1]:
+            dim.Clear()
+            dim.dim_value = 1
+    if changed:
+        del graph.value_info[:]
+    return tuple(changed)
+
+
+def _reshaped_input(graph: Any, value: Any, sizes: Sequence[int]) -> None:
+    """The input becomes [1, *sizes]; what read it reads it reshaped."""
+    from onnx import helper
+
+    inner = f"{value.name}/without_batch"
+    _rename_readings(graph, value.name, inner)
+    nodes = [helper.make_node("Reshape", [value.name, f"{value.name}/shape"], [inner], name=inner), *graph.node]
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    shape = value.type.tensor_type.shape
+    del shape.dim[:]
+    for size in (1, *sizes):
+        shape.dim.add().dim_value = size
+
+
+def _reshaped_output(graph: Any, value: Any) -> None:
+    from onnx import helper
+
+    inner = f"{value.name}/without_batch"
+    for node in graph.node:
+        node.output[:] = [inner if name == value.name else name for name in node.output]
+    _rename_readings(graph, value.name, inner)
+    graph.node.append(
+        helper.make_node("Reshape", [inner, f"{value.name}/shape"], [value.name], name=f"{value.name}/batch")
+    )
+    value.type.tensor_type.ClearField("shape")
+
+
+def _rename_readings(graph: Any, old: str, new: str) -> None:
+    """In the graphs inside its nodes as well, whose outputs may be a value of the outer one."""
+    for inner in subgraphs(graph):
+        for node in inner.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+
+
+def _same_memory(first: str, second: str) -> bool:
+    a, b = _words(first), _words(second)
+    memory = [word for word in a if word in _MEMORY]
+    return bool(memory) and [w for w in a if w not in _DIRECTION] == [w for w in b if w not in _DIRECTION] != []
+
+
+def _words(name: str) -> list[str]:
+    """`stateN`, `state_n` -> state, n; `hn`, `h0` -> h, n or 0."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)
+    words: list[str] = []
+    for part in map(str.lower, parts):
+        words += [part[0], part[1]] if part in ("hn", "cn") else [part]
+    return words
