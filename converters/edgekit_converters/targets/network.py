@@ -13,8 +13,8 @@ __all__ = ["Network"]
 class Network:
     """TensorFlow code that answers as the source does.
 
-    call: tensors in the source's input order -> list of tensors in its output order, batch of 1. weights: the TensorFlow
-    variables that it reads. turned: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
+    call: tensors in the source's input order -> list of tensors in its output order. weights: the TensorFlow variables that
+    it reads. turned: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
     had a hand in it.
     """
 

@@ -48,8 +48,9 @@ def available() -> bool:
     return all(importlib.util.find_spec(module) is not None for module in _NEEDS)
 
 
-def network(source: SourceModel, where: str) -> Network:
-    """Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers differ."""
+def network(source: SourceModel, where: str, items: int = 1) -> Network:
+    """items: the batch. Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers
+    differ from the original's."""
     if not available():
         raise ConversionError(
             "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",
@@ -57,7 +58,7 @@ def network(source: SourceModel, where: str) -> Network:
             do="Run: pip install 'edgekit-deploy[onnx-tflite]', or choose onnx-int8-qdq or onnx-f32",
         )
     try:
-        return _network(cast(Hashable, source))  # by identity
+        return _network(cast(Hashable, source), items)  # by identity
     except _FailedError as error:
         raise ConversionError(
             str(error), where=where, do="Choose onnx-int8-qdq or onnx-f32, or pass the Keras model it was made from"
@@ -65,14 +66,16 @@ def network(source: SourceModel, where: str) -> Network:
 
 
 @functools.lru_cache(maxsize=1)  # one build asks for several TFLite recipes of one source, and onnx2tf is slow
-def _network(source: Any) -> Network:
+def _network(source: Any, items: int) -> Network:
     turned = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
     free = all(spec.free_batch for spec in (*source.inputs, *source.outputs))
+    if items != 1 and not free:
+        raise _FailedError(f"the model has a fixed batch, and cannot be given one of {items}")
     first: _FailedError | None = None
     # What onnx2tf makes of a graph depends on whether its batch is free: either may be right where the other is not.
-    for batch in (-1, 1) if free else (1,):
+    for batch in (-1, items) if free else (1,):
         try:
-            return _attempt(source, turned, batch)
+            return _attempt(source, turned, batch, items)
         except _FailedError as error:
             first = first or error
     raise first or _FailedError("onnx2tf was not tried")
@@ -82,14 +85,15 @@ class _FailedError(Exception):
     """Why one way through onnx2tf did not work."""
 
 
-def _attempt(source: SourceModel, turned: frozenset[str], batch: int) -> Network:
+def _attempt(source: SourceModel, turned: frozenset[str], batch: int, items: int) -> Network:
+    """batch: of the ONNX graph, -1 to leave it free. items: of the TensorFlow code."""
     tf = import_tensorflow()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _run_worker(source, folder, batch)
+        _run_worker(source, folder, batch, items)
         with quiet():
             loaded = tf.saved_model.load(str(folder / RESULT))
-    axes = _output_axes(source, loaded, turned)
+    axes = _output_axes(source, loaded, turned, items)
 
     def call(*inputs: Any) -> list[Any]:
         outputs = loaded.infer(*inputs)
@@ -99,12 +103,12 @@ def _attempt(source: SourceModel, turned: frozenset[str], batch: int) -> Network
     return Network(call, loaded.infer.concrete_functions[0].variables, turned, _TOOLS)
 
 
-def _run_worker(source: SourceModel, folder: Path, batch: int) -> None:
+def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> None:
     import onnx
 
     model = onnx.load_model_from_string(source.onnx())
-    if batch == 1:
-        _fix_batch(model, source.inputs, source.outputs)
+    if batch != -1:
+        _fix_batch(model, source, batch)
     onnx_graph.rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
     onnx_graph.rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
     model = onnx.shape_inference.infer_shapes(model)  # without the shapes inside, onnx2tf drops transposes silently
@@ -112,7 +116,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int) -> None:
     kept = [input_name(i) for i, spec in enumerate(source.inputs) if spec.layout != "NCHW" and len(spec.shape) > 2]
     (folder / KEPT).write_text("\n".join(kept), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "edgekit_converters.targets.onnx_to_tf_worker"],
+        [sys.executable, "-P", "-m", "edgekit_converters.targets.onnx_to_tf_worker", str(items)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -125,16 +129,16 @@ def _run_worker(source: SourceModel, folder: Path, batch: int) -> None:
         raise _FailedError(f"onnx2tf cannot turn the model into TensorFlow: {_complaint(done.stdout + done.stderr)}")
 
 
-def _fix_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    def one(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        return [TensorSpec(spec.name, spec.tensor, spec.dtype, (1, *spec.shape[1:])) for spec in specs]
+def _fix_batch(model: Any, source: SourceModel, batch: int) -> None:
+    def fixed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+        return [TensorSpec(spec.name, spec.tensor, spec.dtype, (batch, *spec.shape[1:])) for spec in specs]
 
-    onnx_graph.set_batch(model, one(inputs), one(outputs))
+    onnx_graph.set_batch(model, fixed(source.inputs), fixed(source.outputs))
 
 
-def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str]) -> list[tuple[int, ...] | None]:
+def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str], items: int) -> list[tuple[int, ...] | None]:
     """For each output the transposition that gives the source's values, None where there is none to do."""
-    inputs = onnx_graph.random_inputs(source.inputs, 1)
+    inputs = onnx_graph.random_inputs(source.inputs, items)
     fed = [
         turn(array, spec) if spec.name in turned else array for array, spec in zip(inputs, source.inputs, strict=True)
     ]

@@ -1,10 +1,11 @@
 """The process in which onnx2tf runs: graph.onnx in the working directory -> a SavedModel beside it.
 
-python -m edgekit_converters.targets.onnx_to_tf_worker        # by `onnx_to_tf`, in a folder of its own
+python -m edgekit_converters.targets.onnx_to_tf_worker 1      # a batch of 1; by `onnx_to_tf`, in a folder of its own
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def output_name(index: int) -> str:
     return f"edgekit_out_{index}"
 
 
-def main() -> None:
-    """Convert, or leave with an error on stderr and a code that is not 0."""
+def main(items: int) -> None:
+    """items: the batch that the SavedModel takes. Convert, or leave with an error on stderr and a code that is not 0."""
     # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
     np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
     import onnx
@@ -44,16 +45,16 @@ def main() -> None:
         disable_model_save=True,
         non_verbose=True,
     )
-    _save(model)
+    _save(model, items)
 
 
-def _save(model: Any) -> None:
+def _save(model: Any, items: int) -> None:
     import tensorflow as tf
 
     by_name = {tensor.name.split(":")[0]: position for position, tensor in enumerate(model.inputs)}
     order = [by_name[input_name(index)] for index in range(len(model.inputs))]
     signature = [
-        tf.TensorSpec([1, *model.inputs[position].shape[1:]], model.inputs[position].dtype, name=input_name(index))
+        tf.TensorSpec([items, *model.inputs[position].shape[1:]], model.inputs[position].dtype, name=input_name(index))
         for index, position in enumerate(order)
     ]
 
@@ -72,4 +73,4 @@ def _save(model: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -1,161 +1,205 @@
-"""TFLite artifacts, through TensorFlow's converter.
+"""A source as float .tflite, once: what every TFLite recipe starts from (see `tflite_quantize`).
 
 Rules:
-- a fixed batch of 1: many .tflite graphs cannot be resized;
-- `tflite-int8` is full integer: a representative dataset, int8 inputs and outputs, weights per channel. Nothing is left
-  in float silently: an operator without an int8 kernel is an error that names it;
-- `tflite-dynamic` keeps dense layers per tensor: per channel they become FULLY_CONNECTED version 12, which no
-  tflite-runtime loads (measured: version 9 runs on 2.7 to 2.14);
-- TensorFlow ("Select TF") and custom operators are refused by name: boards' runtimes do not carry them.
+- a batch of fixed size, 1 unless another is asked for: many .tflite graphs cannot be resized;
+- what TensorFlow can trace goes through its converter; an ONNX source first becomes TensorFlow code (see `onnx_to_tf`),
+  where pictures are NHWC; a float .tflite is taken as it is;
+- TensorFlow ("Select TF") and custom operators are refused by name and by layer: boards' runtimes do not carry them;
+- transpositions of a picture's or a sequence's axes that are left in the graph are counted: each costs time.
 
-- an ONNX source first becomes TensorFlow code (see `onnx_to_tf`); pictures are NHWC in the artifact.
-
-    convert(source, RECIPES["tflite-int8"], Job(samples, silent)).data
+    float_model(source).data            # make(float_model(source), recipe("tflite-int8"), Plan(), statistics)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.sources.keras import KerasSource
-from edgekit_converters.sources.keras_to_onnx import graph_names
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.graph import open_graph
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
+from edgekit_converters.sources.names import graph_names
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.targets import tflite_flatbuffer as tfl
 from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.converted import Converted, Job, checked_samples, tool_versions, turn, turned_shape
+from edgekit_converters.targets.converted import Converted, Job, tool_versions, turned_shape
+from edgekit_converters.targets.float_model import FloatModel, feeds
 from edgekit_converters.targets.network import Network
+from edgekit_converters.targets.plan import Plan, RangeMethod
+from edgekit_converters.targets.tflite_quantize import make
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["convert"]
+__all__ = ["convert", "float_model"]
 
 _TOOLS = ("tensorflow-cpu", "tensorflow")
+_INSTEAD = "Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32"
+# Axes turned from channels last to channels first, or back.
+_LAYOUTS = {(0, 2, 1), (0, 3, 1, 2), (0, 2, 3, 1), (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)}
 
 
-def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
-    """Raises ConversionError, naming the operators where the converter names them."""
-    job.progress("conversion", 0, None)
+def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1) -> FloatModel:
+    """The source as float .tflite with a fixed batch.
+
+    batch: items at once; more than 1 for sources that TensorFlow traces and whose batch is free. Raises ConversionError,
+    naming operators and layers where TensorFlow's converter names them.
+    """
+    progress("conversion", 0, None)
+    if isinstance(source, TfliteSource):
+        return _as_it_is(source, batch)
     tf = import_tensorflow()
-    network = _network(source, recipe)
-    ins, outs = graph_names(source.inputs), graph_names(source.outputs)
-    with quiet() as log:
-        try:
-            converter = _converter(tf, source, network, (ins, outs))
-            _configure(tf, converter, recipe)
-            if job.samples is not None:
-                converter.representative_dataset = lambda: _representative(source, job, network.turned)
-            data = bytes(converter.convert())
-        except EdgekitError:
-            raise
-        except Exception as error:
-            raise _explained(error, log.text(), source, recipe) from error
+    network = _network(source, batch)
+    data = _converted(tf, source, network, batch)
     inputs, outputs = _engine_order(data)
-    in_names = dict(zip(ins, (spec.name for spec in source.inputs), strict=True))
-    out_names = dict(zip(outs, (spec.name for spec in source.outputs), strict=True))
-    return Converted(
+    in_names = dict(zip(graph_names(source.inputs), (spec.name for spec in source.inputs), strict=True))
+    out_names = dict(zip(graph_names(source.outputs), (spec.name for spec in source.outputs), strict=True))
+    return FloatModel(
+        "tflite",
         data,
         tuple(in_names[name] for name in inputs),
         tuple(out_names[name] for name in outputs),
         tool_versions((*_TOOLS, *network.tools)),
         network.turned,
+        _transposes(data),
     )
 
 
-def _network(source: SourceModel, recipe: Recipe) -> Network:
-    if isinstance(source, KerasSource):
-        return Network(source.call, [variable.value for variable in source.network.variables], tools=("keras",))
+def _as_it_is(source: TfliteSource, batch: int) -> FloatModel:
+    data, where = source.tflite(), source.path.name
+    if batch != 1:
+        raise ConversionError(
+            f"a .tflite file has the batch it was written with, and cannot be given one of {batch}",
+            where=where,
+            do="Pass the model it was made from",
+        )
+    model = tfl.read(data)
+    foreign = [
+        (tfl.op_of(model, operator), tfl.layer_of(graph, operator))
+        for graph in model.subgraphs
+        for operator in graph.operators
+        if model.operatorCodes[operator.opcodeIndex].customCode
+    ]
+    if foreign:
+        raise _foreign([(op.removeprefix("Flex"), name) for op, name in foreign], where)
+    inputs = tuple(spec.name for spec in source.inputs)
+    return FloatModel(
+        "tflite", data, inputs, tuple(spec.name for spec in source.outputs), {}, transposes=_transposes(data)
+    )
+
+
+def _network(source: SourceModel, batch: int) -> Network:
+    if isinstance(source, TensorFlowSource):
+        if batch != 1 and not all(spec.free_batch for spec in (*source.inputs, *source.outputs)):
+            raise ConversionError(
+                f"the model has a fixed batch of 1, and cannot be given one of {batch}",
+                where=source.path.name,
+                do="Save it with a free batch axis",
+            )
+        return Network(source.call, list(source.variables), tools=tuple(source.tools))
     from edgekit_converters.targets.onnx_to_tf import network
 
-    return network(source, f"{source.path.name}, {recipe.name}")
+    return network(source, f"{source.path.name}, tflite", batch)
 
 
-def _converter(tf: Any, source: SourceModel, network: Network, names: tuple[list[str], list[str]]) -> Any:
-    ins, outs = names
+def _converted(tf: Any, source: SourceModel, network: Network, batch: int) -> bytes:
+    graph: Any = None
+    with quiet() as log:
+        try:
+            function, holder = _traced(tf, source, network, batch)
+            graph = function.graph.as_graph_def()
+            return bytes(tf.lite.TFLiteConverter.from_concrete_functions([function], holder).convert())
+        except EdgekitError:
+            raise
+        except Exception as error:
+            raise _explained(f"{error}\n{log.text()}", error, graph, source.path.name) from error
+
+
+def _traced(tf: Any, source: SourceModel, network: Network, batch: int) -> tuple[Any, Any]:
     signature = []
-    for spec, name in zip(source.inputs, ins, strict=True):
+    for spec, name in zip(source.inputs, graph_names(source.inputs), strict=True):
         shape = turned_shape(spec) if spec.name in network.turned else spec.shape
-        signature.append(tf.TensorSpec([1, *shape[1:]], spec.dtype, name=name))
+        signature.append(tf.TensorSpec([batch, *shape[1:]], spec.dtype, name=name))
+    outs = graph_names(source.outputs)
 
     def infer(*inputs: Any) -> dict[str, Any]:
         return dict(zip(outs, network.call(*inputs), strict=True))
 
     holder = tf.Module()  # keeps the weights in sight of the converter, which freezes only what it can track
     holder.weights = list(network.weights)
-    concrete = tf.function(infer, input_signature=signature).get_concrete_function()
-    return tf.lite.TFLiteConverter.from_concrete_functions([concrete], holder)
-
-
-def _configure(tf: Any, converter: Any, recipe: Recipe) -> None:
-    if recipe.precision == "float32":
-        return
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if recipe.precision == "dynamic":
-        converter._experimental_disable_per_channel_quantization_for_dense_layers = True
-        return
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-    converter.inference_input_type = converter.inference_output_type = tf.int8
-
-
-def _representative(source: SourceModel, job: Job, turned: frozenset[str]) -> Iterator[dict[str, NDArray[Any]]]:
-    assert job.samples is not None
-    names = graph_names(source.inputs)
-    for arrays in checked_samples(job.samples, [spec.shape[1:] for spec in source.inputs], job.progress):
-        feed = {}
-        for name, array, spec in zip(names, arrays, source.inputs, strict=True):
-            feed[name] = (turn(array, spec) if spec.name in turned else array).astype(spec.dtype, copy=False)
-        yield feed
+    return tf.function(infer, input_signature=signature).get_concrete_function(), holder
 
 
 def _engine_order(data: bytes) -> tuple[list[str], list[str]]:
     """Signature names in the order in which an interpreter lists the tensors: the two differ with several outputs."""
-    with quiet():
-        from ai_edge_litert.interpreter import Interpreter
-
-        interpreter = Interpreter(model_content=data)
-        runner = interpreter.get_signature_runner()
-        sides = (
-            (interpreter.get_input_details(), runner.get_input_details()),
-            (interpreter.get_output_details(), runner.get_output_details()),
-        )
-    inputs, outputs = (_names_in_order(details, signature) for details, signature in sides)
-    return inputs, outputs
+    model = tfl.read(data)
+    graph, [signature] = model.subgraphs[0], model.signatureDefs
+    return (
+        _names_in_order(graph.inputs, signature.inputs or ()),
+        _names_in_order(graph.outputs, signature.outputs or ()),
+    )
 
 
-def _names_in_order(details: Sequence[dict[str, Any]], signature: dict[str, dict[str, Any]]) -> list[str]:
+def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
     by_index: dict[int, str] = {}
-    for name, detail in signature.items():
-        if detail["index"] in by_index:
+    for end in ends:
+        name, index = bytes(end.name).decode(), int(end.tensorIndex)
+        if index in by_index:
             raise ConversionError(
-                f"'{name}' and '{by_index[detail['index']]}' are one tensor in the artifact",
+                f"'{name}' and '{by_index[index]}' are one tensor in the artifact",
                 do="Return the value once from the original model",
             )
-        by_index[detail["index"]] = name
-    return [by_index[detail["index"]] for detail in details]
+        by_index[index] = name
+    return [by_index[int(index)] for index in tensors]
 
 
-def _explained(error: Exception, log: str, source: SourceModel, recipe: Recipe) -> ConversionError:
-    """The converter's page of MLIR notes, boiled down to the operators it could not take."""
-    text = f"{error}\n{log}"
+def _transposes(data: bytes) -> int:
+    """TRANSPOSE operators that turn computed values from one layout to the other."""
+    model = tfl.read(data)
+    graph = model.subgraphs[0]
+    found = 0
+    for operator in graph.operators:
+        if tfl.op_of(model, operator) != "TRANSPOSE":
+            continue
+        values, order = (graph.tensors[index] for index in operator.inputs)
+        if not tfl.is_constant(model, values) and tfl.is_constant(model, order):
+            found += tuple(int(axis) for axis in tfl.constant(model, order)) in _LAYOUTS
+    return found
+
+
+def _explained(text: str, error: Exception, graph: Any, where: str) -> ConversionError:
+    """The converter's page of MLIR notes, boiled down to the operators it could not take and where they stand."""
     operators = _operators(text)
-    where = f"{source.path.name}, {recipe.name}"
     if operators:
-        return ConversionError(
-            f"TFLite has no {'int8 ' if recipe.precision == 'int8' else ''}kernel for {', '.join(operators)}",
-            where=where,
-            do="Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32",
-        )
+        named = [(op, layer) for op in operators for layer in (_places(graph, op) or [""])]
+        return _foreign(named, where)
     return ConversionError(
         f"TensorFlow's converter failed: {_first_line(str(error)) or type(error).__name__}", where=where
     )
 
 
+def _foreign(operators: Sequence[tuple[str, str]], where: str) -> ConversionError:
+    """operators: with the layer of each, where it is known."""
+    shown = ", ".join(f"{op} in '{layer}'" if layer else op for op, layer in operators[:5])
+    more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
+    return ConversionError(f"TFLite has no kernel for {shown}{more}", where=where, do=_INSTEAD)
+
+
+def _places(graph: Any, op: str) -> list[str]:
+    """Nodes of that type in a traced function; those of inner functions too."""
+    return sorted({node.name for node in _nodes(graph) if node.op == op})
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    if graph is not None:
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def
+
+
 def _operators(text: str) -> list[str]:
     found = re.findall(r"'tf\.(\w+)' op is neither a custom op nor a flex op", text)
-    found += re.findall(r"Quantization not yet supported for op: '?(\w+)'?", text)
     for names in re.findall(r"(?:TF Select ops|Flex ops|Custom ops|[Cc]ustom ops): ([\w, ]+)", text):
         found += [name.removeprefix("Flex") for name in re.split(r",\s*", names.strip()) if name]
     return sorted(set(found))
@@ -164,3 +208,25 @@ def _operators(text: str) -> list[str]:
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else ""
+
+
+@dataclass(frozen=True)
+class _MinMax:
+    found: Mapping[str, tuple[float, float]]
+
+    def ranges(self, method: RangeMethod) -> Mapping[str, tuple[float, float]]:
+        return self.found
+
+
+def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
+    """One recipe from the source to the end, with the ranges of min-max."""
+    model = float_model(source, job.progress)
+    found: dict[str, tuple[float, float]] = {}
+    if job.samples is not None:
+        with open_graph("tflite", model.data).watch() as watched:
+            for arrays in feeds(model, source.inputs, job.samples, job.progress):
+                for name, values in watched.run(arrays).items():
+                    low, high = found.get(name, (float("inf"), float("-inf")))
+                    found[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    data = make(model, recipe, Plan(), _MinMax(found))
+    return Converted(data, model.inputs, model.outputs, model.tools, model.turned)

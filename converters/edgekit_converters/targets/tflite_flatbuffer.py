@@ -1,0 +1,196 @@
+"""A .tflite file as objects that can be edited: what the recipes that need no converter are written with.
+
+Rules: reading and writing leaves everything that is not touched as it was; a tensor's name outlives what is done to it,
+because float and quantized files are aligned by name; an operator gets a new version without changing that of the others.
+
+    model = read(data)
+    model.subgraphs[0].operators[0].opcodeIndex = code(model, "CONV_2D", version=5)
+    data = write(model)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import ConversionError
+
+__all__ = [
+    "add_constant",
+    "code",
+    "compact",
+    "constant",
+    "is_constant",
+    "layer_of",
+    "name_of",
+    "op_of",
+    "read",
+    "schema",
+    "set_input",
+    "swap",
+    "type_of",
+    "write",
+]
+
+_DTYPES = {
+    "FLOAT32": np.float32,
+    "FLOAT16": np.float16,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+}
+
+
+def schema() -> Any:
+    """The module of flatbuffer classes; `OperatorT`, `TensorT`, `BufferT` and so on are the editable ones."""
+    from ai_edge_litert import schema_py_generated
+
+    return schema_py_generated
+
+
+def read(data: bytes) -> Any:
+    """A `ModelT`. Raises ConversionError when the bytes are no .tflite file."""
+    if data[4:8] != b"TFL3":
+        raise ConversionError("these bytes are not a TFLite model")
+    try:
+        return schema().ModelT.InitFromPackedBuf(data, 0)
+    except Exception as error:  # struct.error, IndexError, ValueError, ... from generated code
+        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
+
+
+def write(model: Any) -> bytes:
+    """The file's bytes; the same model gives the same bytes."""
+    import flatbuffers  # type: ignore[import-untyped,unused-ignore]
+
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+@cache
+def _names(kind: str) -> dict[int, str]:
+    return {value: name for name, value in vars(getattr(schema(), kind)).items() if isinstance(value, int)}
+
+
+def op_of(model: Any, operator: Any) -> str:
+    """CONV_2D, ...; a custom operator by its own name."""
+    entry = model.operatorCodes[operator.opcodeIndex]
+    if entry.customCode:
+        return str(bytes(entry.customCode).decode("utf-8", "replace"))
+    # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
+    return _names("BuiltinOperator").get(max(entry.builtinCode, entry.deprecatedBuiltinCode), "?")
+
+
+def type_of(tensor: Any) -> str:
+    """FLOAT32, INT8, ..."""
+    return _names("TensorType").get(tensor.type, "?")
+
+
+def name_of(tensor: Any) -> str:
+    return bytes(tensor.name or b"").decode("utf-8", "replace")
+
+
+def layer_of(graph: Any, operator: Any) -> str:
+    """What the operator is called: the name of the first tensor that it makes; empty where it makes none."""
+    return name_of(graph.tensors[operator.outputs[0]]) if len(operator.outputs) else ""
+
+
+def set_input(operator: Any, place: int, tensor: int) -> None:
+    """Let an operator read another tensor. (What was read from a file cannot be assigned to.)"""
+    operator.inputs = [tensor if i == place else int(index) for i, index in enumerate(operator.inputs)]
+
+
+def is_constant(model: Any, tensor: Any) -> bool:
+    data = model.buffers[tensor.buffer].data
+    return tensor.buffer > 0 and data is not None and len(data) > 0
+
+
+def constant(model: Any, tensor: Any) -> NDArray[Any]:
+    """The values of a constant, in the file's layout."""
+    values = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(_DTYPES[type_of(tensor)])
+    shape = () if tensor.shape is None else tuple(int(side) for side in tensor.shape)
+    return values.reshape(shape)
+
+
+def add_constant(model: Any, values: NDArray[Any]) -> int:
+    """A new buffer with these values; its index."""
+    buffer = schema().BufferT()
+    buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    return len(model.buffers) - 1
+
+
+def code(model: Any, op: str, version: int) -> int:
+    """The index of the operator code, added where it is missing."""
+    number = getattr(schema().BuiltinOperator, op)
+    for index, entry in enumerate(model.operatorCodes):
+        if max(entry.builtinCode, entry.deprecatedBuiltinCode) == number and entry.version == version:
+            return index
+    entry = schema().OperatorCodeT()
+    entry.builtinCode, entry.version = number, version
+    entry.deprecatedBuiltinCode = min(number, schema().BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
+    model.operatorCodes.append(entry)
+    return len(model.operatorCodes) - 1
+
+
+def swap(graph: Any, tensors: Mapping[int, int]) -> None:
+    """Let every operator, end and signature-less list of a subgraph name other tensors (old index -> new), in place."""
+    for operator in graph.operators:
+        for field in ("inputs", "outputs", "intermediates"):
+            indexes = getattr(operator, field)
+            if indexes is not None:
+                setattr(operator, field, [tensors.get(int(index), int(index)) for index in indexes])
+    graph.inputs = [tensors.get(int(index), int(index)) for index in graph.inputs]
+    graph.outputs = [tensors.get(int(index), int(index)) for index in graph.outputs]
+
+
+def compact(model: Any) -> None:
+    """Drop tensors, buffers and operator codes that nothing names, in place."""
+    for position, graph in enumerate(model.subgraphs):
+        used = {int(index) for index in (*graph.inputs, *graph.outputs)}
+        for operator in graph.operators:
+            for indexes in (operator.inputs, operator.outputs, operator.intermediates):
+                used |= {int(index) for index in (indexes if indexes is not None else ())}
+        kept = [index for index in range(len(graph.tensors)) if index in used]
+        moved = {old: new for new, old in enumerate(kept)}
+        graph.tensors = [graph.tensors[index] for index in kept]
+        swap(graph, moved)
+        _move_signatures(model, position, moved)
+    _compact_buffers(model)
+    _compact_codes(model)
+
+
+def _move_signatures(model: Any, subgraph: int, moved: Mapping[int, int]) -> None:
+    for signature in model.signatureDefs or ():
+        if signature.subgraphIndex == subgraph:
+            for end in (*(signature.inputs or ()), *(signature.outputs or ())):
+                end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
+
+
+def _compact_buffers(model: Any) -> None:
+    used = {0} | {int(tensor.buffer) for graph in model.subgraphs for tensor in graph.tensors}
+    used |= {int(entry.buffer) for entry in model.metadata or ()}
+    used |= {int(index) for index in (model.metadataBuffer if model.metadataBuffer is not None else ())}
+    moved = {old: new for new, old in enumerate(sorted(used))}
+    model.buffers = [model.buffers[index] for index in sorted(used)]
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            tensor.buffer = moved[int(tensor.buffer)]
+    for entry in model.metadata or ():
+        entry.buffer = moved[int(entry.buffer)]
+    if model.metadataBuffer is not None:
+        model.metadataBuffer = [moved[int(index)] for index in model.metadataBuffer]
+
+
+def _compact_codes(model: Any) -> None:
+    used = sorted({int(operator.opcodeIndex) for graph in model.subgraphs for operator in graph.operators})
+    moved = {old: new for new, old in enumerate(used)}
+    model.operatorCodes = [model.operatorCodes[index] for index in used]
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            operator.opcodeIndex = moved[int(operator.opcodeIndex)]

@@ -1,0 +1,205 @@
+"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`: weights and activations in integers, by TensorFlow's own quantizer.
+
+The float file gets the range of each activation written into it, and `mlir_quantize` does the rest: what TensorFlow's
+converter does after it has calibrated, in well under a second.
+
+Rules:
+- every range holds 0 and has a width, so that no scale is 0 and a silent input divides by nothing; in 16 bits it is
+  symmetric, because the kernels for 16-bit activations know no zero-point;
+- tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float is
+  named exactly, whatever characters its name has;
+- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
+- ends are integers, except in a mixed file where a float layer reads or makes them;
+- divisions, and the others of `UNSAFE`, never run in 8 bits: their divisor rounds to zero for inputs that the float
+  network answers, and the engine then crashes or refuses.
+
+    data = static(float_tflite, recipe("tflite-int8"), Plan(), ranges)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.targets.artifact import Recipe
+from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.tflite_ends import integer_ends
+from edgekit_converters.targets.tflite_int16 import finish_int16
+
+__all__ = ["UNSAFE", "static"]
+
+Ranges = Mapping[str, tuple[float, float]]
+
+UNSAFE = frozenset({"DIV", "FLOOR_DIV", "FLOOR_MOD"})
+"""Operators that fail on some input in 8 bits though they do not in float."""
+
+_CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
+_INTEGERS = {"INT8", "INT16"}
+
+
+def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
+    """ranges: of each float activation by name; a layer whose tensors have none stays in float.
+
+    Raises ConversionError naming the operators and layers that cannot be quantized, unless the recipe is mixed.
+    """
+    model = tfl.read(data)
+    before = _layers(model)
+    if unknown := sorted(plan.float_layers - {name for name, _ in before}):
+        raise ConversionError(f"the model has no layer '{unknown[0]}' that could stay in float", where=recipe.name)
+    unsafe = {name for name, op in before if op in UNSAFE}
+    kept = plan.float_layers | unsafe
+    names = _Names(model)
+    _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
+    names.hide(model)
+    made = _quantized(tfl.write(model), recipe, frozenset(names.hidden(name) for name in kept), names)
+    result = tfl.read(made)
+    names.restore(result)
+    if recipe.precision == "int16x8":
+        finish_int16(result)
+    integer_ends(result)
+    tfl.compact(result)
+    _check(before, result, recipe, plan.float_layers)
+    return tfl.write(result)
+
+
+class _Names:
+    """Names of ours for the tensors of a file, and the way back."""
+
+    _OURS = re.compile(r"s(\d+)t(\d+)e(\d*)")
+
+    def __init__(self, model: Any) -> None:
+        self._theirs = {
+            f"s{s}t{t}e": tensor.name
+            for s, graph in enumerate(model.subgraphs)
+            for t, tensor in enumerate(graph.tensors)
+        }
+        self._by_name = {bytes(name or b"").decode("utf-8", "replace"): own for own, name in self._theirs.items()}
+
+    def hidden(self, name: str) -> str:
+        return self._by_name[name]
+
+    def hide(self, model: Any) -> None:
+        for s, graph in enumerate(model.subgraphs):
+            for t, tensor in enumerate(graph.tensors):
+                tensor.name = f"s{s}t{t}e".encode()
+
+    def restore(self, model: Any) -> None:
+        """The quantizer adds a number where it makes a second tensor of one; the first that it kept has the name."""
+        for graph in model.subgraphs:
+            taken: set[bytes] = set()
+            ours = [(tensor, self._OURS.fullmatch(tfl.name_of(tensor))) for tensor in graph.tensors]
+            for tensor, found in sorted(((t, f) for t, f in ours if f), key=lambda pair: len(pair[1][3])):
+                name = self._theirs.get(f"s{found[1]}t{found[2]}e", tensor.name) or b""
+                tensor.name = name if name not in taken else name + b"/" + found[3].encode()
+                taken.add(name)
+
+    def named_in(self, text: str) -> list[str]:
+        """Layers that a message of the quantizer speaks of, under the file's names."""
+        found = dict.fromkeys(f"s{s}t{t}e" for s, t, _ in self._OURS.findall(text))
+        return [self._theirs[own].decode("utf-8", "replace") for own in found if own in self._theirs]
+
+
+def _layers(model: Any) -> list[tuple[str, str]]:
+    """(name, operator) of what computes with floats in the main subgraph."""
+    graph = model.subgraphs[0]
+    found = []
+    for operator in graph.operators:
+        op = tfl.op_of(model, operator)
+        ends = [graph.tensors[index] for index in (*operator.inputs, *operator.outputs) if index >= 0]
+        if op not in _CONVERSIONS and any(tfl.type_of(tensor) == "FLOAT32" for tensor in ends):
+            found.append((tfl.layer_of(graph, operator), op))
+    return found
+
+
+def _write_ranges(model: Any, ranges: Ranges, *, wide: bool) -> None:
+    schema = tfl.schema()
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            name = tfl.name_of(tensor)
+            if tfl.type_of(tensor) != "FLOAT32" or tfl.is_constant(model, tensor) or name not in ranges:
+                continue
+            low, high = _usable(name, *ranges[name], wide=wide)
+            tensor.quantization = schema.QuantizationParametersT()
+            tensor.quantization.min, tensor.quantization.max = [low], [high]
+
+
+def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:
+    """The range with 0 in it, and wide enough for a scale; a tensor that was always 0 gets (0, 1)."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ConversionError(
+            f"'{name}' is not finite on the calibration data: {low} .. {high}",
+            do="Look for NaN in the weights or in the calibration samples",
+        )
+    low, high = min(low, 0.0), max(high, 0.0)
+    if high - low < 1e-9:
+        low, high = 0.0, 1.0
+    if wide:
+        largest = max(-low, high)
+        return -largest, largest
+    return low, high
+
+
+def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names) -> bytes:
+    tf = import_tensorflow()
+    from tensorflow.lite.python import convert
+
+    types = convert._types_pb2
+    with quiet() as log:
+        try:
+            made = convert.mlir_quantize(
+                data,
+                inference_type=types.QUANTIZED_INT16 if recipe.precision == "int16x8" else types.QUANTIZED_INT8,
+                input_data_type=tf.float32,
+                output_data_type=tf.float32,
+                denylisted_nodes=set(kept) or None,
+            )
+        except Exception as error:  # RuntimeError, and whatever pybind makes of an MLIR failure
+            text = f"{error}\n{log.text()}"
+            raise _failed(recipe, names.named_in(text), re.findall(r"'tfl\.(\w+)' op", text)) from error
+    return bytes(made)
+
+
+def _check(before: list[tuple[str, str]], model: Any, recipe: Recipe, asked: frozenset[str]) -> None:
+    """What is in float is what was asked for, and in a mixed file what has no integer kernel."""
+    left = [(name, op) for name, op in _layers(model)]
+    ops = dict(before)
+    if missed := sorted(asked - {name for name, _ in left}):
+        raise ConversionError(
+            f"the quantizer did not leave '{missed[0]}' ({ops[missed[0]]}) in float as it was told to",
+            where=recipe.name,
+        )
+    beyond = [(name, op) for name, op in left if name not in asked]
+    if beyond and not recipe.mixed:
+        raise _refused(recipe, beyond)
+    if not any(tfl.type_of(tensor) in _INTEGERS for graph in model.subgraphs for tensor in graph.tensors):
+        raise ConversionError(
+            "nothing in the model could be quantized", where=recipe.name, do="Choose tflite-dynamic or tflite-f32"
+        )
+
+
+def _refused(recipe: Recipe, layers: list[tuple[str, str]]) -> ConversionError:
+    shown = ", ".join(f"{op} in '{name}'" for name, op in layers[:5])
+    more = f" and {len(layers) - 5} more" if len(layers) > 5 else ""
+    bits = "16-bit" if recipe.precision == "int16x8" else "int8"
+    way = "tflite-f16" if recipe.precision == "int16x8" else "tflite-int8-mixed"
+    reason = " that is safe for every input" if any(op in UNSAFE for _, op in layers) else ""
+    return ConversionError(
+        f"TFLite has no {bits} kernel{reason} for {shown}{more}",
+        where=recipe.name,
+        do=f"Leave that in float: --recipe {way}; or replace the operator in the model",
+    )
+
+
+def _failed(recipe: Recipe, layers: list[str], ops: list[str]) -> ConversionError:
+    at = f" at {', '.join(dict.fromkeys(op.upper() for op in ops))}" if ops else ""
+    of = f" in '{layers[0]}'" if layers else ""
+    return ConversionError(
+        f"TensorFlow's quantizer failed{at}{of}",
+        where=recipe.name,
+        do="Leave that layer in float, or choose tflite-dynamic or tflite-f16",
+    )
