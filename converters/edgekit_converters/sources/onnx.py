@@ -64,9 +64,13 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     file = onnx_file.read(path)
     model, where = file.model, str(path)
     fixed = onnx_inputs.fixed_batches(model, options)
-    before = model.SerializeToString() if fixed else b""
-    onnx_inputs.apply_options(where, model, options)
-    wrapped = state.give_batch(model)
+    onnx_inputs.make_constants(where, model, options)
+    before = model.SerializeToString() if fixed or _branches(model) else b""
+    onnx_inputs.pin_shapes(where, model, options)
+    states = state.without_batch(model)
+    if _branches(model):
+        model = _folded(model, before, where)
+    state.give_batch(model, states)
     if unused := onnx_graph.unused_inputs(model.graph):
         raise SourceError(
             f"its input '{unused[0]}' is used by nothing", where=where, do=f"{onnx_file.EXPORT_AGAIN} without it"
@@ -91,10 +95,33 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         outputs=outputs,
         state="explicit" if pairs else "none",
         state_pairs=pairs,
-        notes=_notes(pairs, wrapped),
+        notes=_notes(pairs, [name for pair in states for name in pair]),
         model=model,
         engine=engine,
     )
+
+
+def _branches(model: Any) -> bool:
+    return any(node.op_type == "If" for node in model.graph.node)
+
+
+def _folded(model: Any, original: bytes, where: str) -> Any:
+    """The model without the branches that its constants and shapes decide; that must not change an answer.
+
+    No quantizer sees into a branch, and ONNX Runtime 1.31 ends with a segmentation fault on some once shapes are pinned:
+    `original` still has the file's.
+    """
+    graph = model.graph
+    shapes = {v.name: [int(dim.dim_value) for dim in v.type.tensor_type.shape.dim] for v in graph.input}
+    if any(not shape or min(shape[1:], default=1) < 1 for shape in shapes.values()):
+        return model  # an input is refused in a moment
+    before = _engine(original, where)
+    sized = [replace(spec, shape=tuple(max(size, 1) for size in shapes[spec.tensor])) for spec in before.inputs]
+    arrays = [onnx_graph.random_inputs([spec], spec.shape[0])[0] for spec in sized]
+    slimmed = onnx_graph.slim(model)
+    after = _engine(slimmed.SerializeToString(), where)
+    same = zip(_run(before, arrays, where), _run(after, arrays, where), strict=True)
+    return slimmed if all(a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in same) else model
 
 
 def _engine(data: bytes, where: str) -> Engine:

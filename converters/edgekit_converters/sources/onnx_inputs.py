@@ -3,7 +3,7 @@
 Rules: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because they
 followed from the old ones; a pinned batch must give the answers of the original's; a constant input is gone.
 
-    apply_options("net.onnx", model, options)
+    pin_shapes("net.onnx", model, options)
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from edgekit_converters.errors import SourceError
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.shapes import check_named, pin
 
-__all__ = ["apply_options", "fixed_batches"]
+__all__ = ["fixed_batches", "forget_shapes", "make_constants", "pin_shapes"]
 
 
-def apply_options(where: str, model: Any, options: LoadOptions) -> None:
-    """In place. Raises SourceError where an option does not fit the model."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = {_plain(value.name): value for value in model.graph.input if value.name not in weights}
-    check_named(options.shapes, list(inputs), where=where)
+def make_constants(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a constant does not fit the model."""
+    inputs = _inputs(model)
     check_named(options.constants, list(inputs), where=where, option="--constant")
     for name, number in options.constants.items():
         _make_constant(where, model.graph, inputs[name], number)
+
+
+def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a shape does not fit the model."""
+    inputs = _inputs(model)
+    check_named(options.shapes, list(inputs), where=where)
     symbols: dict[str, int] = {}
     for name, sizes in options.shapes.items():
         dims = inputs[name].type.tensor_type.shape.dim
@@ -46,6 +50,11 @@ def apply_options(where: str, model: Any, options: LoadOptions) -> None:
         forget_shapes(model)
 
 
+def _inputs(model: Any) -> dict[str, Any]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {_plain(value.name): value for value in model.graph.input if value.name not in weights}
+
+
 def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
     """Inputs whose batch is fixed above 1 in the file and that --shape pins to 1: name -> the file's batch."""
     found = {}
@@ -57,10 +66,11 @@ def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
 
 
 def forget_shapes(model: Any) -> None:
-    """Of everything but the inputs, in place."""
+    """Of everything but the inputs, in place. How many axes an output has is kept."""
     del model.graph.value_info[:]
     for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
 
 
 def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
@@ -81,10 +91,8 @@ def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
             where=where,
             do="Give it a number of that kind",
         )
-    kept = [entry for entry in graph.input if entry.name != value.name]
     graph.initializer.append(numpy_helper.from_array(array, value.name))
-    del graph.input[:]
-    graph.input.extend(kept)
+    del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 
 def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from edgekit_converters.sources.onnx_graph import subgraphs
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["give_batch", "pairs"]
+__all__ = ["give_batch", "pairs", "without_batch"]
 
 _MEMORY = frozenset(
     [
@@ -78,37 +78,44 @@ def pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[
     return tuple(found)
 
 
-def give_batch(model: Any) -> tuple[str, ...]:
-    """A first axis of 1 for every state of an ONNX graph whose first axis is another; their names. In place.
-
-    The batch of every other input is 1 then as well. A free axis of such a state is taken for its batch.
+def without_batch(model: Any) -> tuple[tuple[str, str], ...]:
+    """(input, output) of an ONNX graph's states whose first axis is not the batch; where there are any, the batch of every
+    input becomes 1, in place. A free axis of such a state is taken for its batch.
     """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    values = [value for value in model.graph.input if value.name not in weights]
+    if len(values) < 2 or len(model.graph.output) < 2:
+        return ()
+    found = {}
+    for value in values:
+        sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+        output = next((out.name for out in model.graph.output if _same_memory(value.name, out.name)), None)
+        if output is not None and len(sizes) > 1 and sizes[0] > 1 and sum(size < 1 for size in sizes) < 2:
+            found[value.name] = output
+    for value in values if found else ():
+        dims = value.type.tensor_type.shape.dim
+        for dim in dims if value.name in found else dims[:1]:
+            if dim.dim_value < 1:
+                dim.Clear()
+                dim.dim_value = 1
+    return tuple(found.items())
+
+
+def give_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
+    """A first axis of 1 for these inputs and outputs, whose sizes are fixed. In place."""
     from onnx import numpy_helper
 
     graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    values = [value for value in graph.input if value.name not in weights]
-    if len(values) < 2 or len(graph.output) < 2:
-        return ()
-    changed = []
-    for value in values:
+    for name, output in states:
+        value = next(value for value in graph.input if value.name == name)
+        made = next(value for value in graph.output if value.name == output)
         sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-        output = next((out for out in graph.output if _same_memory(value.name, out.name)), None)
-        if output is None or len(sizes) < 2 or sizes[0] < 2 or sum(size < 1 for size in sizes) > 1:
-            continue
-        sizes = [max(size, 1) for size in sizes]
-        for name, shape in ((value.name, sizes), (output.name, [1, *sizes])):
-            graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{name}/shape"))
+        for owner, shape in ((name, sizes), (output, [1, *sizes])):
+            graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{owner}/shape"))
         _reshaped_input(graph, value, sizes)
-        _reshaped_output(graph, output)
-        changed += [value.name, output.name]
-    for value in values if changed else ():
-        for dim in value.type.tensor_type.shape.dim[:1]:
-            dim.Clear()
-            dim.dim_value = 1
-    if changed:
+        _reshaped_output(graph, made, sizes)
+    if states:
         del graph.value_info[:]
-    return tuple(changed)
 
 
 def _reshaped_input(graph: Any, value: Any, sizes: Sequence[int]) -> None:
@@ -121,13 +128,10 @@ def _reshaped_input(graph: Any, value: Any, sizes: Sequence[int]) -> None:
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
-    shape = value.type.tensor_type.shape
-    del shape.dim[:]
-    for size in (1, *sizes):
-        shape.dim.add().dim_value = size
+    _set_shape(value, (1, *sizes))
 
 
-def _reshaped_output(graph: Any, value: Any) -> None:
+def _reshaped_output(graph: Any, value: Any, sizes: Sequence[int]) -> None:
     from onnx import helper
 
     inner = f"{value.name}/without_batch"
@@ -137,7 +141,14 @@ def _reshaped_output(graph: Any, value: Any) -> None:
     graph.node.append(
         helper.make_node("Reshape", [inner, f"{value.name}/shape"], [value.name], name=f"{value.name}/batch")
     )
-    value.type.tensor_type.ClearField("shape")
+    _set_shape(value, (1, *sizes))
+
+
+def _set_shape(value: Any, sizes: Sequence[int]) -> None:
+    shape = value.type.tensor_type.shape
+    del shape.dim[:]
+    for size in sizes:
+        shape.dim.add().dim_value = size
 
 
 def _rename_readings(graph: Any, old: str, new: str) -> None:
