@@ -25,7 +25,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources.onnx_graph import reads, subgraphs
 from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
 
-__all__ = ["dynamic"]
+__all__ = ["dynamic", "lookups"]
 
 _FEW = 1024
 _TINY = 1e-12
@@ -57,6 +57,14 @@ def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
     return copy
 
 
+def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
+    """A copy with its embedding tables in 8 bits; the values that they hand on keep their names."""
+    copy = type(model).FromString(model.SerializeToString())
+    if _Products(GraphView(copy), float_layers, only_lookups=True).written():
+        _drop_unread(copy.graph)
+    return copy
+
+
 def _rounded(weight: NDArray[Any], axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
     """int8 around 0, and the scales of the slices along `axis`, which stay in their place."""
     rest = tuple(i for i in range(weight.ndim) if axis is None or i != axis % weight.ndim)
@@ -67,8 +75,8 @@ def _rounded(weight: NDArray[Any], axis: int | None) -> tuple[NDArray[Any], NDAr
 class _Products:
     """Matrix products and lookups of the main graph, in integers."""
 
-    def __init__(self, view: GraphView, float_layers: Collection[str]) -> None:
-        self._view, self._float_layers = view, frozenset(float_layers)
+    def __init__(self, view: GraphView, float_layers: Collection[str], *, only_lookups: bool = False) -> None:
+        self._view, self._float_layers, self._only_lookups = view, frozenset(float_layers), only_lookups
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._inputs: set[str] = set()
@@ -78,7 +86,7 @@ class _Products:
         done = 0
         for node in self._view.nodes:
             standard = node.domain in ("", "ai.onnx") and node.output and node.output[0] not in self._float_layers
-            if standard and (weight := _matrix(node, self._view)) is not None:
+            if standard and not self._only_lookups and (weight := _matrix(node, self._view)) is not None:
                 self._product(node, weight)
             elif standard and (table := _table(node, self._view)) is not None:
                 self._lookup(node, table)

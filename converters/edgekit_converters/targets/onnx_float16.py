@@ -14,6 +14,7 @@ import warnings
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.sources import canonical
 from edgekit_converters.sources.quiet import quiet
 
 __all__ = ["halved"]
@@ -36,4 +37,5 @@ def halved(model: Any) -> Any:
             do="Choose onnx-f32, or onnx-int8-qdq for a small file",
         ) from error
     del made.graph.value_info[:]
+    canonical.order(made)  # the converter puts its casts last, and readers that walk the file lose the shapes
     return made

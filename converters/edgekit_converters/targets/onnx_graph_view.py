@@ -37,7 +37,8 @@ class GraphView:
         self.inputs = frozenset(value.name for value in model.graph.input) - set(self._initializers)
         self._values = _inferred(model)
 
-    def maker(self, name: str) -> Any | None:
+    def maker(self, name: str) -> Any:
+        """The node that makes a value; None for inputs and constants."""
         return self._makers.get(name)
 
     def users(self, name: str) -> list[Any]:
@@ -77,8 +78,8 @@ class GraphView:
         tensor = self._initializers.get(name)
         return (tensor.data_type if tensor is not None else self._values.get(name, (None, 0))[1]) == 1
 
-    def only_user(self, name: str) -> Any | None:
-        """The one node that reads a value which is no output of the graph."""
+    def only_user(self, name: str) -> Any:
+        """The one node that reads a value which is no output of the graph, or None."""
         users = self.users(name)
         return users[0] if len(users) == 1 and name not in self.outputs else None
 

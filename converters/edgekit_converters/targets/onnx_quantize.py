@@ -9,6 +9,8 @@ inputs give the same bytes; a recipe that would quantize nothing is an error, no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from edgekit_converters.calibration.ranges import Statistics
@@ -16,6 +18,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.targets.artifact import Recipe
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.onnx_graph_view import GraphView
+from edgekit_converters.targets.onnx_int8_layers import PRODUCTS, int8_layers
 from edgekit_converters.targets.plan import Plan
 from edgekit_runtime.errors import EngineError
 
@@ -29,35 +32,45 @@ def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Statistics |
     if recipe.precision == "float32":
         return model.data
     parsed = onnx.load_model_from_string(model.data)
+    refused = ""
+    for made in _candidates(parsed, recipe, plan, statistics):
+        data: bytes = made.SerializeToString(deterministic=True)
+        refused = _refusal(data)
+        if not refused:
+            return data
+    raise ConversionError(
+        f"ONNX Runtime does not take what was made: {refused}",
+        where=recipe.name,
+        do="Choose onnx-f32 for this model, or a TFLite recipe",
+    )
+
+
+def _candidates(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics | None) -> Iterator[Any]:
+    """What to try, the best first."""
+    from edgekit_converters.targets.onnx_dynamic import dynamic
+    from edgekit_converters.targets.onnx_float16 import halved
+
     if recipe.precision == "float16":
-        from edgekit_converters.targets.onnx_float16 import halved
-
-        made = halved(parsed)
+        yield halved(parsed)
     elif recipe.precision == "dynamic":
-        from edgekit_converters.targets.onnx_dynamic import dynamic
-
-        made = dynamic(parsed, plan.float_layers)
-    elif recipe.precision == "int8" and statistics is not None:
-        made = _static(parsed, recipe, plan, statistics)
+        yield dynamic(parsed, plan.float_layers)
+    elif recipe.precision == "int8":
+        if statistics is None:
+            raise ValueError("an int8 recipe needs statistics")
+        yield _static(parsed, recipe, plan, statistics)
+        beside = {node.output[0] for node in parsed.graph.node if node.op_type not in PRODUCTS and node.output}
+        yield _static(parsed, recipe, replace(plan, float_layers=plan.float_layers | beside), statistics)
     else:
         raise ConversionError(f"there is no {recipe.precision} for ONNX", where=recipe.name)
-    data: bytes = made.SerializeToString(deterministic=True)
-    if (refused := _refused(data)) is not None:
-        raise ConversionError(
-            f"ONNX Runtime refuses what was made: {refused}",
-            where=recipe.name,
-            do="Choose onnx-f32, or tell the authors of edgekit which operators the model has",
-        )
-    return data
 
 
 def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> Any:
-    from edgekit_converters.targets.onnx_int8_layers import PRODUCTS, int8_layers
+    from edgekit_converters.targets.onnx_dynamic import lookups
     from edgekit_converters.targets.onnx_qdq import quantized
 
     ranges = dict(statistics.ranges(plan.ranges))
     ranges.update({name: (low, high) for name, low, high in plan.fixed_ranges})
-    view = GraphView(parsed)
+    view = GraphView(parsed if recipe.symmetric else lookups(parsed, plan.float_layers))
     layers = int8_layers(view, ranges.keys(), plan.float_layers, symmetric=recipe.symmetric)
     if not layers.int8 and not plan.float_layers:
         kinds = sorted({node.op_type for node in view.nodes})
@@ -69,11 +82,12 @@ def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> 
     return quantized(view, layers, ranges, symmetric=recipe.symmetric)
 
 
-def _refused(data: bytes) -> str | None:
+def _refusal(data: bytes) -> str:
+    """Why ONNX Runtime does not load it with its default optimizations; empty where it does."""
     from edgekit_runtime.engines import load_engine
 
     try:
         with load_engine("onnx", data, engine="onnxruntime"):
-            return None
+            return ""
     except EngineError as error:
         return error.what
