@@ -8,14 +8,19 @@ Rules:
 - a dataset has a length, may be read again and again, and gives the same items each time; items are made one by one;
 - an item holds canonical arrays: what the board's own decoder makes of the file, so both see the same pixels;
 - array files are never unpickled;
+- a file that cannot be read is left out, counted and named; more than a tenth of such files is an error;
 - NaN and infinity are refused where they are read, and the error names the item.
 """
 
 from __future__ import annotations
 
 from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
-from edgekit_converters.calibration.lint import Finding, lint
+from edgekit_converters.calibration.fingerprint import fingerprint
+from edgekit_converters.calibration.lint import Finding, Survey, findings, lint, survey
+from edgekit_converters.calibration.noise import random_dataset
+from edgekit_converters.calibration.observe import ObserveOptions, observe, visiting_order
 from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.calibration.ranges import Statistics, TensorStatistics
 from edgekit_converters.calibration.samples import SourceSamples, source_samples
 from edgekit_converters.calibration.split import HELD_OUT, split, without
 
@@ -24,12 +29,22 @@ __all__ = [
     "Dataset",
     "Example",
     "Finding",
+    "ObserveOptions",
     "SourceSamples",
+    "Statistics",
     "Subset",
+    "Survey",
+    "TensorStatistics",
     "digest",
+    "findings",
+    "fingerprint",
     "lint",
+    "observe",
     "open_dataset",
+    "random_dataset",
     "source_samples",
     "split",
+    "survey",
+    "visiting_order",
     "without",
 ]

@@ -1,0 +1,168 @@
+"""Histogram -> the range that a tensor's integers cover: pure functions, one for each range method.
+
+    chosen_range("mse", low, high, histogram.bins())        # (-0.31, 5.2)
+
+Rules: a range contains zero, because zero must be exact (padding, silence); it is finite; it is never empty: a tensor that
+was zero throughout gets 0..1, so that no scale is zero; it never reaches beyond the values that were seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.histogram import Bins
+
+if TYPE_CHECKING:  # targets stands on calibration
+    from edgekit_converters.targets.plan import RangeMethod
+
+__all__ = ["METHODS", "PERCENTILE", "chosen_range", "usable"]
+
+METHODS: tuple[RangeMethod, ...] = ("minmax", "percentile", "entropy", "mse")
+PERCENTILE = 99.99
+"""The share of values, in per cent, that stays below the upper end and above the lower one."""
+
+_STEPS = 255.0
+_LEAST_WIDTH = 2.0**-40  # a narrower range has a scale that engines cannot multiply with
+_LINEAR = 2048
+_LEVELS = 128
+_OCTAVES_TRIED = 7.0
+
+Float = NDArray[np.float64]
+
+
+def chosen_range(method: RangeMethod, low: float, high: float, bins: Bins) -> tuple[float, float]:
+    """low, high: the smallest and largest value that was seen."""
+    if not low < high or bins.counts.size == 0:
+        return usable(low, high)
+    if method == "percentile":
+        tail = 1 - PERCENTILE / 100
+        first, last = bins.quantiles((tail, 1 - tail))
+    elif method == "entropy":
+        reach = _entropy_reach(max(-low, high), bins, one_sided=low >= 0 or high <= 0)
+        first, last = -reach, reach
+    elif method == "mse":
+        first, last = _least_error(low, high, bins)
+    else:
+        first, last = low, high
+    return usable(max(first, low), min(last, high))
+
+
+def usable(low: float, high: float) -> tuple[float, float]:
+    """The range with zero in it and a width that a scale can be made of."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if low == high:
+        return 0.0, 1.0
+    if high - low < _LEAST_WIDTH:
+        return (low, low + _LEAST_WIDTH) if high > -low else (high - _LEAST_WIDTH, high)
+    return low, high
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Sums over bins of counts, counts * value and counts * value squared below each edge; zero values are exact."""
+
+    edges: Float
+    sums: Float  # [3, edges]
+
+    @classmethod
+    def of(cls, bins: Bins) -> _Moments:
+        middle = (bins.lower + bins.upper) / 2
+        counts = np.where(middle == 0, 0.0, bins.counts)
+        spread = (bins.upper - bins.lower) ** 2 / 12
+        sums = np.cumsum(np.stack([counts, counts * middle, counts * (middle**2 + spread)]), axis=1)
+        return cls(bins.upper, np.concatenate([np.zeros((3, 1)), sums], axis=1))
+
+    def below(self, values: Float) -> Float:
+        """[3, values.size]: of the bins that end at or below each value."""
+        found: Float = self.sums[:, np.searchsorted(self.edges, values, side="right")]
+        return found
+
+
+def _least_error(low: float, high: float, bins: Bins) -> tuple[float, float]:
+    """The ends between which 256 levels make the least expected squared error.
+
+    Within the range a value is off by step^2 / 12 on average; one nearer to zero than half a step becomes zero; one
+    outside is off by its distance to the end.
+    """
+    moments = _Moments.of(bins)
+    ratios = 2.0 ** np.linspace(-_OCTAVES_TRIED, 0.0, 57)
+    ends = np.array([0.0]) if low >= 0 else low * ratios, np.array([0.0]) if high <= 0 else high * ratios
+    for nearer in (2.0 ** np.linspace(-0.125, 0.125, 17), None):
+        errors = _errors(moments, *ends)
+        first, last = np.unravel_index(int(errors.argmin()), errors.shape)
+        best = float(ends[0][first]), float(ends[1][last])
+        if nearer is not None:
+            ends = np.maximum(np.unique(best[0] * nearer), low), np.minimum(np.unique(best[1] * nearer), high)
+    return best
+
+
+def _errors(moments: _Moments, lows: Float, highs: Float) -> Float:
+    """Summed squared error for every pair of ends: [lows, highs]."""
+    all_sums = moments.sums[:, -1:]
+    under, over = moments.below(lows), all_sums - moments.below(highs)
+    clipped_low = under[2] - 2 * lows * under[1] + lows**2 * under[0]
+    clipped_high = over[2] - 2 * highs * over[1] + highs**2 * over[0]
+    step = np.maximum(highs[None, :] - lows[:, None], 1e-300) / _STEPS
+    near = moments.below((step / 2).ravel()) - moments.below((-step / 2).ravel())
+    near = near.reshape(3, *step.shape)
+    inside = np.maximum(all_sums[0, 0] - under[0][:, None] - over[0][None, :] - near[0], 0.0)
+    total: Float = clipped_low[:, None] + clipped_high[None, :] + near[2] + inside * step**2 / 12
+    return total
+
+
+def _entropy_reach(largest: float, bins: Bins, *, one_sided: bool) -> float:
+    """The magnitude at which clipping loses the least information, by Kullback-Leibler divergence.
+
+    The magnitudes without zeros are laid on 2,048 even bins. For each candidate end, P is what lies before it, with all
+    that lies beyond added to its last bin, and Q is P without that, put into as many levels as the integers have and
+    spread evenly over the occupied bins again.
+    """
+    counts = _linear(bins, largest)
+    levels = 2 * _LEVELS if one_sided else _LEVELS
+    mass = np.concatenate([[0.0], np.cumsum(counts)])
+    occupied = np.concatenate([[0.0], np.cumsum(counts > 0)])
+    logs = np.concatenate([[0.0], np.cumsum(_xlogx(counts))])
+    if mass[-1] <= 0:
+        return largest
+    ends = np.arange(levels, _LINEAR + 1, 8)
+    edges = (np.arange(levels + 1)[None, :] * ends[:, None]) // levels
+    within, seats = np.diff(mass[edges], axis=1), np.diff(occupied[edges], axis=1)
+    density = np.log(np.where(within > 0, within / np.maximum(seats, 1), 1.0))
+    last, beyond = counts[ends - 1], mass[-1] - mass[ends]
+    # sum(P log P) - sum(P log Q), with P = counts / all of them and Q = density / what is inside
+    total = mass[-1]
+    p_log_p = logs[ends] - _xlogx(last) + _xlogx(last + beyond) - total * np.log(total)
+    p_log_q = (within * density).sum(axis=1) + beyond * density[:, -1] - total * np.log(np.maximum(mass[ends], 1e-300))
+    divergence = (p_log_p - p_log_q) / total
+    divergence[(last <= 0) & (beyond > 0)] = np.inf  # Q has nothing where P has all the clipped values
+    best = int(divergence.argmin())
+    return largest * float(ends[best]) / _LINEAR
+
+
+def _xlogx(values: Float) -> Float:
+    found: Float = values * np.log(np.where(values > 0, values, 1.0))
+    return found
+
+
+def _linear(bins: Bins, largest: float) -> Float:
+    """Counts of magnitudes on even bins from 0 to `largest`; zeros are left out."""
+    edges = np.linspace(0.0, largest, _LINEAR + 1)
+    counts: Float = np.zeros(_LINEAR)
+    for lower, upper, held in (
+        (bins.lower, bins.upper, np.where(bins.lower >= 0, bins.counts, 0.0)),
+        (-bins.upper[::-1], -bins.lower[::-1], np.where(bins.upper <= 0, bins.counts, 0.0)[::-1]),
+    ):
+        some = (held > 0) & (upper > lower)
+        if not some.any():
+            continue
+        lower, upper, held = lower[some], np.minimum(upper[some], largest), held[some]
+        below = np.cumsum(held) - held
+        # The share of all values that lie below an edge: flat between bins, even within one.
+        known = np.stack([lower, np.maximum(upper, lower)], axis=1).ravel()
+        passed = np.stack([below, below + held], axis=1).ravel()
+        counts += np.diff(np.interp(edges, known, passed, left=0.0))
+    return counts
