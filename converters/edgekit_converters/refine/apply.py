@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.ranges import Statistics
@@ -36,7 +37,7 @@ def apply(
         if step == "equalise":
             from edgekit_converters.refine.equalise import equalised
 
-            graph = equalised(graph, statistics)
+            graph = equalised(graph, _peaks(statistics))
         elif step == "round" or "round" not in steps:
             moments = observe(graph, feeds(), statistics.samples, progress)
             graph = rounded(graph, moments, compensate=step == "round")
@@ -88,6 +89,14 @@ def _own_bias(graph: Graph, layer: Layer, shared: Collection[str]) -> str | None
         return None
     channels = graph.constant(layer.weight).shape[layer.weight_axis]
     return layer.bias if graph.constant(layer.bias).size == channels else None
+
+
+def _peaks(statistics: Statistics) -> dict[str, NDArray[Any]]:
+    """The largest absolute value of each channel, for tensors that have channels."""
+    channels = {name: tensor.channels for name, tensor in statistics.tensors.items()}
+    return {
+        name: np.maximum(np.abs(found.low), np.abs(found.high)) for name, found in channels.items() if found is not None
+    }
 
 
 def _shared(graph: Graph) -> frozenset[str]:

@@ -60,7 +60,8 @@ def compensated(weights: Array, second: Array, rows: int) -> Array:
     except np.linalg.LinAlgError:
         return plain
     better = output_error(weights, found, second) < output_error(weights, plain, second)
-    return np.where(better[..., None], found, plain)
+    chosen: Array = np.where(better[..., None], found, plain)
+    return chosen
 
 
 def _steadied(second: Array, rows: int) -> Array:

@@ -1,0 +1,338 @@
+"""The least departure from full int8 that keeps a limit on the drop, searched for as long as there is time.
+
+    found = repair(bench, Start("tflite-int8", plan, checked), Target(0.01, mixed="tflite-int8-mixed", others=()))
+    found.met, found.plan.float_layers, found.why
+
+Remedies, the cheapest artifact first: ranges found by another method; other steps on the float weights; the fewest
+layers back to float; the target's other recipes.
+
+Rules:
+- calibration data decide what to try: the noise at the outputs, for which no labels are needed. The evaluation set only
+  says whether the limit is kept, and is looked at for plans that the noise has chosen;
+- it can be stopped at any time and then gives the best it found; the time already taken by one measurement is the most by
+  which a budget is overrun;
+- what fails to convert is an attempt that did not help, not the end;
+- more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, measuring_order
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.targets.plan import Plan, RangeMethod, Step
+from edgekit_runtime.errors import EngineError
+
+__all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "Target", "repair"]
+
+WANTED = 0.10
+MOST = 0.50
+METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile", "entropy")
+STEPS: tuple[tuple[Step, ...], ...] = (("round",), ("equalise", "round"), ("bias",), ())
+BETTER = 0.95
+"""Noise has to fall to this much of the best before a plan is looked at with the evaluation set."""
+WORSE = 1.02
+"""Noise may rise to this much when an island is given up as not needed."""
+SLACK = 1e-9
+"""Of a difference of two fractions that equals the limit."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Checked(Generic[T]):
+    """drop: on the evaluation set, what the limit is on. fidelity: all that was found there."""
+
+    drop: float
+    fidelity: T
+
+
+class Bench(Protocol[T]):
+    """What a search measures with. All may raise ConversionError or EngineError for a plan that cannot be made.
+
+    units: in the order of execution.
+    """
+
+    @property
+    def units(self) -> Sequence[Unit]: ...
+
+    def noise(self, recipe: str, plan: Plan) -> float:
+        """Noise power at the outputs relative to the signal's, on calibration samples, against the float model."""
+        ...
+
+    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+        """The same with that unit alone in int8."""
+        ...
+
+    def check(self, recipe: str, plan: Plan) -> Checked[T]:
+        """With the evaluation set."""
+        ...
+
+
+@dataclass(frozen=True)
+class Start(Generic[T]):
+    """The artifact that misses the limit."""
+
+    recipe: str
+    plan: Plan
+    checked: Checked[T]
+
+
+@dataclass(frozen=True)
+class Target:
+    """max_drop: 0..1. budget_s: None for no limit. mixed: the recipe with layers in float. others: recipes to end with."""
+
+    max_drop: float
+    mixed: str
+    others: tuple[str, ...] = ()
+    budget_s: float | None = 300.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What was tried. noise: on calibration samples, None where it was not measured. drop: on the evaluation set, None
+    where the noise ruled it out or it failed. float_macs: share of the multiply-accumulates in float, 0..1."""
+
+    remedy: str
+    recipe: str
+    plan: Plan
+    noise: float | None = None
+    drop: float | None = None
+    float_macs: float = 0.0
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Repair(Generic[T]):
+    """The best plan that was found, the start itself where nothing was better. why: in words, whether it is met or not."""
+
+    recipe: str
+    plan: Plan
+    checked: Checked[T]
+    tried: tuple[Attempt, ...]
+    met: bool
+    why: str
+
+
+def repair(
+    bench: Bench[T],
+    start: Start[T],
+    target: Target,
+    progress: Progress = silent,
+    clock: Callable[[], float] = time.monotonic,
+) -> Repair[T]:
+    """Search until the limit holds, the time is over or there is nothing left to try. clock: seconds, monotonic."""
+    search = _Search(bench, start, target, progress, clock)
+    try:
+        search.run()
+        over = False
+    except _TimeIsOverError:
+        over = True
+    return search.result(over)
+
+
+class _TimeIsOverError(Exception):
+    pass
+
+
+@dataclass
+class _Search(Generic[T]):
+    bench: Bench[T]
+    start: Start[T]
+    target: Target
+    progress: Progress
+    clock: Callable[[], float]
+    tried: list[Attempt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._begun = self.clock()
+        self._plan = self.start.plan
+        self._best = (self.start.recipe, self.start.plan, self.start.checked)
+
+    def run(self) -> None:
+        for remedy in (self._other_ranges, self._other_steps, self._islands, self._other_recipes):
+            if self._met:
+                return
+            remedy()
+
+    def result(self, over: bool) -> Repair[T]:
+        recipe, plan, checked = self._best
+        return Repair(recipe, plan, checked, tuple(self.tried), self._met, self._why(over))
+
+    @property
+    def _met(self) -> bool:
+        return self._best[2].drop <= self.target.max_drop + SLACK
+
+    # --- remedies
+
+    def _other_ranges(self) -> None:
+        plans = [replace(self._plan, ranges=method) for method in METHODS if method != self._plan.ranges]
+        self._by_noise([(f"ranges by {plan.ranges}", plan) for plan in plans])
+
+    def _other_steps(self) -> None:
+        plans = [replace(self._plan, steps=steps) for steps in STEPS if steps != self._plan.steps]
+        self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
+
+    def _by_noise(self, plans: Sequence[tuple[str, Plan]]) -> None:
+        """Goes on with the plan of the least noise; checks those that bring it down."""
+        least = self._noise("as it is", self.start.recipe, self._plan)
+        for remedy, plan in plans:
+            noise = self._noise(remedy, self.start.recipe, plan)
+            if noise < least * BETTER:
+                least, self._plan = noise, plan
+                self._check(remedy, self.start.recipe, plan)
+                if self._met:
+                    return
+
+    def _islands(self) -> None:
+        ranked = self._ranked()
+        failing, meeting = 0, 0
+        for size in _growing(len(ranked)):
+            if self._share(ranked[:size]) > MOST:
+                break
+            if self._check_islands(ranked[:size]):
+                meeting = size
+                break
+            failing = size
+        while meeting - failing > 1:
+            middle = (failing + meeting) // 2
+            if self._check_islands(ranked[:middle]):
+                meeting = middle
+            else:
+                failing = middle
+        if meeting > 1:
+            self._give_up_needless(ranked[:meeting])
+
+    def _give_up_needless(self, chosen: Sequence[Unit]) -> None:
+        """Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds."""
+        kept = list(chosen)
+        least = self._noise("islands", self.target.mixed, self._with(kept))
+        for unit in sorted(chosen, key=lambda unit: -unit.macs):
+            fewer = [other for other in kept if other is not unit]
+            if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
+                kept = fewer
+        if len(kept) < len(chosen):
+            self._check_islands(kept)
+
+    def _other_recipes(self) -> None:
+        for recipe in self.target.others:
+            self._check(f"recipe {recipe}", recipe, replace(self._plan, float_layers=frozenset()))
+            if self._met:
+                return
+
+    # --- measuring
+
+    def _ranked(self) -> tuple[Unit, ...]:
+        noise: dict[str, float] = {}
+        units = measuring_order(self.bench.units)
+        until = self._half_of_what_is_left()
+        for done, unit in enumerate(units):
+            if self.clock() >= until:
+                break
+            self.progress("measuring how sensitive layers are", done, len(units))
+            try:
+                noise[unit.name] = self.bench.noise_alone(self.target.mixed, self._plan, unit)
+            except (ConversionError, EngineError):
+                continue  # cannot be parted from its neighbours: no island of its own
+        return by_benefit(units, {name: value for name, value in noise.items() if not math.isnan(value)})
+
+    def _half_of_what_is_left(self) -> float:
+        if self.target.budget_s is None:
+            return math.inf
+        now = self.clock()
+        return now + (self._begun + self.target.budget_s - now) / 2
+
+    def _noise(self, remedy: str, recipe: str, plan: Plan) -> float:
+        self._tick(remedy)
+        try:
+            noise = self.bench.noise(recipe, plan)
+        except (ConversionError, EngineError) as error:
+            self._remember(remedy, recipe, plan, failed=error.what)
+            return math.inf
+        noise = math.inf if math.isnan(noise) else noise
+        self._remember(remedy, recipe, plan, noise=noise)
+        return noise
+
+    def _check(self, remedy: str, recipe: str, plan: Plan) -> bool:
+        self._tick(remedy)
+        try:
+            checked = self.bench.check(recipe, plan)
+        except (ConversionError, EngineError) as error:
+            self._remember(remedy, recipe, plan, failed=error.what)
+            return False
+        self._remember(remedy, recipe, plan, drop=checked.drop)
+        met = checked.drop <= self.target.max_drop + SLACK
+        if met or checked.drop < self._best[2].drop - SLACK:
+            self._best = (recipe, plan, checked)
+        return met
+
+    def _check_islands(self, units: Sequence[Unit]) -> bool:
+        count = len(units)
+        return self._check(f"{count} island{'s' * (count > 1)} in float", self.target.mixed, self._with(units))
+
+    def _with(self, units: Sequence[Unit]) -> Plan:
+        return replace(self._plan, float_layers=frozenset().union(*(unit.layers for unit in units)))
+
+    def _share(self, units: Sequence[Unit]) -> float:
+        return sum(unit.macs for unit in units)
+
+    def _tick(self, remedy: str) -> None:
+        spent = self.clock() - self._begun
+        budget = self.target.budget_s
+        self.progress(f"repair: {remedy}", int(spent), None if budget is None else int(budget))
+        if budget is not None and spent >= budget:
+            raise _TimeIsOverError
+
+    def _remember(
+        self,
+        remedy: str,
+        recipe: str,
+        plan: Plan,
+        *,
+        noise: float | None = None,
+        drop: float | None = None,
+        failed: str = "",
+    ) -> None:
+        share = float_share(self.bench.units, plan.float_layers)
+        self.tried.append(Attempt(remedy, recipe, plan, noise, drop, share, failed))
+
+    # --- words
+
+    def _why(self, over: bool) -> str:
+        recipe, plan, checked = self._best
+        limit = f"the limit of {_percent(self.target.max_drop)}"
+        what = self._what(recipe, plan)
+        if self._met:
+            return f"{what} keeps {limit}: the drop is {_percent(checked.drop)}"
+        end = "the time was over" if over else "nothing else is left to try"
+        changed = plan != self.start.plan or recipe != self.start.recipe
+        best = f"the best found is {what}" if changed else "nothing was better than the start"
+        return f"{limit} is not kept: {best}, with a drop of {_percent(checked.drop)}, and {end}"
+
+    def _what(self, recipe: str, plan: Plan) -> str:
+        units = [unit for unit in self.bench.units if unit.layers <= plan.float_layers]
+        if not units:
+            return recipe
+        share = float_share(self.bench.units, plan.float_layers)
+        more = f", more than the {_percent(WANTED)} that is wanted" if share > WANTED else ""
+        return f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({_percent(share)} of the work{more})"
+
+
+def _growing(count: int) -> Iterator[int]:
+    """1, 2, 3, 5, 8, 12, 18 ... and the whole."""
+    size = 1
+    while size < count:
+        yield size
+        size = max(size + 1, size * 3 // 2)
+    if count:
+        yield count
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2f}".rstrip("0").rstrip(".") + " %"

@@ -1,0 +1,123 @@
+"""What repair measures with: plans made from a workspace, run on a few calibration samples, compared with the float model.
+
+    bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
+    found = repair(bench, start, target)
+
+Rules: noise is measured on samples spread over the calibration set, by the engine that boards run; the noise of one layer
+in int8 is kept under the content that it follows from, so that a second search is cheap; a search leaves no artifact in
+the store but those that were checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.fidelity.repair import Checked
+from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.sensitivity import Unit, island_units
+from edgekit_converters.graph import open_graph
+from edgekit_converters.store import NO_STORE, Store, key
+from edgekit_converters.targets.artifact import Artifact
+from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.recipes import recipe as named
+from edgekit_converters.targets.stored import plan_json
+from edgekit_converters.targets.workspace import Workspace
+
+__all__ = ["SAMPLES", "WorkspaceBench", "drop_of", "output_noise"]
+
+SAMPLES = 24
+ALONE = 8
+"""Samples for one layer alone: there are many layers, and only their order counts."""
+
+Outputs = Sequence[NDArray[Any]]
+
+
+class WorkspaceBench:
+    """check: compares an artifact with the original on the evaluation set. drop: what of that the limit is on. identity:
+    what samples and model the cached numbers follow from, with the store that keeps them."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        format: str,  # noqa: A002
+        check: Callable[[Artifact], Fidelity],
+        *,
+        store: Store = NO_STORE,
+        identity: Sequence[str] = (),
+    ) -> None:
+        self._workspace, self._format, self._check = workspace, format, check
+        self._store, self._identity = store, tuple(identity)
+        self._seen: dict[str, float] = {}
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        return island_units(self._workspace.graph(self._format).layers)
+
+    def noise(self, recipe: str, plan: Plan) -> float:
+        return self._kept(recipe, plan, SAMPLES)
+
+    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+        others = frozenset().union(*(other.layers for other in self.units)) - unit.layers
+        alone = Plan(plan.ranges, plan.fixed_ranges, others, plan.steps)
+        return self._kept(recipe, alone, ALONE)
+
+    def check(self, recipe: str, plan: Plan) -> Checked[Fidelity]:
+        artifact = self._workspace.make(named(recipe), plan)
+        fidelity = self._check(artifact)
+        return Checked(drop_of(fidelity), fidelity)
+
+    def _kept(self, recipe: str, plan: Plan, samples: int) -> float:
+        name = key("noise", recipe, plan_json(plan), samples, *self._identity)
+        if name not in self._seen:
+            stored = self._store.get(name)
+            self._seen[name] = self._measured(recipe, plan, samples) if stored is None else json.loads(stored)
+            if stored is None:
+                self._store.put(name, json.dumps(self._seen[name]).encode())
+        return self._seen[name]
+
+    def _measured(self, recipe: str, plan: Plan, samples: int) -> float:
+        data = self._workspace.trial(named(recipe), plan)
+        return output_noise(self._originals[:samples], self._run(data, samples))
+
+    @cached_property
+    def _inputs(self) -> list[Sequence[NDArray[Any]]]:
+        """SAMPLES of the calibration samples, drawn from all of them and in no order, so that any first few stand for it."""
+        count = self._workspace.statistics(self._format).samples
+        step = max(1, count // SAMPLES)
+        spread = list(islice(self._workspace.feeds(self._format), step // 2, None, step))[:SAMPLES]
+        return [spread[place] for place in np.random.default_rng(0).permutation(len(spread))]
+
+    @cached_property
+    def _originals(self) -> list[Outputs]:
+        return self._run(self._workspace.float_model(self._format).data, SAMPLES)
+
+    def _run(self, data: bytes, samples: int) -> list[Outputs]:
+        graph = open_graph(self._format, data)
+        with graph.watch(graph.outputs) as watched:
+            answers = (watched.run(inputs) for inputs in self._inputs[:samples])
+            return [[answer[name] for name in graph.outputs] for answer in answers]
+
+
+def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
+    """Noise power over signal power, the mean over outputs; infinite where an answer is not finite."""
+    ratios = []
+    for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
+        signal = sum(float(np.square(values, dtype=np.float64).sum()) for values in before)
+        noise = sum(float(np.square(y.astype(np.float64) - x).sum()) for x, y in zip(before, after, strict=True))
+        ratios.append(noise / signal if signal > 0 else noise)
+    mean = float(np.mean(ratios))
+    return mean if np.isfinite(mean) else float("inf")
+
+
+def drop_of(fidelity: Fidelity) -> float:
+    """What a limit is on: the metric's drop; without labels the share of changed answers; of other outputs 1 - cosine."""
+    if fidelity.metric is not None and fidelity.drop is not None:
+        return fidelity.drop
+    return 1.0 - (fidelity.agreement if fidelity.agreement is not None else fidelity.cosine)

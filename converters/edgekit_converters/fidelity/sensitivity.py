@@ -1,0 +1,82 @@
+"""Which layers to give back to float, in which order: those that hurt most for what they cost.
+
+    units = island_units(graph.layers)
+    order = by_benefit(units, {unit.name: noise_with_that_unit_alone_in_int8})
+
+Rules: a layer is measured alone in 8 bits while all others are float, because two neighbours share the rounding of the
+tensor between them, and returning one of them alone shows nothing; an activation goes with the layer that feeds it; the
+cost of an island is its share of the multiply-accumulates and a little more, for the conversions at its edges; which
+units are measured first, when time is short, follows from what they would cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgekit_converters.graph import Layer
+
+__all__ = ["EDGE", "Unit", "by_benefit", "float_share", "island_units", "measuring_order"]
+
+EDGE = 0.002
+"""What an island costs beside its multiply-accumulates, as a share of the model's."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Layers that go to float together. name: of the first. macs: share of the model's multiply-accumulates, 0..1."""
+
+    name: str
+    layers: frozenset[str]
+    macs: float
+
+
+def island_units(layers: Sequence[Layer]) -> tuple[Unit, ...]:
+    """Every layer in one unit, in the order of execution; layers that only move values go with what made them."""
+    total = sum(layer.macs for layer in layers) or 1
+    readers = Counter(name for layer in layers for name in layer.inputs)
+    unit_of: dict[str, int] = {}  # tensor -> place of the unit that makes it
+    found: list[list[Layer]] = []
+    for layer in layers:
+        place = _joined(layer, readers, unit_of)
+        if place is None:
+            place = len(found)
+            found.append([])
+        found[place].append(layer)
+        unit_of.update(dict.fromkeys(layer.outputs, place))
+    units = (group for group in found if any(layer.kind != "move" for layer in group))
+    return tuple(
+        Unit(group[0].name, frozenset(layer.name for layer in group), sum(layer.macs for layer in group) / total)
+        for group in units
+    )
+
+
+def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit, ...]:
+    """Units whose noise was measured, the most useful island first. noise: by unit, of the outputs with only it in int8."""
+    measured = [unit for unit in units if unit.name in noise]
+    if not measured:
+        return ()
+    floor = min(noise[unit.name] for unit in measured)  # of rounding the inputs and outputs, which no island mends
+    gain = {unit.name: noise[unit.name] - floor for unit in measured}
+    return tuple(sorted(measured, key=lambda unit: -gain[unit.name] / (unit.macs + EDGE)))
+
+
+def measuring_order(units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Cheap islands first: they are what repair would choose."""
+    return tuple(sorted(units, key=lambda unit: unit.macs))
+
+
+def float_share(units: Sequence[Unit], layers: frozenset[str]) -> float:
+    """Share of the multiply-accumulates, 0..1, of units whose layers are all in `layers`."""
+    return sum(unit.macs for unit in units if unit.layers <= layers)
+
+
+def _joined(layer: Layer, readers: Mapping[str, int], unit_of: Mapping[str, int]) -> int | None:
+    """The unit that a layer belongs to because it only finishes what that unit made."""
+    inputs = set(layer.inputs)
+    if len(inputs) != 1 or layer.weight is not None:
+        return None
+    (name,) = inputs
+    alone = readers[name] == 1 and layer.kind == "activation"
+    return unit_of.get(name) if alone or layer.kind == "move" else None

@@ -1,0 +1,141 @@
+"""Channels of one tensor brought to like ranges, where that changes nothing in float: cross-layer equalisation.
+
+A tensor has one scale in 8 bits, so that a channel whose values are a hundredth of its neighbour's has two steps left. If
+channel c of a layer's output is divided by s and every layer that reads it multiplies its weights for c by s, the network
+computes the same (Nagel et al., Data-free quantization, 2019). The ranges here are those of the activations, which is what
+one scale a tensor hurts; weights have a scale for each channel anyway.
+
+    same = equalised(graph, peaks)
+
+Rules: only between layers with weights, through what passes channels on as they are: ReLU, which is the same at every
+scale, sums, whose operands then share one s, and pools; a ReLU6, a sigmoid, a reshape or an output of the graph leaves a
+tensor as it is; s is bounded, so that no weight becomes so small that its own grid loses it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.graph import Graph, Layer
+from edgekit_converters.refine.matrix import Matrix, as_matrix
+
+__all__ = ["equalised"]
+
+BOUND = 16.0
+"""s lies within 1 / BOUND .. 1."""
+STRENGTH = 0.5
+"""s = (range of the channel / largest range) ** STRENGTH: halfway, as weights behind the tensor pay for what it gains."""
+
+_SAME = frozenset({"RELU", "MAXPOOL", "MAX_POOL_2D", "AVERAGEPOOL", "AVERAGE_POOL_2D"})
+_SUMS = frozenset({"ADD", "SUM"})
+_LINEAR = (None, "relu")
+
+
+def equalised(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
+    """peaks: the largest absolute value of each channel, by tensor; one that is not in it stays as it is."""
+    found = _Tensors(graph)
+    values: dict[str, NDArray[Any]] = {}
+    for group in found.groups():
+        seen = [peaks.get(name) for name in group]
+        sizes = {None if entry is None else len(entry) for entry in seen}
+        if len(sizes) == 1 and sizes != {None} and found.outputs_of(group) == sizes:
+            factors = _factors(np.max([entry for entry in seen if entry is not None], axis=0))
+            _scale(graph, found, group, factors, values)
+    return graph.with_constants({name: np.asarray(value, np.float32) for name, value in values.items()})
+
+
+class _Tensors:
+    """Which tensors have to share their factors, and which may have none."""
+
+    def __init__(self, graph: Graph) -> None:
+        uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
+        self.matrices = {
+            layer.name: matrix
+            for layer in graph.layers
+            if uses[layer.weight or ""] == 1 and uses[layer.bias or ""] <= 1 and len(layer.outputs) == 1
+            if (matrix := as_matrix(graph, layer)) is not None
+        }
+        self._parents: dict[str, str] = {}
+        self._fixed = {*graph.inputs, *graph.outputs}
+        self.makers = {name: layer for layer in graph.layers for name in layer.outputs}
+        self.layers = graph.layers
+        for layer in graph.layers:
+            self._see(layer)
+
+    def groups(self) -> list[list[str]]:
+        """Tensors that can be scaled, those together that must share their factors; in the graph's order."""
+        fixed = {self._root(name) for name in self._fixed}
+        groups: dict[str, list[str]] = {}
+        for name in self.makers:
+            groups.setdefault(self._root(name), []).append(name)
+        return [group for root, group in groups.items() if root not in fixed]
+
+    def outputs_of(self, group: list[str]) -> set[int]:
+        """Numbers of channels that the layers with weights make in this group."""
+        made = [self.matrices[self.makers[name].name] for name in group if self.makers[name].name in self.matrices]
+        return {matrix.groups * matrix.outputs for matrix in made}
+
+    def _see(self, layer: Layer) -> None:
+        op = layer.op.upper()
+        if layer.name in self.matrices and layer.fused in _LINEAR:
+            self._fixed.update(layer.inputs[1:])
+        elif layer.name in self.matrices:  # its inputs can be scaled, what it makes cannot
+            self._fixed.update((*layer.outputs, *layer.inputs[1:]))
+        elif (op in _SAME and layer.fused in _LINEAR) or self._is_sum(layer, op):
+            for name in (*layer.inputs, *layer.outputs):
+                self._join(layer.outputs[0], name)
+        else:
+            self._fixed.update((*layer.inputs, *layer.outputs))
+
+    def _is_sum(self, layer: Layer, op: str) -> bool:
+        if op not in _SUMS or layer.fused not in _LINEAR:
+            return False
+        if len(layer.inputs) > 1:
+            return True
+        maker = self.makers.get(layer.inputs[0]) if layer.inputs else None  # a bias that is added by a layer of its own
+        return maker is not None and maker.name in self.matrices and maker.op.upper() == "MATMUL" and bool(maker.bias)
+
+    def _root(self, name: str) -> str:
+        while (parent := self._parents.get(name, name)) != name:
+            name = parent
+        return name
+
+    def _join(self, first: str, second: str) -> None:
+        self._parents[self._root(second)] = self._root(first)
+
+
+def _factors(peaks: NDArray[Any]) -> NDArray[np.float64]:
+    """What each channel is divided by."""
+    share = peaks.astype(np.float64) / max(float(peaks.max()), 1e-30)
+    return np.where(peaks > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0)
+
+
+def _scale(
+    graph: Graph, found: _Tensors, group: list[str], factors: NDArray[np.float64], values: dict[str, NDArray[Any]]
+) -> None:
+    def current(name: str) -> NDArray[np.float64]:
+        return np.asarray(values.get(name, graph.constant(name)), np.float64)
+
+    for layer in found.layers:
+        matrix = found.matrices.get(layer.name)
+        if matrix is None or layer.weight is None:
+            continue
+        if layer.outputs[0] in group:
+            weights = matrix.weights(current(layer.weight)) / factors.reshape(matrix.groups, matrix.outputs, 1)
+            values[layer.weight] = matrix.constant(weights).astype(np.float64)
+            if layer.bias is not None:
+                values[layer.bias] = current(layer.bias) / factors.reshape(current(layer.bias).shape)
+        if layer.inputs[0] in group:
+            weights = matrix.weights(current(layer.weight)) * _by_column(matrix, factors)
+            values[layer.weight] = matrix.constant(weights).astype(np.float64)
+
+
+def _by_column(matrix: Matrix, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The factor of the input channel behind each column: [groups, 1, n]."""
+    channels = factors.reshape(matrix.groups, -1)
+    return np.tile(channels, (1, matrix.columns // channels.shape[1]))[:, None, :]
