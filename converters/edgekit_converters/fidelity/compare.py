@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,17 @@ class Evaluation:
     held_out: bool = False
 
 
-def compare(reference: Reference, artifact: Artifact, evaluation: Evaluation, progress: Progress = silent) -> Fidelity:
+def compare(
+    reference: Reference,
+    artifact: Artifact,
+    evaluation: Evaluation,
+    progress: Progress = silent,
+    seen: Callable[[int, Mapping[str, NDArray[Any]]], None] | None = None,
+) -> Fidelity:
     """Run the artifact over the set that `reference` was made from, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in a
-    larger batch. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError where
+    larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError where
     the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
     where the set is not the one that the reference saw, MetricError where the metric does not fit the labels.
     """
@@ -60,6 +66,8 @@ def compare(reference: Reference, artifact: Artifact, evaluation: Evaluation, pr
         for index, answer in enumerate(_answers(loaded, artifact, contract, _checked(reference, evaluation.dataset))):
             _same_sizes(reference.outputs[index], answer, recipe.name)
             finite = drift.add(reference.outputs[index], answer)
+            if seen is not None:
+                seen(index, answer)
             for metric, items in zip(metrics, kept, strict=True):
                 items.append(metric.keep(answer if finite else None, _label(reference, index)))
             progress(f"evaluating {recipe.name}", index + 1, len(reference))

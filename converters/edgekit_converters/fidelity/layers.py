@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.calibration.histogram import Histogram
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph import Graph, Layer, Watched
@@ -30,6 +31,7 @@ __all__ = ["Feed", "LayerError", "Pair", "layer_errors"]
 Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""
 
+_TAIL = 0.00005  # of the values at each end
 _LEVELS = 65_536  # of the finest grid that counts as one, 16 bits
 _DISTINCT = 2_048  # different values of a tensor that are enough to tell a grid
 _LOOKED_AT = 8_192  # values of one sample
@@ -39,25 +41,51 @@ _LOOKED_AT = 8_192  # values of one sample
 class LayerError:
     """One layer's first output, float against quantized, over all samples.
 
-    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. own_sqnr_db: the same with the noise that the
-    layer itself added, None where it added none that can be told from what came in. macs: for one item. quantized: its
-    values lie on a grid; scale: the step of that grid, None for a float layer. float_low, float_high, quantized_low,
-    quantized_high: least and greatest value seen. values: elements an item.
+    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None
+    where they are exact or not known. own_sqnr_db: the same with the noise that the layer itself added, None where it
+    added none that can be told from what came in. macs: for one item. quantized: its values lie on a grid; scale: the step
+    of that grid, None for a float layer. float_low, float_high, quantized_low, quantized_high: least and greatest value
+    seen. middle_low, middle_high: what 99.99 % of the float values lie between; float_rms: their root mean square.
+    integers: every float value is a whole number. values: elements an item.
     """
 
     layer: str
     op: str
     kind: str
     sqnr_db: float | None
+    inputs_sqnr_db: float | None
     own_sqnr_db: float | None
     macs: int
     quantized: bool
     scale: float | None
     float_low: float
     float_high: float
+    middle_low: float
+    middle_high: float
+    float_rms: float
     quantized_low: float
     quantized_high: float
+    integers: bool
     values: int
+
+    @property
+    def fall_db(self) -> float:
+        """How much worse the output is than the worst input; exact inputs count as 60 dB, an exact output falls by 0."""
+        if self.sqnr_db is None:
+            return 0.0
+        return (60.0 if self.inputs_sqnr_db is None else self.inputs_sqnr_db) - self.sqnr_db
+
+    @property
+    def harm_db(self) -> float:
+        """The part of the fall that matters: above 40 dB all is well, and below 0 dB there is nothing left to lose."""
+        return 0.0 if self.sqnr_db is None else min(40.0, self.fall_db + self.sqnr_db) - max(0.0, self.sqnr_db)
+
+    @property
+    def grid_sqnr_db(self) -> float | None:
+        """What rounding to this grid costs by itself: rms^2 over step^2 / 12. None for a float layer."""
+        if self.scale is None or self.float_rms == 0:
+            return None
+        return 10 * math.log10(12 * (self.float_rms / self.scale) ** 2)
 
 
 @dataclass
@@ -71,6 +99,9 @@ class Pair:
     quantized_low: float = math.inf
     quantized_high: float = -math.inf
     values: int = 0
+    items: int = 0
+    integers: bool = True
+    histogram: Histogram = field(default_factory=Histogram)
     distinct: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def add(self, original: NDArray[Any], answer: NDArray[Any]) -> None:
@@ -83,6 +114,9 @@ class Pair:
         self.quantized_low = min(self.quantized_low, float(y.min()))
         self.quantized_high = max(self.quantized_high, float(y.max()))
         self.values = x.size
+        self.items += 1
+        self.integers = self.integers and bool((x == np.rint(x)).all())
+        self.histogram.add(x.astype(np.float32))
         if len(self.distinct) < _DISTINCT:
             some = np.asarray(answer, np.float32).reshape(-1)[:: max(1, x.size // _LOOKED_AT)]
             self.distinct = np.union1d(self.distinct, some)[:_DISTINCT]
@@ -140,19 +174,26 @@ def _error(layer: Layer, pairs: Mapping[str, Pair]) -> LayerError:
     pair = pairs[layer.outputs[0]]
     step = pair.step
     own = _own_noise(layer, pairs)
+    before = [decibels(pairs[name].signal, pairs[name].noise) for name in layer.inputs if _usable(pairs, name)]
+    low, high = pair.histogram.quantiles((_TAIL, 1 - _TAIL))
     return LayerError(
         layer=layer.name,
         op=layer.op,
         kind=layer.kind,
         sqnr_db=decibels(pair.signal, pair.noise),
+        inputs_sqnr_db=min((db for db in before if db is not None), default=None),
         own_sqnr_db=None if own is None else decibels(pair.signal, own),
         macs=layer.macs,
         quantized=step is not None,
         scale=step,
         float_low=pair.low,
         float_high=pair.high,
+        middle_low=low,
+        middle_high=high,
+        float_rms=math.sqrt(pair.signal / (pair.values * pair.items)),
         quantized_low=pair.quantized_low,
         quantized_high=pair.quantized_high,
+        integers=pair.integers,
         values=pair.values,
     )
 

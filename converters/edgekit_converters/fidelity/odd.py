@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
@@ -115,9 +116,9 @@ def _child(task: Path, names: Sequence[str], run: Callable[..., subprocess.Compl
     verdicts = [OddInput(**json.loads(line)) for line in lines]
     answered = {verdict.name for verdict in verdicts}
     missing = [name for name in names if name not in answered]
-    if missing:
-        verdicts.append(OddInput(missing[0], False, died or "the process ended without an answer"))
-    return verdicts
+    # before the first sample it was the file itself, which fails for every one
+    blamed = missing[:1] if "loaded" in output.split() else missing
+    return [*verdicts, *(OddInput(name, False, died or "the process ended without an answer") for name in blamed)]
 
 
 def _death(done: subprocess.CompletedProcess[str]) -> str:
@@ -152,13 +153,18 @@ def _main(path: Path) -> int:
     adapters, finish = [Adapter(contract.input(spec.name), spec) for spec in took], Finisher(contract, gave)
     samples = dict(odd_samples(contract))
     with load_engine(task["format"], path.with_suffix(".model").read_bytes(), engine=task["engine"]) as engine:
+        print("loaded", flush=True)
         for name in task["names"]:
             values = samples[name]
             arrays = [adapt(values[spec.name]) for adapt, spec in zip(adapters, took, strict=True)]
             rows = max((spec.shape[0] for spec in took if spec.shape), default=1)
             filled = [np.repeat(array, rows, axis=0) if rows > 1 else array for array in arrays]
-            print(json.dumps(asdict(_verdict(name, lambda a=filled: finish(engine.run(a))))), flush=True)
+            print(json.dumps(asdict(_verdict(name, partial(_answer, engine, finish, filled)))), flush=True)
     return 0
+
+
+def _answer(engine: Engine, finish: Finisher, arrays: list[NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    return finish(engine.run(arrays))
 
 
 def _verdict(name: str, answer: Callable[[], Any]) -> OddInput:

@@ -1,0 +1,93 @@
+"""What a rule looks at, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from edgekit_converters.fidelity.layers import LayerError
+from edgekit_converters.graph import Graph, Layer
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["DAMAGE_DB", "FALL_DB", "Case", "Cause", "Figure"]
+
+DAMAGE_DB = 30.0
+"""A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
+
+FALL_DB = 3.0
+"""A layer whose output is worse than its worst input by less did not do it."""
+
+Figure = float | int | str | list[str]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """layer: where it shows (`graph.Layer.name`); empty for the file as a whole. code: short and stable. what: in words,
+    with figures. evidence: the figures. remedy: what takes it away. loss_db: what the layer lost against its inputs (`LayerError.harm_db`).
+    float_layers: the layers that take the cause away when they stay in float; empty where that is no remedy.
+    """
+
+    layer: str
+    code: str
+    what: str
+    evidence: Mapping[str, Figure]
+    remedy: str
+    loss_db: float = 0.0
+    float_layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One quantized file against its float file.
+
+    errors: of `layer_errors`. contract: what the model's inputs are. input_ranges: tensor -> (low, high) that the float
+    file was seen to get. pieces: parts that the engine's fast path was cut into, None where not known; outside: operators
+    that it left out.
+    """
+
+    float_graph: Graph
+    quantized: Graph
+    errors: tuple[LayerError, ...]
+    contract: Contract | None = None
+    input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    pieces: int | None = None
+    outside: tuple[str, ...] = ()
+
+    @cached_property
+    def by_layer(self) -> Mapping[str, LayerError]:
+        return {error.layer: error for error in self.errors}
+
+    @cached_property
+    def layers(self) -> Mapping[str, Layer]:
+        return {layer.name: layer for layer in self.float_graph.layers}
+
+    @cached_property
+    def producers(self) -> Mapping[str, Layer]:
+        """Tensor -> the layer that makes it."""
+        return {output: layer for layer in self.float_graph.layers for output in layer.outputs}
+
+    @cached_property
+    def damaged(self) -> tuple[tuple[Layer, LayerError], ...]:
+        """Layers whose output is bad and worse than what came in, the greatest loss first."""
+        found = [
+            (self.layers[error.layer], error)
+            for error in self.errors
+            if error.sqnr_db is not None and error.sqnr_db < DAMAGE_DB and error.harm_db >= FALL_DB
+        ]
+        return tuple(sorted(found, key=lambda pair: -pair[1].harm_db))
+
+    def input_errors(self, layer: Layer) -> list[LayerError]:
+        """What is known of the layers that make its inputs."""
+        makers = [self.producers[name] for name in layer.inputs if name in self.producers]
+        return [self.by_layer[maker.name] for maker in makers if maker.name in self.by_layer]
+
+    def upstream(self, layer: Layer, steps: int = 6) -> tuple[str, ...]:
+        """The layer and those it is computed from, back to the last that multiplies with weights (not among them)."""
+        found: dict[str, None] = {layer.name: None}
+        edge = [layer]
+        for _ in range(steps):
+            makers = [self.producers[name] for node in edge for name in node.inputs if name in self.producers]
+            edge = [maker for maker in makers if maker.weight is None and maker.name not in found]
+            found.update(dict.fromkeys(maker.name for maker in edge))
+        return tuple(found)
