@@ -4,7 +4,7 @@ Rules (found by looking at the graph that ONNX Runtime 1.31 makes of `Dequantize
 - products with constant weights (Conv, Gemm, MatMul) and of two computed matrices: they are what takes the time;
 - but not a convolution of fewer than 8 channels that no product stands before, as a net's first one is: its 8-bit kernel is
   slower than the float one (EfficientNet-Lite0, 3 channels to 32, 112 x 112: 0.65 ms against 0.33), and what it loses no
-  later layer brings back. With symmetric activations it is in 8 bits like all the rest;
+  later layer brings back. Where it is most of the work, or activations are symmetric, it is in 8 bits like all the rest;
 - Add, Mul, Concat, poolings, Sigmoid, LeakyRelu, HardSigmoid, and what only moves values, between 8-bit layers: anywhere
   else they would be wrapped in conversions that cost accuracy and time;
 - Relu and Clip behind such a layer vanish: the range that its output is quantized to does their work;
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from edgekit_converters.targets.onnx_graph_view import GraphView, attribute
@@ -76,7 +77,10 @@ class _Choice:
                 self.absorbed[clip.output[0]] = name
         able = {name: node for name, node in able.items() if self._end(name) in self.ranged}
         self.absorbed = {clip: name for clip, name in self.absorbed.items() if name in able}
-        self.int8 = {name for name, node in able.items() if node.op_type in PRODUCTS and not self._slow(node)}
+        products = {name: node for name, node in able.items() if node.op_type in PRODUCTS}
+        slow = {name for name, node in products.items() if self._slow(node)}
+        work = {name: self._work(node) for name, node in products.items()}
+        self.int8 = set(products) - (slow if 2 * sum(work[name] for name in slow) <= sum(work.values()) else set())
         others = {name: node for name, node in able.items() if node.op_type not in PRODUCTS}
         for name, node in others.items():  # the graph's order: one pass is enough
             if any(self._made_in_int8(source) for source in self._sources(node)):
@@ -112,6 +116,12 @@ class _Choice:
             return False
         shape = self.view.shape(node.input[1])
         return shape is not None and shape[1] < _FEW_CHANNELS and node.input[0] not in self._behind_products
+
+    def _work(self, node: Any) -> int:
+        """Multiply-accumulates for one item, or the number of weights where the shape is not known."""
+        shape = self.view.shape(node.output[0]) or ()
+        places = shape[2:] if node.op_type == "Conv" else ()
+        return prod(self.view.shape(node.input[1]) or ()) * prod(size for size in places if size > 0)
 
     @cached_property
     def _behind_products(self) -> frozenset[str]:

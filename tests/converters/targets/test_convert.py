@@ -88,7 +88,7 @@ def test_accuracy_on_held_out_digits_drops_by_half_a_point_at_most(name: str, ar
 
 def test_int8_artifacts_are_int8_and_small(artifacts) -> None:
     for name, full in (("tflite-int8", "tflite-f32"), ("onnx-int8-qdq", "onnx-f32")):
-        assert artifacts[name].quantized_macs == 1.0
+        assert artifacts[name].quantized_macs > 0.95  # ONNX Runtime's first convolution stays float: it is the faster
         assert artifacts[name].quantized_weights > 0.99
         assert artifacts[full].quantized_macs == 0.0
         assert len(artifacts[name].data) < 0.5 * len(artifacts[full].data)  # a 35 k-parameter net: headers weigh
@@ -152,7 +152,7 @@ def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path)
     path.write_bytes(opset_11())
     source = sources.load(path)
     artifact = targets.convert(source, targets.recipe("onnx-int8-qdq"), Stream(source, 8))
-    assert artifact.quantized_macs == 1.0
+    assert artifact.quantized_macs > 0.95
 
 
 def test_samples_are_streamed_once_and_progress_is_told(digits, digits_model) -> None:
