@@ -4,17 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 VENV_TFLITE := .venv-tflite
 VENV_ONNX_TFLITE := .venv-onnx-tflite
+VENV_TORCH := .venv-torch
+TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-main test-tflite test-onnx-tflite setup setup-demo lint clean
+.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
 
 test: test-main test-tflite test-onnx-tflite
+	@echo "left out: PyTorch's suite, because it installs PyTorch (make test-torch runs it)"
 
 test-main: setup
 	$(BIN)/python -m pytest
@@ -27,7 +30,11 @@ else
 endif
 
 test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
-	$(VENV_ONNX_TFLITE)/bin/python -m pytest tests/converters/targets/test_onnx_to_tflite.py
+	$(VENV_ONNX_TFLITE)/bin/python -m pytest tests/converters/targets/test_onnx_to_tflite.py tests/converters/sources/test_tf_keras.py
+
+# PyTorch is large, and larger still with CUDA: point pip at an index of CPU builds, or name another version in TORCH.
+test-torch: $(VENV_TORCH)/.test
+	$(VENV_TORCH)/bin/python -m pytest tests/converters/sources/test_torch.py
 
 setup: $(VENV)/.dev
 setup-demo: $(VENV)/.demo
@@ -57,6 +64,11 @@ $(VENV_ONNX_TFLITE)/.test: pyproject.toml
 	$(VENV_ONNX_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[onnx-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
 	touch $@
 
+$(VENV_TORCH)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV_TORCH)
+	$(VENV_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -e '.[torch]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	touch $@
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +76,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VENV_TFLITE) $(VENV_ONNX_TFLITE) demo dist build
+	rm -rf $(VENV) $(VENV_TFLITE) $(VENV_ONNX_TFLITE) $(VENV_TORCH) demo dist build

@@ -126,7 +126,7 @@ def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
 
 def _read_by_keras_2(file: _File, first: Exception, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
     with quiet():
-        import tf_keras  # type: ignore[import-not-found,unused-ignore]
+        import tf_keras
 
     try:
         with quiet():

@@ -29,7 +29,7 @@ from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["Captured", "import_keras", "import_tensorflow", "quiet"]
 
-_LOGGERS = ("tensorflow", "absl", "tf2onnx", "onnxslim", "root")
+_LOGGERS = ("tensorflow", "absl", "tf2onnx", "onnxslim", "torch", "torch.onnx", "root")
 _TAIL_BYTES = 64_000
 
 
@@ -153,7 +153,7 @@ def import_tensorflow() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        raise MissingExtraError("convert", "reading a Keras model or writing TFLite") from error
+        raise MissingExtraError("convert", "reading a Keras or TensorFlow model, or writing TFLite,") from error
     return tensorflow
 
 

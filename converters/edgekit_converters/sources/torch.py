@@ -1,0 +1,223 @@
+"""PyTorch networks: `module.pt2` of torch.export, and `module:function` that returns a torch.nn.Module.
+
+Rules: answers are torch's own; ONNX comes from torch.onnx's exporter for exported programs, once, when the network is opened,
+and must give the same answers; the batch is free where torch can export it so, else 1; a network that changes its own
+buffers while it answers keeps a state to itself and is refused.
+
+    source = load(Path("net.pt2"), LoadOptions())
+    source = load_function(Path("nets:make"), LoadOptions(shapes={"image": (1, 3, 224, 224)}))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
+from edgekit_converters.sources.description import Description, Note
+from edgekit_converters.sources.digest import model_sha256
+from edgekit_converters.sources.finite import check_finite
+from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.onnx_finish import finished
+from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.sources.shapes import check_named, check_shape, image_layout, measured_outputs, pin
+from edgekit_converters.sources.torch_program import Called, called, flat, import_torch, open_program
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["TorchSource", "load", "load_function"]
+
+_OPSET = 18  # what the exporter writes by itself; boards' engines take it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TorchSource(Description):
+    """A torch network. module: called with tensors in the order of `inputs`. model: its ONNX form, names as the contract's."""
+
+    module: Any = field(repr=False)
+    model: Any = field(repr=False)
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """torch's own answers, in inference mode on the CPU, on a batch of any size."""
+        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
+        if len(arrays[0]) == 0:
+            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
+        if self.free_batch:
+            return _answers(self.module, arrays)
+        items = [_answers(self.module, [array[i : i + 1] for array in arrays]) for i in range(len(arrays[0]))]
+        return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+
+    def onnx(self) -> bytes:
+        """Through torch.onnx, opset 18 or what it says, IR 10, constants folded. Raises ConversionError."""
+        return self._onnx
+
+    @cached_property
+    def _onnx(self) -> bytes:
+        return finished(self.model, self)
+
+
+def load(path: Path, options: LoadOptions) -> TorchSource:
+    """A `.pt2` file. Raises SourceError with the reason for whatever is refused."""
+    program, pickled = open_program(path, options)
+    notes = tuple(
+        Note("trusted-code", f"its part '{part}' is a pickle, which was run, because the model is trusted")
+        for part in pickled
+    )
+    names = [str(name) for name in program.graph_signature.user_inputs]
+    check_named((*options.shapes, *options.constants), names, where=str(path))
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    specs = []
+    for name in names:
+        shape = tuple(int(n) if isinstance(n, int) else -1 for n in values[name].shape)
+        if name in options.shapes:
+            shape = pin(name, shape, options.shapes[name], where=str(path))
+        specs.append(_spec(name, shape, values[name].dtype, str(path)))
+    return _source(path, program, specs, options, notes)
+
+
+def load_function(path: Path, options: LoadOptions) -> TorchSource:
+    """`module:function`. The sha256 is of the ONNX form, because code has no file that says what it makes."""
+    where = str(path)
+    call = called(where, options)
+    check_finite(_weights(call.module.state_dict()), where=where)
+    program, free = _exported(call, where)
+    specs = [
+        _spec(name, (-1 if free else 1, *example.shape[1:]), example.dtype, where)
+        for name, example in zip(call.names, call.examples, strict=True)
+    ]
+    source = _source(path, program, specs, options, ())
+    return replace(source, sha256=hashlib.sha256(source.onnx()).hexdigest())
+
+
+def _exported(call: Called, where: str) -> tuple[Any, bool]:
+    """The program, and whether its batch is free."""
+    torch = import_torch(where)
+    pairs = tuple(
+        torch.cat([example, example]) for example in call.examples
+    )  # a batch of 1 would be taken for a constant
+    batch = torch.export.Dim("batch", min=1, max=1024)
+    # Constraint violations and data-dependent shapes have no common type: what is wrong for good fails below as well.
+    with contextlib.suppress(Exception), quiet(), torch.no_grad():
+        dynamic = tuple({0: batch} for _ in pairs)
+        return torch.export.export(call.module, pairs, dynamic_shapes=dynamic), True
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(call.module, call.examples), False
+    except Exception as error:
+        raise SourceError(
+            f"torch.export cannot trace it: {' '.join(str(error).split())[:300]}",
+            where=where,
+            do="Check --shape, and take branches that depend on values out of forward",
+        ) from error
+
+
+def _source(
+    path: Path, program: Any, inputs: Sequence[TensorSpec], options: LoadOptions, notes: tuple[Note, ...]
+) -> TorchSource:
+    where = str(path)
+    check_finite(_weights(program.state_dict), where=where)
+    for spec in inputs:
+        check_shape(spec, where=where, kind="input")
+    module = program.module()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    names = unique_names(_output_names(module, inputs, where), where=where, kind="output")
+    changed = next((name for name, buffer in module.named_buffers() if not buffer.equal(before[name])), None)
+    if changed is not None:
+        raise SourceError(
+            f"the model keeps a state inside: answering writes to its buffer '{changed}'",
+            where=where,
+            do="Give it its state as an input and return the new one as an output",
+        )
+    outputs = measured_outputs([(n, n) for n in names], lambda arrays: _run(module, arrays, where), inputs, where=where)
+    model = _onnx_form(program, inputs, names, where)
+    onnx_inputs.pin_shapes(where, model, options)
+    pairs = state.pairs(inputs, outputs)
+    return TorchSource(
+        path=path,
+        format="torch-export" if path.is_file() else "torch-module",
+        sha256=model_sha256(path, options) if path.is_file() else "",
+        inputs=tuple(inputs),
+        outputs=outputs,
+        state="explicit" if pairs else "none",
+        state_pairs=pairs,
+        notes=notes,
+        module=module,
+        model=model,
+    )
+
+
+def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str], where: str) -> Any:
+    torch = import_torch(where)
+    try:
+        with quiet():
+            model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
+    except Exception as error:
+        raise SourceError(
+            f"torch cannot write it as ONNX: {' '.join(str(error).split())[:300]}",
+            where=where,
+            do="Replace the operator that it names",
+        ) from error
+    del model.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]  # stack traces of the author's machine
+        node.doc_string = ""
+    pairs = [*zip(model.graph.input, (spec.name for spec in inputs), strict=True)]
+    pairs += zip(model.graph.output, outputs, strict=True)
+    onnx_graph.rename(model, {value.name: name for value, name in pairs})
+    onnx_file.check_graph(where, model)
+    if unused := onnx_graph.unused_inputs(model.graph):
+        raise SourceError(f"its input '{unused[0]}' is used by nothing", where=where, do="Leave it out of forward")
+    return model
+
+
+def _output_names(module: Any, inputs: Sequence[TensorSpec], where: str) -> list[str]:
+    torch = import_torch(where)
+    zeros = [torch.zeros((1, *spec.shape[1:]), dtype=getattr(torch, spec.dtype)) for spec in inputs]
+    try:
+        with torch.no_grad():
+            return flat(module(*zeros))[0]
+    except Exception as error:
+        raise SourceError(
+            f"the model does not run: {' '.join(str(error).split())[:300]}", where=where, do="Check --shape"
+        ) from error
+
+
+def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
+    try:
+        return _answers(module, arrays)
+    except Exception as error:
+        what = f"the model does not run: {' '.join(str(error).split())[:300]}"
+        raise SourceError(what, where=where, do="Check --shape") from error
+
+
+def _answers(module: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    import torch
+
+    with torch.no_grad():
+        values = flat(module(*(torch.from_numpy(array) for array in arrays)))[1]
+    return [np.array(value.detach()) for value in values]
+
+
+def _weights(tensors: Any) -> Any:
+    return ((name, np.asarray(tensor.detach())) for name, tensor in tensors.items() if tensor.is_floating_point())
+
+
+def _spec(name: str, shape: tuple[int, ...], dtype: Any, where: str) -> TensorSpec:
+    text = str(dtype).removeprefix("torch.")
+    try:
+        return TensorSpec(name, name, np.dtype(text).name, shape, image_layout(shape, prefer="NCHW"))
+    except TypeError as error:
+        raise SourceError(
+            f"input '{name}' has the dtype {text}, which no board's engine takes",
+            where=where,
+            do="Use float32 or integer inputs",
+        ) from error
