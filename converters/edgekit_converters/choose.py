@@ -29,7 +29,7 @@ from edgekit_converters.fidelity.result import Fidelity
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
+__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose", "drop_of"]
 
 RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "memory", "budget", "slower", "not-preferred"]
 
@@ -71,6 +71,10 @@ class Limits:
     ram_mb: int | None = None
     alternates: int = 0
 
+    def allow(self, drop: float) -> bool:
+        """Whether a drop is within the limit; one that equals it is."""
+        return self.max_drop is None or drop <= self.max_drop + NOISE
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -90,6 +94,13 @@ class Choice:
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
     alternates: tuple[Candidate, ...] = ()
+
+
+def drop_of(fidelity: Fidelity) -> float | None:
+    """What the limit applies to, or None where there are neither labels nor classes."""
+    if fidelity.metric is not None and fidelity.drop is not None:
+        return fidelity.drop
+    return None if fidelity.agreement is None else 1.0 - fidelity.agreement
 
 
 def choose(
@@ -140,8 +151,8 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
     fidelity = candidate.fidelity
     if fidelity is None:
         return Refusal(candidate.recipe, "it was not compared with the original, so the limit cannot be kept", "drop")
-    drop = _drop(fidelity)
-    if drop is None or drop <= limits.max_drop + NOISE:
+    drop = drop_of(fidelity)
+    if drop is None or limits.allow(drop):
         return None
     if fidelity.metric is not None:
         found = f"{fidelity.metric} drops by {_points(drop)} points{_interval(fidelity)}"
@@ -262,22 +273,15 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         notes.append(f"{chosen.recipe} was not measured on the board: {_range(chosen.estimate)}")
     fidelity = chosen.fidelity
     if limits.max_drop is not None and fidelity is not None:
-        if _drop(fidelity) is None:
+        if drop_of(fidelity) is None:
             why = f"the task has no metric and no classes (cosine {fidelity.cosine:.4f})"
             notes.append(f"the limit on the drop could not be applied: {why}")
-        elif fidelity.ci95 is not None and fidelity.ci95[1] > limits.max_drop + NOISE:
+        elif fidelity.ci95 is not None and not limits.allow(fidelity.ci95[1]):
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)} points: "
                 f"the drop is {_points(fidelity.drop or 0.0)}{_interval(fidelity)}"
             )
     return tuple(notes)
-
-
-def _drop(fidelity: Fidelity) -> float | None:
-    """What the limit applies to, or None where there are neither labels nor classes."""
-    if fidelity.metric is not None and fidelity.drop is not None:
-        return fidelity.drop
-    return None if fidelity.agreement is None else 1.0 - fidelity.agreement
 
 
 def _all_measured(pool: Sequence[Candidate]) -> bool:

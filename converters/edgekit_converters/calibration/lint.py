@@ -4,7 +4,10 @@
         print(finding.level, finding.what, finding.do)
 
 Codes: `few-samples`, `few-evaluation`, `duplicates`, `constant-samples`, `identical-samples`, `overlap`,
-`out-of-range`, `not-finite`.
+`out-of-range`, `not-finite`, `unreadable`.
+
+A file that cannot be read is passed over, counted and named; where more than one in ten cannot, or none can, that is an
+error: something is wrong with the folder, and what is left may not be representative.
 """
 
 from __future__ import annotations
@@ -17,14 +20,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, Example, digest
+from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
+from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["Finding", "Survey", "lint", "survey"]
+__all__ = ["Finding", "Survey", "findings", "lint", "survey"]
 
 _FEW, _BETTER = 8, 100
 _SHOWN = 3
+_BEARABLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,16 @@ class Survey:
     """What one pass over a set found. Values are origins of items, in reading order.
 
     by_digest: digest -> items with that content. reach: per image input given as floats, the (least, greatest) value.
+    unreadable: index in the set -> what was wrong; `items` and the rest are of the others. digests, labels: one of each an
+    item: what it holds, and its label ("" where there is none).
     """
 
     name: str
     items: int = 0
+    unreadable: dict[int, str] = field(default_factory=dict)
     labelled: bool = False
+    digests: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
     by_digest: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     constant: list[str] = field(default_factory=list)
     not_finite: list[str] = field(default_factory=list)
@@ -59,7 +69,9 @@ class Survey:
     def add(self, example: Example) -> None:
         self.items += 1
         self.labelled = self.labelled or example.label is not None
-        self.by_digest[digest(example)].append(example.origin)
+        self.digests.append(digest(example))
+        self.labels.append("" if example.label is None else _text(example.label))
+        self.by_digest[self.digests[-1]].append(example.origin)
         arrays = list(example.inputs.values())
         if all(array.size > 1 and (array == array.flat[0]).all() for array in arrays):
             self.constant.append(example.origin)
@@ -74,26 +86,77 @@ class Survey:
                 self.reach[name] = (min(low, float(array.min())), max(high, float(array.max())))
 
 
+def _text(label: Label) -> str:
+    if isinstance(label, np.ndarray):
+        return f"{label.dtype.str} {label.shape} {np.ascontiguousarray(label).tobytes().hex()}"
+    return str(label)
+
+
 def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
     """Read a set once, holding a digest and an origin an item."""
     result = Survey(dataset.name)
-    for example in dataset:
-        result.add(example)
-        progress("checking the data", result.items, len(dataset))
+    for index, example in _each(dataset):
+        if isinstance(example, CalibrationError):
+            result.unreadable[index] = str(example)
+        else:
+            result.add(example)
+        progress("checking the data", index + 1, len(dataset))
     return result
+
+
+def _each(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
+    """Every item, or why it cannot be read. A file is read apart from the others; what code yields is not: it stops there."""
+    whole = dataset
+    while isinstance(whole, Subset):
+        whole = whole.dataset
+    if not hasattr(whole, "files"):
+        yield from enumerate(dataset)
+        return
+    for index in range(len(dataset)):
+        try:
+            (example,) = dataset.pick([index])
+        except CalibrationError as error:
+            yield index, error
+        else:
+            yield index, example
 
 
 def lint(
     calibration: Dataset, evaluation: Dataset | None, contract: Contract, progress: Progress = silent
 ) -> tuple[Finding, ...]:
-    """Findings, errors first. Raises what reading raises (CalibrationError for a file that is no image, ...)."""
-    first = survey(calibration, progress)
-    found = [*_size(first), *_content(first, contract)]
-    if evaluation is not None:
-        second = survey(evaluation, progress)
-        found += [*_evaluation_size(second, contract), *_content(second, contract), *_overlap(first, second)]
+    """Findings, errors first. Raises what reading raises (CalibrationError for an array with NaN, ...)."""
+    return findings(
+        survey(calibration, progress), None if evaluation is None else survey(evaluation, progress), contract
+    )
+
+
+def findings(first: Survey, second: Survey | None, contract: Contract) -> tuple[Finding, ...]:
+    """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure."""
+    found = [*_unreadable(first), *_size(first), *_content(first, contract)]
+    if second is not None:
+        found += [
+            *_unreadable(second),
+            *_evaluation_size(second, contract),
+            *_content(second, contract),
+            *_overlap(first, second),
+        ]
     rank = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: rank[finding.level]))
+
+
+def _unreadable(found: Survey) -> Iterator[Finding]:
+    if not found.unreadable:
+        return
+    count, whole = len(found.unreadable), len(found.unreadable) + found.items
+    shown = "; ".join(list(found.unreadable.values())[:_SHOWN])
+    rest = f"; and {count - _SHOWN} more" if count > _SHOWN else ""
+    bad = count > _BEARABLE * whole
+    yield Finding(
+        "unreadable",
+        "error" if bad else "warning",
+        f"{found.name}: {count} of {whole} files cannot be read{'' if bad else ' and are left out'}: {shown}{rest}",
+        "Remove them, or save them again",
+    )
 
 
 def _size(found: Survey) -> Iterator[Finding]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload.memory import memory_bytes
 from edgekit_converters.workload.reading import Reading
 from edgekit_profiles.workload import Precision, Workload
 
-__all__ = ["quantized_fraction", "read_workload"]
+__all__ = ["memory_bytes", "quantized_fraction", "read_workload"]
 
 READERS = {
     "tflite": "edgekit_converters.workload.tflite:read",
