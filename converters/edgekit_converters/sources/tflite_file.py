@@ -72,10 +72,12 @@ def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     the graph does not take them.
     """
     from ai_edge_litert import schema_py_generated as schema
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
-    interpreter = Interpreter(model_content=data)
+    # A delegate would keep the shapes inside its part of the graph to itself.
+    plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(model_content=data, experimental_op_resolver_type=plain)
     for detail in interpreter.get_input_details():
         if detail["name"] in shapes:
             interpreter.resize_tensor_input(detail["index"], list(shapes[detail["name"]]), strict=True)
