@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_converters.fidelity import paired_interval
-from edgekit_converters.fidelity.intervals import Z95
+from edgekit_converters.fidelity.intervals import (
+    Z95,
+    mean_interval,
+    ratio_interval_db,
+    resampled_interval,
+    share_interval,
+)
 
 
 @st.composite
@@ -74,3 +80,35 @@ def test_it_covers_the_truth_nearly_as_often_as_it_says(items, lost, gained):
 def test_counts_that_do_not_fit_are_a_callers_bug(lost, gained, items):
     with pytest.raises(ValueError, match="do not fit"):
         paired_interval(lost, gained, items)
+
+
+def test_wilsons_interval_is_the_published_one_and_never_a_point():
+    assert share_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
+    assert share_interval(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
+    low, high = share_interval(100, 100)
+    assert (low, high) == (pytest.approx(0.963, abs=1e-3), 1.0)
+
+
+def test_the_interval_of_a_mean_is_students():
+    values = np.array([2.0, 4.0, 6.0])  # mean 4, s = 2, t(2) = 4.303
+    assert mean_interval(values) == pytest.approx((4 - 4.302653 * 2 / math.sqrt(3), 4 + 4.302653 * 2 / math.sqrt(3)))
+    ten = np.arange(11.0)  # t(10) = 2.228
+    low, high = mean_interval(ten)
+    assert (high - low) / 2 == pytest.approx(2.228139 * ten.std(ddof=1) / math.sqrt(11), rel=1e-4)
+
+
+def test_the_bootstrap_is_the_same_at_every_run_and_near_the_formula():
+    values = np.random.default_rng(1).normal(size=400)
+    first = resampled_interval(lambda at: float(values[at].mean()), 400)
+    assert first == resampled_interval(lambda at: float(values[at].mean()), 400)
+    assert first == pytest.approx(mean_interval(values), abs=0.02)
+
+
+def test_the_interval_of_a_ratio_covers_the_truth():
+    generator = np.random.default_rng(3)
+    covered = 0
+    for _ in range(400):
+        signal, noise = generator.exponential(100, 200), generator.exponential(1, 200)
+        low, high = ratio_interval_db(signal, noise)
+        covered += low <= 20 <= high
+    assert 0.92 <= covered / 400 <= 0.98

@@ -30,11 +30,11 @@ RULES: tuple[Rule, ...] = (
     large_integers,
     concat_of_unlike_ranges,
     gate,
+    softmax_head,
     outlier,
     clipped_range,
     channel_spread,
     weight_resolution,
-    softmax_head,
     splits_graph,
 )
 """Where two rules explain the same layer, the earlier one is the more exact."""

@@ -1,0 +1,121 @@
+"""Average precision: cases worked out by hand, and properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_converters.errors import MetricError
+from edgekit_converters.fidelity import Boxes, mean_average_precision, named_metric
+from edgekit_converters.fidelity.detection import COCO, iou
+from edgekit_runtime.contract import Contract, InputContract, OutputContract
+
+
+def boxes(*rows):
+    """Rows x1 y1 x2 y2 score class."""
+    table = np.array(rows, float).reshape(-1, 6)
+    return Boxes(table[:, :4], table[:, 4], table[:, 5])
+
+
+def truth(*rows):
+    return np.array(rows, float).reshape(-1, 5)
+
+
+ONE = truth((0, 0, 10, 10, 0))
+
+
+def test_iou_is_area_over_area():
+    a, b = np.array([[0, 0, 10, 10]]), np.array([[5, 0, 15, 10], [0, 0, 10, 10], [20, 20, 30, 30], [3, 3, 3, 3]])
+    assert iou(a, b)[0] == pytest.approx([50 / 150, 1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "expected"),
+    [
+        (boxes((0, 0, 10, 10, 0.9, 0)), ONE, 1.0),
+        (boxes(), ONE, 0.0),
+        (boxes((0, 0, 10, 10, 0.9, 1)), ONE, 0.0),  # right place, wrong class
+        (
+            boxes((0, 0, 10, 10, 0.9, 0), (50, 50, 60, 60, 0.5, 0)),
+            ONE,
+            1.0,
+        ),  # a false alarm below the hit costs nothing
+        (boxes((0, 0, 10, 10, 0.5, 0), (50, 50, 60, 60, 0.9, 0)), ONE, 0.5),  # above it, precision is 1/2 everywhere
+        (boxes((0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 0)), ONE, 1.0),  # a second box on one truth is a false alarm
+        (boxes((0, 0, 10, 10, 0.9, 0)), truth((0, 0, 10, 10, 0), (50, 50, 60, 60, 0)), 51 / 101),
+        (boxes((0, 0, 10, 10, 0.9, 0)), truth((0, 0, 10, 10, 0), (0, 0, 0, 0, -1)), 1.0),  # filling
+        (boxes((0, 0, 10, 10, 0.9, 0)), truth((0, 0, 10, 10, 0), (5, 5, 9, 9, 1)), 0.5),  # the mean over classes
+    ],
+)
+def test_average_precision_at_one_half_by_hand(found, wanted, expected):
+    assert mean_average_precision([found], [wanted], [0.5]) == pytest.approx(expected)
+
+
+def test_a_box_that_overlaps_by_0_7_counts_up_to_that_threshold():
+    loose = boxes((0, 0, 10, 7.2, 0.9, 0))
+    assert mean_average_precision([loose], [ONE]) == pytest.approx(5 / 10)  # 0.5, 0.55, 0.6, 0.65, 0.7
+    assert len(COCO) == 10
+
+
+def test_scores_are_ranked_over_all_images():
+    found = [boxes((0, 0, 10, 10, 0.3, 0)), boxes((50, 50, 60, 60, 0.9, 0))]
+    assert mean_average_precision(found, [ONE, truth()], [0.5]) == pytest.approx(0.5)
+
+
+def test_nothing_to_find_is_no_number():
+    assert np.isnan(mean_average_precision([boxes()], [truth()]))
+
+
+SCENES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=5, unique=True
+)
+
+
+@given(st.lists(SCENES, min_size=1, max_size=4))
+def test_what_is_found_exactly_is_worth_one_and_order_within_an_image_does_not_matter(scenes):
+    wanted = [np.array([(20 * x, 20 * y, 20 * x + 9, 20 * y + 9, c) for x, y, c in scene], float) for scene in scenes]
+    found = [Boxes(rows[:, :4], np.linspace(0.9, 0.2, len(rows)), rows[:, 4]) for rows in wanted]
+    assert mean_average_precision(found, wanted) == pytest.approx(1.0)
+    turned = [Boxes(b.boxes[::-1], b.scores[::-1], b.classes[::-1]) for b in found]
+    assert mean_average_precision(turned, wanted) == pytest.approx(1.0)
+    worse = [Boxes(b.boxes + 4, b.scores, b.classes) for b in found]
+    assert mean_average_precision(worse, wanted) < 1.0
+
+
+def contract(*outputs):
+    named = tuple(OutputContract(name, shape, "float32") for name, shape in outputs)
+    return Contract("detection", (InputContract("x", (4,), "float32"),), named)
+
+
+ANSWERS = {
+    "rows": (contract(("out", (2, 6))), {"out": np.array([[0, 0, 10, 10, 0.9, 0], [50, 50, 60, 60, 0.1, 1]])}),
+    "three outputs": (
+        contract(("boxes", (2, 4)), ("classes", (2,)), ("scores", (2,))),
+        {
+            "boxes": np.array([[0, 0, 10, 10], [50, 50, 60, 60]]),
+            "classes": np.array([0, 1]),
+            "scores": np.array([0.9, 0.1]),
+        },
+    ),
+    "a score a class": (
+        contract(("boxes", (2, 4)), ("scores", (2, 2))),
+        {"boxes": np.array([[0, 0, 10, 10], [50, 50, 60, 60]]), "scores": np.array([[0.9, 0.0], [0.0, 0.1]])},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", ANSWERS)
+def test_the_usual_layouts_of_a_detectors_outputs_are_known(layout):
+    made, answer = ANSWERS[layout]
+    metric = named_metric("map", made)
+    kept = [metric.keep(answer, ONE)] * 5
+    lost = [metric.keep(None, ONE)] * 5
+    score = metric.compare(kept, lost)
+    assert (score.original, score.artifact, score.drop, score.ci95) == (1.0, 0.0, 1.0, (1.0, 1.0))
+
+
+def test_labels_that_are_no_boxes_are_refused():
+    with pytest.raises(MetricError, match=r"map50 needs labels \[M, 5\]"):
+        named_metric("map50", ANSWERS["rows"][0]).keep(None, 3)

@@ -1,0 +1,222 @@
+"""Each cause on a case that has it, and silence on one that does not. Graphs and measurements are plain values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from edgekit_converters.fidelity import Case, LayerError, explain
+from edgekit_converters.graph import Layer
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A graph that is only its description."""
+
+    layers: tuple[Layer, ...]
+    inputs: tuple[str, ...] = ("x",)
+    constants: dict = field(default_factory=dict)
+    format: str = "onnx"
+    data: bytes = b""
+
+    @property
+    def outputs(self):
+        return self.layers[-1].outputs
+
+    @property
+    def tensors(self):
+        return (*self.inputs, *(name for layer in self.layers for name in layer.outputs))
+
+    def constant(self, name):
+        return self.constants[name]
+
+
+def layer(name, op, kind, inputs, **more):
+    return Layer(name, op, kind, tuple(inputs), (name,), **more)
+
+
+def error(of: Layer, *, out=15.0, into=40.0, low=-4.0, high=4.0, **more):
+    reach = max(abs(low), abs(high))
+    made = LayerError(
+        layer=of.name,
+        op=of.op,
+        kind=of.kind,
+        sqnr_db=out,
+        inputs_sqnr_db=into,
+        own_sqnr_db=out,
+        macs=of.macs,
+        quantized=True,
+        scale=(high - low) / 255,
+        float_low=low,
+        float_high=high,
+        middle_low=low,
+        middle_high=high,
+        float_rms=reach / 3,
+        quantized_low=low,
+        quantized_high=high,
+        integers=False,
+        values=1000,
+    )
+    return replace(made, **more)
+
+
+def case(errors, layers, quantized=None, **more):
+    graph = Drawn(tuple(layers), **more)
+    return Case(graph, quantized or graph, tuple(errors))
+
+
+@pytest.fixture(autouse=True)
+def _quantized(monkeypatch):
+    """The share of 8 bits is read from bytes, which these graphs have not."""
+    from edgekit_converters.fidelity.explain import structure
+
+    monkeypatch.setattr(structure, "quantized_fraction", lambda _format, _data: (1.0, 1.0))
+
+
+CONV = layer("conv", "Conv", "conv", ["x"], weight="w", weight_axis=0)
+A, B = layer("a", "Conv", "conv", ["x"], weight="wa"), layer("b", "Conv", "conv", ["x"], weight="wb")
+SUB = layer("difference", "Sub", "elementwise", ["a", "b"])
+JOIN = layer("join", "Concat", "concat", ["a", "b"])
+POWER = layer("inverse", "Reciprocal", "elementwise", ["a"])
+SIGMOID = layer("sigmoid", "Sigmoid", "activation", ["b"])
+PRODUCT = layer("product", "Mul", "elementwise", ["a", "sigmoid"])
+HEAD = layer("head", "Softmax", "activation", ["a"])
+FINE = {"out": 45.0}
+
+CASES = {
+    "outlier-activation": (
+        [CONV],
+        [error(CONV, low=-40.0, high=60.0, middle_low=-3.0, middle_high=4.0, float_rms=1.0, out=20.0)],
+        r"the 0.01 % largest values stretch the range 14.3x",
+    ),
+    "cancellation": (
+        [A, B, SUB],
+        [error(A, **FINE, float_rms=30.0), error(B, **FINE, float_rms=29.0), error(SUB, float_rms=1.0)],
+        r"its terms are 30x larger than what is left",
+    ),
+    "steep-function": (
+        [A, POWER],
+        [error(A, low=0.001, high=1.0, **FINE), error(POWER, low=1.0, high=1000.0)],
+        r"Reciprocal spans from 1 to 1e\+03; its input comes down to 0.001, where one step is 0.00392",
+    ),
+    "concat-of-unlike-ranges": (
+        [A, B, JOIN],
+        [
+            error(A, low=-0.1, high=0.1, **FINE),
+            error(B, low=-40, high=40, **FINE),
+            error(JOIN, low=-40, high=40, **FINE),
+        ],
+        r"it joins ranges of 0.1 and 40 under one scale: the smaller is left 1 of 256 levels",
+    ),
+    "gate": (
+        [A, B, SIGMOID, PRODUCT],
+        [error(A, **FINE), error(B, **FINE), error(SIGMOID, low=0.0, high=1.0, values=16, **FINE), error(PRODUCT)],
+        r"a squeeze-and-excite gate, one value a channel \(it runs from 0 to 1\)",
+    ),
+    "softmax-head-scale": (
+        [A, HEAD],
+        [error(A, **FINE), error(HEAD, low=0.0, high=255 / 256, float_rms=0.01)],
+        r"its 1000 probabilities share steps of 1/256",
+    ),
+    "large-integer-in-float": (
+        [A],
+        [error(A, low=0, high=2048, integers=True)],
+        r"whole numbers from 0 to 2048, and one step of 8 bits is 8.03",
+    ),
+    "clipped-range": (
+        [CONV],
+        [error(CONV, low=-30, high=30, quantized_low=-2.0, quantized_high=2.0, scale=4 / 255)],
+        r"its values reach from -30 to 30 and the quantized tensor only from -2 to 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_cause_is_named_with_its_figures(code):
+    layers, errors, words = CASES[code]
+    causes = explain(case(errors, layers))
+    assert [cause.code for cause in causes] == [code]
+    (cause,) = causes
+    assert re.search(words, cause.what), cause.what
+    assert cause.layer == layers[-1].name
+    assert cause.layer in cause.float_layers
+    assert cause.evidence
+    assert cause.remedy
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_healthy_graph_of_the_same_shape_has_no_cause(code):
+    layers = CASES[code][0]
+    healthy = [error(found, out=45.0, into=46.0) for found in layers]
+    assert explain(case(healthy, layers)) == ()
+
+
+def weights(*reaches):
+    generator = np.random.default_rng(0)
+    return np.stack([reach * generator.uniform(-1, 1, 36) for reach in reaches]).astype(np.float32)
+
+
+def rounded(values, scale):
+    return (np.rint(values / scale) * scale).astype(np.float32)
+
+
+def test_one_scale_for_channels_of_different_size_is_channel_spread():
+    values = weights(1.0, 0.9, 0.01, 0.005)
+    found = explain(
+        case(
+            [error(CONV)],
+            [CONV],
+            Drawn((CONV,), constants={"w": rounded(values, 1 / 127)}),
+            constants={"w": values},
+        )
+    )
+    assert [cause.code for cause in found] == ["channel-spread"]
+    assert found[0].evidence["channels"] == 4
+    assert found[0].evidence["poor"] == 2
+    assert found[0].evidence["spread"] > 100
+
+
+def test_a_channel_with_one_large_weight_is_weight_resolution():
+    values = weights(0.02, 0.02)
+    values[:, 0] = 1.0
+    values = np.repeat(values, 8, axis=1)
+    values[:, 1:8] = 0.01
+    spiky = rounded(values, 1 / 127)
+    found = explain(
+        case([error(CONV, out=25.0)], [CONV], Drawn((CONV,), constants={"w": spiky}), constants={"w": values})
+    )
+    assert [cause.code for cause in found] == ["weight-resolution"]
+
+
+def test_pixels_into_a_model_that_normalises_nothing_are_input_scaling():
+    made = case([error(CONV, out=25.0, low=-900, high=1200)], [CONV])
+    found = explain(replace(made, input_ranges={"x": (0.0, 255.0)}))
+    assert [cause.code for cause in found] == ["input-scaling"]
+    assert "runs from 0 to 255" in found[0].what
+    assert explain(replace(made, input_ranges={"x": (-1.0, 1.0)})) == ()
+
+
+def test_operators_outside_the_fast_path_split_the_graph():
+    made = case([error(CONV, **FINE)], [CONV])
+    (cause,) = explain(replace(made, pieces=22, outside=("HARD_SWISH",) * 21))
+    assert (cause.code, cause.layer) == ("splits-graph", "")
+    assert cause.what == "operators outside the engine's fast path (21 HARD_SWISH) split the graph in 22 pieces"
+
+
+def test_nothing_quantized_is_said_first_of_all(monkeypatch):
+    from edgekit_converters.fidelity.explain import structure
+
+    monkeypatch.setattr(structure, "quantized_fraction", lambda _format, _data: (0.0, 0.0))
+    found = explain(case([error(CONV, out=None, own_sqnr_db=None)], [CONV]))
+    assert [cause.code for cause in found] == ["nothing-quantized"]
+
+
+def test_the_greatest_loss_comes_first_and_each_layer_is_blamed_once():
+    layers, errors, _ = CASES["cancellation"]
+    again = layer("inverse", "Reciprocal", "elementwise", ["difference"])
+    found = explain(case([*errors, error(again, into=15.0, out=-10.0)], [*layers, again]))
+    assert [cause.layer for cause in found] == ["difference", "inverse"]
+    assert found[0].loss_db > found[1].loss_db
