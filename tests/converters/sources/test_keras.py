@@ -1,0 +1,113 @@
+"""Keras files: code in them runs only where the file is trusted; free axes are pinned; states and damage are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit_converters import sources
+from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import LoadOptions, TensorFlowSource, onnx_graph
+from edgekit_converters.sources.keras_config import code
+from edgekit_runtime.engines import load_engine
+
+pytestmark = pytest.mark.convert
+
+TRUSTED = LoadOptions(trust_model=True)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_lambda_runs_only_in_a_trusted_file_and_it_is_said(tmp_path: Path, suffix: str) -> None:
+    import keras
+
+    x = keras.Input((4,), name="x")
+    doubled = keras.layers.Lambda(lambda t: t * 2, name="doubler", output_shape=(4,))(x)
+    path = tmp_path / f"net{suffix}"
+    keras.Model(x, doubled).save(path)
+    with pytest.raises(SourceError, match=r"'doubler' is a Lambda: it holds Python code.*--trust-model"):
+        sources.load(path)
+    source = sources.load(path, TRUSTED)
+    assert source.predict([np.ones((2, 4), np.float32)])[0].tolist() == [[2] * 4] * 2
+    [note] = source.notes
+    assert note.code == "trusted-code"
+    assert "doubler" in note.what
+
+
+def test_trust_changes_nothing_where_there_is_no_code(digits_model) -> None:
+    source = sources.load(digits_model.model, TRUSTED)
+    assert source.notes == ()
+    assert source.sha256 == sources.load(digits_model.model).sha256
+    assert isinstance(source, TensorFlowSource)
+    assert source.tools == ("keras",)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"class_name": "Lambda", "config": {"name": "f"}}, "'f' is a Lambda"),
+        (
+            {"class_name": "Dense", "module": "keras.layers", "config": {"activation": {"class_name": "__lambda__"}}},
+            "Lambda",
+        ),
+        ({"class_name": "function", "module": "os", "config": "system"}, "os.function"),
+        ({"class_name": "Mine", "module": "kerasx.layers", "config": {"name": "a"}}, "'a' is of kerasx.layers.Mine"),
+        ({"class_name": "TFOpLambda", "config": {"name": "w", "function": "io.write_file"}}, "calls tf.io.write_file"),
+    ],
+)
+def test_code_is_found_wherever_it_hides(config: dict, says: str) -> None:
+    [piece] = code({"config": {"layers": [{"class_name": "Dense", "module": "keras.layers"}, config]}})
+    assert says in piece
+
+
+@pytest.mark.parametrize("function", ["math.add", "__operators__.getitem", "nn.relu"])
+def test_arithmetic_is_no_code(function: str) -> None:
+    config = {"class_name": "TFOpLambda", "config": {"name": "op", "function": function}}
+    assert list(code({"module": "keras", "class_name": "Functional", "layers": [config]})) == []
+
+
+def test_free_axes_are_pinned_and_the_batch_stays_free(tmp_path: Path) -> None:
+    import keras
+
+    image = keras.Input((None, None, 3), name="image")
+    t = keras.layers.Conv2D(4, 3, strides=2, name="conv")(image)
+    keras.Model(image, t).save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"--shape image=1,HEIGHT,WIDTH,3, such as --shape image=1,224,224,3"):
+        sources.load(tmp_path / "net.keras")
+    source = sources.load(tmp_path / "net.keras", LoadOptions(shapes={"image": (1, 11, 9, 3)}))
+    assert [spec.shape for spec in (*source.inputs, *source.outputs)] == [(-1, 11, 9, 3), (-1, 5, 4, 4)]
+    inputs = onnx_graph.random_inputs(source.inputs, 2)
+    with load_engine("onnx", source.onnx()) as engine:
+        got = engine.run([inputs[0].transpose(0, 3, 1, 2).copy()])[0]
+    np.testing.assert_allclose(got, source.predict(inputs)[0], atol=1e-4)
+
+
+def test_a_layer_that_remembers_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    import keras
+
+    x = keras.Input(batch_shape=(1, 5, 4), name="x")
+    keras.Model(x, keras.layers.LSTM(3, stateful=True, name="lstm")(x)).save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"keeps a state inside.*stateful=False"):
+        sources.load(tmp_path / "net.keras")
+
+
+def test_a_recurrent_layer_that_forgets_is_read(tmp_path: Path) -> None:
+    import keras
+
+    x = keras.Input((5, 4), name="x")
+    keras.Model(x, keras.layers.GRU(3, name="gru")(x)).save(tmp_path / "net.keras")
+    source = sources.load(tmp_path / "net.keras")
+    assert source.state == "none"
+    assert source.predict([np.ones((2, 5, 4), np.float32)])[0].shape == (2, 3)
+
+
+def test_damaged_weights_are_named_with_their_layer(tmp_path: Path) -> None:
+    import keras
+
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Dense(2, name="head")(x))
+    model.layers[-1].kernel.assign(np.array([[1, 2], [np.nan, 4], [5, np.nan]]))
+    model.save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"the weights 'head/kernel' are damaged: 2 of 6 values are NaN"):
+        sources.load(tmp_path / "net.keras")
