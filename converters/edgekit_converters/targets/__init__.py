@@ -11,7 +11,10 @@ contract's names; the same inputs give the same bytes.
 from __future__ import annotations
 
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.convert import CONVERTERS, Samples, convert
+from edgekit_converters.targets.convert import convert
+from edgekit_converters.targets.converted import Samples
+from edgekit_converters.targets.plan import Plan
 from edgekit_converters.targets.recipes import RECIPES, default_recipes, recipe
+from edgekit_converters.targets.workspace import Workspace
 
-__all__ = ["CONVERTERS", "RECIPES", "Artifact", "Recipe", "Samples", "convert", "default_recipes", "recipe"]
+__all__ = ["RECIPES", "Artifact", "Plan", "Recipe", "Samples", "Workspace", "convert", "default_recipes", "recipe"]

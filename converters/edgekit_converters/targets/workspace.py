@@ -1,0 +1,201 @@
+"""What every artifact of one source is made from: its float model in each format and what calibration saw, each made once.
+
+    workspace = Workspace(source, samples)
+    artifact = workspace.make(recipe("tflite-int8"))
+    layer = workspace.graph("tflite").layers[0].name
+    islands = workspace.make(recipe("tflite-int8-mixed"), Plan(float_layers=frozenset({layer})))
+
+Rules: a recipe always starts from the float model's bytes, so that trying another plan costs a second and not a
+conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more than
+what was just made: an artifact is loaded by the engine that boards run before it is handed out.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.observe import observe
+from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.graph import Graph, open_graph
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.deferred import actual
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.store import NO_STORE, Store, key
+from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.targets.converted import Samples
+from edgekit_converters.targets.described import described
+from edgekit_converters.targets.float_model import FloatModel, feeds
+from edgekit_converters.targets.plan import STATIC, Plan, Step
+from edgekit_converters.targets.stored import (
+    artifact_bytes,
+    artifact_from,
+    float_model_bytes,
+    float_model_from,
+    plan_json,
+)
+
+__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace"]
+
+FLOAT_MODELS: dict[str, str] = {
+    "tflite": "edgekit_converters.targets.tflite:float_model",
+    "onnx": "edgekit_converters.targets.onnx:float_model",
+}
+"""Format -> `module:function`, called with (source, progress)."""
+
+MAKERS: dict[str, str] = {
+    "tflite": "edgekit_converters.targets.tflite_quantize:make",
+    "onnx": "edgekit_converters.targets.onnx_quantize:make",
+}
+"""Format -> `module:function`, called with (float model, recipe, plan, statistics)."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a quantizer stands on: the float model, its graph, and what calibration saw of it."""
+
+    model: FloatModel
+    graph: Graph
+    statistics: Statistics
+
+
+class Workspace:
+    """samples: calibration examples, needed by the recipes that calibrate. identity: digest of the model and of how it
+    is read, samples_digest: of the samples in their order; both go into the store's keys. May be used by several threads.
+    """
+
+    def __init__(
+        self,
+        source: SourceModel,
+        samples: Samples | None = None,
+        progress: Progress = silent,
+        *,
+        store: Store = NO_STORE,
+        samples_digest: str = "",
+    ) -> None:
+        self.source = source
+        self._samples, self._progress, self._store = samples, progress, store
+        self._keys = (source.sha256, samples_digest)
+        self._models: dict[str, FloatModel] = {}
+        self._grounds: dict[tuple[str, tuple[Step, ...]], Ground] = {}
+        self._locks = {name: RLock() for name in FLOAT_MODELS}
+
+    def float_model(self, format: str) -> FloatModel:  # noqa: A002
+        """Raises ConversionError where the source cannot be written in that format."""
+        with self._locks[format]:
+            if format not in self._models:
+                name = key("float-model", format, self._keys[0])
+                stored = self._store.get(name)
+                if stored is None:
+                    self._progress("conversion", 0, None)
+                    stored = float_model_bytes(_resolved(FLOAT_MODELS[format])(actual(self.source), self._progress))
+                    self._store.put(name, stored)
+                self._models[format] = float_model_from(stored)
+            return self._models[format]
+
+    def graph(self, format: str) -> Graph:  # noqa: A002
+        model = self.float_model(format)
+        return open_graph(format, model.data)
+
+    def statistics(self, format: str) -> Statistics:  # noqa: A002
+        """Of the float model as it is. Raises ConversionError without calibration samples."""
+        return self.ground(format).statistics
+
+    def feeds(self, format: str) -> Iterator[list[NDArray[Any]]]:  # noqa: A002
+        """The calibration samples as the float model takes them, in their order."""
+        if self._samples is None or len(self._samples) == 0:
+            raise ConversionError(
+                "an int8 recipe needs calibration data and there is none",
+                where=self.source.path.name,
+                do="Pass a calibration set: --calibration DIR",
+            )
+        return feeds(self.float_model(format), self.source.inputs, self._samples, silent)
+
+    def ground(self, format: str, steps: tuple[Step, ...] = ()) -> Ground:  # noqa: A002
+        """The float model after those steps, with its statistics; made once."""
+        with self._locks[format]:
+            found = self._grounds.get((format, steps))
+            if found is None:
+                found = self._first_ground(format) if not steps else self._refined(format, steps)
+                self._grounds[format, steps] = found
+            return found
+
+    def make(self, recipe: Recipe, plan: Plan | None = None) -> Artifact:
+        """Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
+        plan = plan or (STATIC if recipe.needs_calibration else Plan())
+        name = key("artifact", recipe.name, plan_json(plan), *self._keys)
+        stored = self._store.get(name)
+        if stored is not None:
+            return artifact_from(stored)
+        artifact = self._made(recipe, plan)
+        self._store.put(name, artifact_bytes(artifact))
+        return artifact
+
+    def trial(self, recipe: Recipe, plan: Plan) -> bytes:
+        """The artifact's bytes and no more, past the store: for a search that makes many and keeps one."""
+        maker = _resolved(MAKERS[recipe.format])
+        if not recipe.needs_calibration:
+            return cast(bytes, maker(self.float_model(recipe.format), recipe, plan, None))
+        ground = self._with_islands(recipe.format, plan)
+        return cast(bytes, maker(ground.model, recipe, plan, ground.statistics))
+
+    def _made(self, recipe: Recipe, plan: Plan) -> Artifact:
+        data = self.trial(recipe, plan)
+        if not recipe.needs_calibration:
+            return described(self.source, self.float_model(recipe.format), recipe, plan, data)
+        ground = self._with_islands(recipe.format, plan)
+        artifact = described(self.source, ground.model, recipe, plan, data)
+        return replace(artifact, samples=ground.statistics.samples)
+
+    def _with_islands(self, format: str, plan: Plan) -> Ground:  # noqa: A002
+        """The refined ground, but layers that stay in float have their own weights: those were changed for 8 bits."""
+        from edgekit_converters.refine import restored
+
+        ground = self.ground(format, plan.steps)
+        if not plan.float_layers or not {"round", "bias"} & {*plan.steps}:
+            return ground
+        exact = self.ground(format, tuple(step for step in plan.steps if step == "equalise"))
+        data = restored(ground.graph, exact.graph, plan.float_layers).data
+        return replace(ground, model=replace(ground.model, data=data))
+
+    def _first_ground(self, format: str) -> Ground:  # noqa: A002
+        return self._observed(self.float_model(format), ())
+
+    def _refined(self, format: str, steps: tuple[Step, ...]) -> Ground:  # noqa: A002
+        from edgekit_converters.refine import apply
+
+        first = self.ground(format)
+        name = key("refined", format, list(steps), *self._keys)
+        stored = self._store.get(name)
+        if stored is None:
+            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._progress)
+            stored = graph.data
+            self._store.put(name, stored)
+        model = replace(first.model, data=stored)
+        if "equalise" in steps:  # activations have other ranges now
+            return self._observed(model, steps)
+        return Ground(model, open_graph(format, stored), first.statistics)
+
+    def _observed(self, model: FloatModel, steps: tuple[Step, ...]) -> Ground:
+        graph = open_graph(model.format, model.data)
+        name = key("statistics", model.format, list(steps), *self._keys)
+        stored = self._store.get(name)
+        if stored is None:
+            arrays = self.feeds(model.format)
+            assert self._samples is not None
+            statistics = observe(graph, arrays, len(self._samples), self._progress)
+            self._store.put(name, statistics.to_bytes())
+        else:
+            statistics = Statistics.from_bytes(stored)
+        return Ground(model, graph, statistics)
+
+
+def _resolved(entry: str) -> Callable[..., Any]:
+    module, function = entry.split(":")
+    return cast(Callable[..., Any], getattr(importlib.import_module(module), function))
