@@ -79,8 +79,9 @@ class _Choice:
         self.absorbed = {clip: name for clip, name in self.absorbed.items() if name in able}
         products = {name: node for name, node in able.items() if node.op_type in PRODUCTS}
         slow = {name for name, node in products.items() if self._slow(node)}
-        work = {name: self._work(node) for name, node in products.items()}
-        self.int8 = set(products) - (slow if 2 * sum(work[name] for name in slow) <= sum(work.values()) else set())
+        # Of the whole net, whatever stays float: taking one layer out of the 8-bit ones must not bring another in.
+        whole = sum(self._work(node) for node in view.nodes if node.op_type in PRODUCTS)
+        self.int8 = set(products) - (slow if 2 * sum(self._work(able[name]) for name in slow) <= whole else set())
         others = {name: node for name, node in able.items() if node.op_type not in PRODUCTS}
         for name, node in others.items():  # the graph's order: one pass is enough
             if any(self._made_in_int8(source) for source in self._sources(node)):
