@@ -27,7 +27,7 @@ from edgekit_converters.sources.finite import check_finite
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_keras, quiet
-from edgekit_converters.sources.shapes import check_named, check_shape, image_layout, pin
+from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
 from edgekit_runtime.tensors import TensorSpec
 
@@ -178,9 +178,8 @@ def _inputs(keras: Any, model: Any, options: LoadOptions, where: str) -> tuple[T
         if name in options.shapes:
             shape = pin(name, shape, options.shapes[name], where=where)
         layout = image_layout(shape, prefer=prefer)  # type: ignore[arg-type]
-        spec = TensorSpec(name, name, _dtype(tensor, name, where), shape, layout)
-        check_shape(spec, where=where, kind="input")
-        specs.append(spec)
+        specs.append(TensorSpec(name, name, _dtype(tensor, name, where), shape, layout))
+    check_inputs(specs, where=where)
     return tuple(specs)
 
 

@@ -25,7 +25,7 @@ from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.onnx_finish import finished
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_shape, image_layout, measured_outputs
+from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
@@ -135,12 +135,12 @@ def _engine(data: bytes, where: str) -> Engine:
 def _inputs(graph: Any, engine: Engine, where: str) -> tuple[TensorSpec, ...]:
     names = unique_names([spec.tensor for spec in engine.inputs], where=where, kind="input")
     axes = {value.name: [dim.dim_param or None for dim in value.type.tensor_type.shape.dim] for value in graph.input}
-    specs = []
-    for name, spec in zip(names, engine.inputs, strict=True):
-        described = replace(spec, name=name, layout=image_layout(spec.shape, prefer="NCHW"))
-        check_shape(described, where=where, kind="input", axis_names=axes.get(spec.tensor, ()))
-        specs.append(described)
-    return tuple(specs)
+    specs = tuple(
+        replace(spec, name=name, layout=image_layout(spec.shape, prefer="NCHW"))
+        for name, spec in zip(names, engine.inputs, strict=True)
+    )
+    check_inputs(specs, where=where, axes={spec.name: axes.get(spec.tensor, ()) for spec in specs})
+    return specs
 
 
 def _run(engine: Engine, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:

@@ -23,7 +23,7 @@ from edgekit_converters.sources.finite import check_finite
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.sources.shapes import check_named, check_shape, image_layout, pin
+from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
 from edgekit_runtime.tensors import TensorSpec
 
@@ -125,9 +125,9 @@ def _inputs(names: list[str], specs: Any, options: LoadOptions, where: str) -> t
                     do="Save it again with a free batch: tf.TensorSpec([None, ...])",
                 )
             shape = pin(name, shape, options.shapes[name], where=where)
-        spec = TensorSpec(name, name, _dtype(specs[name], name, where), shape, image_layout(shape, prefer="NHWC"))
-        check_shape(spec, where=where, kind="input")
-        described_inputs.append(spec)
+        layout = image_layout(shape, prefer="NHWC")
+        described_inputs.append(TensorSpec(name, name, _dtype(specs[name], name, where), shape, layout))
+    check_inputs(described_inputs, where=where)
     return tuple(described_inputs)
 
 

@@ -10,6 +10,7 @@ and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["CHANNELS", "check_named", "check_shape", "image_layout", "measured_outputs", "pin", "shape_text"]
+__all__ = [
+    "CHANNELS",
+    "check_inputs",
+    "check_named",
+    "check_shape",
+    "image_layout",
+    "measured_outputs",
+    "pin",
+    "shape_text",
+]
 
 CHANNELS = (1, 3, 4)
 Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
@@ -96,6 +106,34 @@ def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence
             where=where,
             do=_how_to_pin(spec) if kind == "input" else f"Export the model with a fixed size for axis {axis}",
         )
+
+
+def check_inputs(
+    specs: Sequence[TensorSpec], *, where: str, axes: Mapping[str, Sequence[str | None]] = MappingProxyType({})
+) -> None:
+    """`check_shape` for all inputs: where several do not fit, one error shows every option to give. axes: names of theirs."""
+    errors: list[tuple[TensorSpec, SourceError]] = []
+    for spec in specs:
+        try:
+            check_shape(spec, where=where, kind="input", axis_names=axes.get(spec.name, ()))
+        except SourceError as error:
+            errors.append((spec, error))
+    if len(errors) > 1:
+        shown = ", ".join(
+            f"'{spec.name}' {shape_text(spec.shape) if spec.shape else '(a scalar)'}" for spec, _ in errors
+        )
+        options = " ".join(_option(spec) for spec, _ in errors)
+        raise SourceError(
+            f"{len(errors)} inputs are not of a fixed size with the batch in front: {shown}",
+            where=where,
+            do=f"Pin them, with your own sizes: {options}",
+        )
+    if errors:
+        raise errors[0][1]
+
+
+def _option(spec: TensorSpec) -> str:
+    return f"--shape {spec.name}={','.join(_example(spec.shape))}" if spec.shape else f"--constant {spec.name}=NUMBER"
 
 
 def measured_outputs(

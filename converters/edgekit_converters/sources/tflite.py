@@ -25,7 +25,7 @@ from edgekit_converters.sources.digest import model_sha256
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.sources.shapes import check_named, check_shape, image_layout, measured_outputs, pin
+from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs, pin
 from edgekit_converters.sources.tflite_file import TfliteFile
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError
@@ -83,8 +83,6 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
         replace(spec, name=name, shape=(1, *spec.shape[1:]), layout=image_layout(spec.shape, prefer="NHWC"))
         for name, spec in zip(_called(file, engine.inputs, where, "input"), engine.inputs, strict=True)
     )
-    for spec in inputs:
-        check_shape(spec, where=where, kind="input")
     names = _called(file, engine.outputs, where, "output")
 
     def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -113,12 +111,14 @@ def _pinned(file: TfliteFile, options: LoadOptions, where: str) -> bytes:
     names = {tensor: file.names.get(tensor, tensor) for tensor in file.shapes}
     check_named(options.shapes, list(names.values()), where=where)
     shapes: dict[str, tuple[int, ...]] = {}
+    specs = list[TensorSpec]()
     for tensor, shape in file.shapes.items():
         wanted = options.shapes.get(names[tensor])
         pinned = shape if wanted is None else pin(names[tensor], shape, wanted, where=where)
-        check_shape(TensorSpec(names[tensor], tensor, "float32", pinned), where=where, kind="input")
+        specs.append(TensorSpec(names[tensor], tensor, "float32", pinned))
         if pinned != shape or -1 in shape:
             shapes[tensor] = (1, *pinned[1:])
+    check_inputs(specs, where=where)
     if not shapes:
         return file.data
     try:

@@ -30,7 +30,7 @@ from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.onnx_finish import finished
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_named, check_shape, image_layout, measured_outputs, pin
+from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs, pin
 from edgekit_converters.sources.torch_program import Called, called, flat, import_torch, open_program
 from edgekit_runtime.tensors import TensorSpec
 
@@ -125,8 +125,7 @@ def _source(
 ) -> TorchSource:
     where = str(path)
     check_finite(_weights(program.state_dict), where=where)
-    for spec in inputs:
-        check_shape(spec, where=where, kind="input")
+    check_inputs(inputs, where=where)
     module = program.module()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     names = unique_names(_output_names(module, inputs, where), where=where, kind="output")
