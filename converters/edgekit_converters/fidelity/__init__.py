@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from edgekit_converters.fidelity.compare import Evaluation, compare
 from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
-from edgekit_converters.fidelity.explain import Case, Cause, explain
+from edgekit_converters.fidelity.explain import Case, Cause, examine, explain
 from edgekit_converters.fidelity.golden import pick_golden
 from edgekit_converters.fidelity.histograms import LayerHistogram, layer_histograms, worst
 from edgekit_converters.fidelity.intervals import paired_interval
@@ -43,6 +43,7 @@ __all__ = [
     "Share",
     "SizeBreakdown",
     "compare",
+    "examine",
     "explain",
     "layer_errors",
     "layer_histograms",

@@ -1,6 +1,6 @@
 """Why an artifact lost what it lost: the cause in words, the figures that show it, and what to do.
 
-    causes = explain(Case(float_graph, quantized_graph, layer_errors(float_graph, quantized_graph, feeds)))
+    causes = explain(examine(float_graph, quantized_graph, feeds))
     causes[0].what          # "the 0.01 % largest values stretch the range 9x: ..."
 
 Rules:
@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from edgekit_converters.fidelity.explain.case import Case, Cause
+from edgekit_converters.fidelity.explain.examine import examine
 from edgekit_converters.fidelity.explain.explain import RULES, explain
 
-__all__ = ["RULES", "Case", "Cause", "explain"]
+__all__ = ["RULES", "Case", "Cause", "examine", "explain"]

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph import Graph, Layer
-from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["DAMAGE_DB", "FALL_DB", "Case", "Cause", "Figure"]
 
@@ -41,7 +40,7 @@ class Cause:
 class Case:
     """One quantized file against its float file.
 
-    errors: of `layer_errors`. contract: what the model's inputs are. input_ranges: tensor -> (low, high) that the float
+    errors: of `layer_errors`. input_ranges: tensor -> (low, high) that the float
     file was seen to get. pieces: parts that the engine's fast path was cut into, None where not known; outside: operators
     that it left out.
     """
@@ -49,7 +48,6 @@ class Case:
     float_graph: Graph
     quantized: Graph
     errors: tuple[LayerError, ...]
-    contract: Contract | None = None
     input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     pieces: int | None = None
     outside: tuple[str, ...] = ()
