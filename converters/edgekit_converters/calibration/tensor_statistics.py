@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # targets stands on calibration
 __all__ = ["Channels", "TensorStatistics"]
 
 _ROWS = 128  # rows that are summed in float32 before float64 takes over
-_LARGE = 1e15  # squares of larger values are summed in float64
+_LARGE = 1e15  # larger values are summed in float64, so that their squares stay finite
 
 
 class Channels:
@@ -37,7 +37,7 @@ class Channels:
     def mean(self) -> NDArray[np.float64]:
         return self.total / max(self.count, 1)
 
-    def add(self, values: NDArray[np.float32], axis: int) -> None:
+    def add(self, values: NDArray[Any], axis: int) -> None:
         """values: finite, with as many channels on that axis."""
         size = values.shape[axis]
         if axis == values.ndim - 1:
@@ -116,16 +116,16 @@ class TensorStatistics:
             self.axis = self.channels = None
             self.add(finite)
             return
-        self._add_channels(values)
-        flat = values.reshape(-1)
-        square = np.dot(flat, flat) if max(-low, high) < _LARGE else np.square(flat, dtype=np.float64).sum()
+        exact: NDArray[Any] = values if max(-low, high) < _LARGE else values.astype(np.float64)
+        self._add_channels(exact)
+        flat = exact.reshape(-1)
         before = self.measured
-        sums = before[2] + float(flat.sum()), before[3] + float(square)
+        sums = before[2] + float(flat.sum()), before[3] + float(np.dot(flat, flat))
         self.measured = (min(before[0], low), max(before[1], high), *sums)
         self.count += values.size
         self.histogram.add(values)
 
-    def _add_channels(self, values: NDArray[np.float32]) -> None:
+    def _add_channels(self, values: NDArray[Any]) -> None:
         if self.axis is None:
             return
         if values.ndim < 2:

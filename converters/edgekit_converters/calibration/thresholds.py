@@ -30,6 +30,7 @@ _LEAST_WIDTH = 2.0**-40  # a narrower range has a scale that engines cannot mult
 _LINEAR = 2048
 _LEVELS = 128
 _OCTAVES_TRIED = 7.0
+_UNSEEN = 0.5  # values that Q is taken to have where only clipped ones are
 
 Float = NDArray[np.float64]
 
@@ -131,15 +132,15 @@ def _entropy_reach(largest: float, bins: Bins, *, one_sided: bool) -> float:
     ends = np.arange(levels, _LINEAR + 1, 8)
     edges = (np.arange(levels + 1)[None, :] * ends[:, None]) // levels
     within, seats = np.diff(mass[edges], axis=1), np.diff(occupied[edges], axis=1)
-    density = np.log(np.where(within > 0, within / np.maximum(seats, 1), 1.0))
     last, beyond = counts[ends - 1], mass[-1] - mass[ends]
+    seats[:, -1] += (last <= 0) & (beyond > 0)  # what was clipped takes a place of its own
+    within[:, -1] = np.where((within[:, -1] <= 0) & (beyond > 0), _UNSEEN, within[:, -1])
+    density = np.log(np.where(within > 0, within / np.maximum(seats, 1), 1.0))
     # sum(P log P) - sum(P log Q), with P = counts / all of them and Q = density / what is inside
     total = mass[-1]
     p_log_p = logs[ends] - _xlogx(last) + _xlogx(last + beyond) - total * np.log(total)
     p_log_q = (within * density).sum(axis=1) + beyond * density[:, -1] - total * np.log(np.maximum(mass[ends], 1e-300))
-    divergence = (p_log_p - p_log_q) / total
-    divergence[(last <= 0) & (beyond > 0)] = np.inf  # Q has nothing where P has all the clipped values
-    best = int(divergence.argmin())
+    best = int((p_log_p - p_log_q).argmin())
     return largest * float(ends[best]) / _LINEAR
 
 
