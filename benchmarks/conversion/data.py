@@ -2,7 +2,8 @@
 
     images, labels = fashion("test", Path("cache"))          # uint8 [10000, 28, 28, 1], int64 [10000]
 
-`role` is `train`, `calibrate` or `test` throughout; no item is in two of them.
+`role` is `train`, `calibrate`, `evaluate` (what a limit is kept on) or `test` (what the tables are made of) throughout; no
+item to test is in another of them.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ _Array = NDArray[Any]
 
 
 def fashion(role: str, cache: Path) -> tuple[_Array, _Array]:
-    """uint8 [N, 28, 28, 1] and classes: 60,000 to train, the first 500 of them to calibrate, 10,000 to test."""
+    """uint8 [N, 28, 28, 1] and classes: 60,000 to train, of them 500 to calibrate and 2,000 to evaluate; 10,000
+    to test."""
     part = "t10k" if role == "test" else "train"
     root = unpacked(FASHION, cache)
     images, labels = (_idx(next(root.rglob(f"{part}-{kind}-*.gz"))) for kind in ("images", "labels"))
-    count = 500 if role == "calibrate" else len(images)
-    return images[:count, :, :, None], labels[:count].astype(np.int64)
+    part_of = {"calibrate": slice(500), "evaluate": slice(1000, 3000)}.get(role, slice(None))
+    return images[part_of, :, :, None], labels[part_of].astype(np.int64)
 
 
 def _idx(path: Path) -> _Array:
@@ -62,7 +64,12 @@ def digits(cache: Path) -> tuple[_Array, _Array]:
     return np.concatenate(images)[order], np.array(labels)[order]
 
 
-_SCENES = {"train": (4000, 0.0, 0.8), "calibrate": (200, 0.0, 0.8), "test": (500, 0.8, 1.0)}
+_SCENES = {
+    "train": (4000, 0.0, 0.8),
+    "calibrate": (200, 0.0, 0.8),
+    "evaluate": (300, 0.0, 0.8),
+    "test": (500, 0.8, 1.0),
+}
 """role -> scenes, and the share of the digits that they are made of."""
 
 
@@ -71,7 +78,7 @@ def scenes(role: str, cache: Path) -> tuple[_Array, list[NDArray[np.float32]]]:
     count, low, high = _SCENES[role]
     images, labels = digits(cache)
     images, labels = (part[int(low * len(part)) : int(high * len(part))] for part in (images, labels))
-    rng = np.random.default_rng(("train", "calibrate", "test").index(role))
+    rng = np.random.default_rng(("train", "calibrate", "test", "evaluate").index(role))
     grounds = _grounds(cache)
     made = [_scene(images, labels, grounds, rng) for _ in range(count)]
     return np.stack([scene for scene, _ in made]), [boxes for _, boxes in made]
@@ -110,12 +117,12 @@ def _scene(images: _Array, labels: _Array, grounds: list[_Array], rng: np.random
 
 def faces(role: str, cache: Path, side: int) -> _Array:
     """float32 [N, side, side, 3] of 0..255 (grey): 100 faces of Labelled Faces in the Wild at 25 x 25, enlarged, each in
-    two variants; the first 50 to calibrate, the rest to test."""
+    two variants; the first 50 to calibrate and, in other light, to evaluate, the rest to test."""
     from PIL import Image
 
     stored = np.load(next(unpacked(SOURCES["skimage"], cache).rglob("lfw_subset.npy")))[:100]
-    chosen = stored[:50] if role == "calibrate" else stored[50:]
-    rng = np.random.default_rng(0 if role == "calibrate" else 1)
+    chosen = stored[50:] if role == "test" else stored[:50]
+    rng = np.random.default_rng(("calibrate", "test", "evaluate").index(role))
     result = []
     for face in chosen:
         large = Image.fromarray((face * 255).astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
@@ -133,9 +140,9 @@ def words(role: str, cache: Path) -> tuple[_Array, _Array]:
     known = sorted(set(re.findall(r"\b[A-Za-z]{4,11}\b", text)))
     rng = np.random.default_rng(0)
     chosen = [known[i] for i in rng.permutation(len(known))]
-    chosen = chosen[:200] if role == "calibrate" else chosen[200:500]
+    chosen = chosen[{"calibrate": slice(200), "test": slice(200, 500), "evaluate": slice(500, 700)}[role]]
     fonts = sorted(unpacked(FONTS, cache).rglob("*.ttf"))
-    rng = np.random.default_rng(1 if role == "calibrate" else 2)
+    rng = np.random.default_rng({"calibrate": 1, "test": 2, "evaluate": 3}[role])
     images, labels = [], []
     for word in chosen:
         font = ImageFont.truetype(str(fonts[rng.integers(len(fonts))]), int(rng.integers(24, 44)))
@@ -163,20 +170,20 @@ def _line(image: Any, rng: np.random.Generator) -> _Array:
 
 
 def labelled_files(cache: Path) -> dict[str, _Array]:
-    """Files of this machine whose extension says what they are, at most 60 a type, one in six of them to calibrate.
+    """Files of this machine whose extension says what they are, at most 60 a type, one in six of them to calibrate
+    and one in six to evaluate.
 
-    x, y to test and x_calibrate: int32 [N, 2048], indices of the model's types. What was found first is kept, so that a
+    x, y to test, x_calibrate, x_evaluate, y_evaluate: x are int32 [N, 2048], indices of the model's types. What was found first is kept, so that a
     second run compares the same files.
     """
     kept = cache / "labelled_files.npz"
     if not kept.exists():
-        rows: dict[str, list[Any]] = {"x": [], "y": [], "x_calibrate": []}
+        rows: dict[str, list[Any]] = {}
         for label, paths in _by_type(cache).items():
             for number, path in enumerate(paths):
-                features = _features(path.read_bytes())
-                rows["x_calibrate" if number % 6 == 5 else "x"].append(features)
-                if number % 6 != 5:
-                    rows["y"].append(label)
+                role = {5: "_calibrate", 2: "_evaluate"}.get(number % 6, "")
+                rows.setdefault(f"x{role}", []).append(_features(path.read_bytes()))
+                rows.setdefault(f"y{role}", []).append(label)
         np.savez_compressed(kept, **{key: np.array(value, np.int32) for key, value in rows.items()})
     with np.load(kept) as stored:
         return dict(stored)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CELLS", "CLASSES", "SIDE", "boxes", "encoded", "loss", "mean_average_precision", "says_the_same"]
+__all__ = ["CELLS", "CLASSES", "SIDE", "boxes", "encoded", "loss", "map50", "mean_average_precision", "says_the_same"]
 
 SIDE, CELLS, CLASSES = 96, 12, 10
 _Boxes = NDArray[np.float32]
@@ -64,6 +64,13 @@ def mean_average_precision(found: Sequence[_Boxes], truths: Sequence[_Boxes], io
     """0..1, the mean over the classes that occur in `truths`."""
     kinds = sorted({int(kind) for truth in truths for kind in truth[:, 4]})
     return float(np.mean([_average_precision(found, truths, kind, iou) for kind in kinds]))
+
+
+def map50(outputs: dict[str, NDArray[Any]], labels: Any) -> float:
+    """`--metric detection:map50`. labels: rows [left, top, right, bottom, class], class -1 where a scene has fewer."""
+    (raw,) = outputs.values()
+    truths = [np.asarray(rows, np.float32)[np.asarray(rows)[:, 4] >= 0] for rows in labels]
+    return mean_average_precision([boxes(rows) for rows in np.nan_to_num(raw)], truths)
 
 
 def says_the_same(found: _Boxes, wanted: _Boxes, sure: float = 0.5, iou: float = 0.5) -> bool:

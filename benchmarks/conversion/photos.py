@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from packages import Package, unpacked
 
-__all__ = ["LIST", "SOURCES", "Crop", "crops", "pictures"]
+__all__ = ["LIST", "SOURCES", "Crop", "crops", "other_crops", "pictures"]
 
 LIST = Path(__file__).with_name("photos.json")
 SIDE = 224
@@ -71,6 +71,14 @@ def crops(role: str) -> list[Crop]:
     """role: `compare` or `calibrate`."""
     listed = json.loads(LIST.read_text())[role]
     return [Crop(**entry | {"box": tuple(entry["box"])}) for entry in listed]
+
+
+def other_crops(known: list[Crop], cache: Path) -> list[Crop]:
+    """One more crop of each of those photos, elsewhere in it: to keep a limit on, not to compare with other tools."""
+    rng = np.random.default_rng(1)
+    sizes = [_picture(unpacked(SOURCES[crop.source], cache) / crop.file).size for crop in known]
+    boxes = [_box(size, rng, crop.source == "stamps") for crop, size in zip(known, sizes, strict=True)]
+    return [Crop(crop.source, crop.file, box) for crop, box in zip(known, boxes, strict=True)]
 
 
 def pictures(chosen: list[Crop], cache: Path) -> NDArray[np.uint8]:

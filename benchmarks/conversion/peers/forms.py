@@ -135,9 +135,6 @@ def _through_onnx2tf(folder: Path) -> None:
     shutil.copytree(scratch / "out", folder / "saved_model")
     for path in (folder / "saved_model").glob("*.tflite"):
         path.unlink()
-    written = next(scratch.glob("out/*_float32.tflite"), None)
-    if written is not None:
-        shutil.copy(written, folder / "float.tflite")
 
 
 def _keras_answers(call: Callable[[Any], list[Any]], folder: Path) -> list[Any]:

@@ -1,0 +1,101 @@
+"""How long a build takes: MobileNetV2 for three boards, both formats, 200 photos to calibrate with, against the bare calls.
+
+    python benchmarks/conversion/build_time.py --cache FOLDER
+
+The bare calls are those that a person would write for the same five files and no more: TFLiteConverter for float32, dynamic
+range and full INT8, tf2onnx for float32 and quantize_static for INT8; nothing is compared, chosen, packed or checked. Both
+start as processes of their own with an empty cache, in turns; the least of the rounds counts. The build runs again
+unchanged, and once more with a fourth board.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cells import Bench
+from environment import peers_python
+from speed import MOBILENET
+
+from edgekit.bench import conditions
+
+__all__ = ["main"]
+
+PROFILES = ("raspberry-pi-4", "raspberry-pi-5", "host-cpu")
+ANOTHER = "x86-64"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/build_time.json"))
+    options = parser.parse_args()
+    folder = Bench(options.cache).folder(MOBILENET)
+    found: dict[str, list[float]] = {"bare": [], "build": [], "again": [], "another": []}
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        model, calibration = scratch / "mobilenet_v2.keras", scratch / "c.npz"
+        shutil.copy(folder / model.name, model)
+        np.savez(calibration, x=np.load(folder / "calibrate.npy"))
+        for _ in range(options.rounds):
+            found["bare"].append(_bare(options.cache, folder))
+            kept = scratch / "kept"
+            shutil.rmtree(kept, ignore_errors=True)
+            for step, profiles in (("build", PROFILES), ("again", PROFILES), ("another", (*PROFILES, ANOTHER))):
+                found[step].append(_built(model, calibration, profiles, scratch))
+                print({step: seconds[-1] for step, seconds in found.items() if seconds}, file=sys.stderr, flush=True)
+    least = {step: round(min(seconds), 2) for step, seconds in found.items()}
+    figures = {
+        "bare calls, s": least["bare"],
+        "build, s": least["build"],
+        "build / bare calls": round(least["build"] / least["bare"], 2),
+        "unchanged rebuild, s": least["again"],
+        "one board more, s": least["another"],
+    }
+    for caption, figure in figures.items():
+        print(f"{caption:24} {figure}")
+    title = f"build of MobileNetV2 for {', '.join(PROFILES)}; 200 calibration images"
+    value = {"title": title, "conditions": conditions(), "figures": figures, "rounds": found}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _built(model: Path, calibration: Path, profiles: tuple[str, ...], scratch: Path) -> float:
+    named = [argument for profile in profiles for argument in ("--profile", profile)]
+    code = "from edgekit.cli import main; main()"
+    command = [sys.executable, "-c", code, "build", str(model), *named, "--calibration", str(calibration)]
+    command += ["-o", str(scratch / "bundles"), "--json"]
+    surroundings = os.environ | {"XDG_CACHE_HOME": str(scratch / "kept"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=500, check=False)
+    took = time.monotonic() - start
+    said: dict[str, Any] = json.loads(done.stdout or "{}")
+    missing = [bundle for bundle in said.get("bundles", [{"path": None}]) if bundle["path"] is None]
+    if missing:
+        print(f"not every board got a bundle: {done.stdout[-400:]} {done.stderr[-400:]}", file=sys.stderr)
+    return took
+
+
+def _bare(cache: Path, folder: Path) -> float:
+    with tempfile.TemporaryDirectory() as target:
+        command = [str(peers_python(cache)), "-m", "peers.bare", str(folder), target]
+        start = time.monotonic()
+        here = Path(__file__).resolve().parent
+        subprocess.run(
+            command, cwd=here, capture_output=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, check=True
+        )
+        return time.monotonic() - start
+
+
+if __name__ == "__main__":
+    main()
