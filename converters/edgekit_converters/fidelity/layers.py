@@ -46,7 +46,8 @@ class LayerError:
     added none that can be told from what came in. macs: for one item. quantized: its values lie on a grid; scale: the step
     of that grid, None for a float layer. float_low, float_high, quantized_low, quantized_high: least and greatest value
     seen. middle_low, middle_high: what 99.99 % of the float values lie between; float_rms: their root mean square.
-    integers: every float value is a whole number. values: elements an item.
+    integers: every float value is a whole number. values: elements an item. shift: share (0..1) of the noise that is one
+    constant a channel, over all samples: what a corrected bias takes away.
     """
 
     layer: str
@@ -67,6 +68,7 @@ class LayerError:
     quantized_high: float
     integers: bool
     values: int
+    shift: float = 0.0
 
     @property
     def fall_db(self) -> float:
@@ -90,8 +92,9 @@ class LayerError:
 
 @dataclass
 class Pair:
-    """One tensor in both graphs, while samples stream by."""
+    """One tensor in both graphs, while samples stream by. channel: its axis of channels."""
 
+    channel: int = -1
     signal: float = 0.0
     noise: float = 0.0
     low: float = math.inf
@@ -100,6 +103,7 @@ class Pair:
     quantized_high: float = -math.inf
     values: int = 0
     items: int = 0
+    offsets: NDArray[np.float64] | None = None
     integers: bool = True
     histogram: Histogram = field(default_factory=Histogram)
     distinct: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -117,9 +121,27 @@ class Pair:
         self.items += 1
         self.integers = self.integers and bool((x == np.rint(x)).all())
         self.histogram.add(x.astype(np.float32))
+        self._shift((y - x).reshape(original.shape))
         if len(self.distinct) < _DISTINCT:
             some = np.asarray(answer, np.float32).reshape(-1)[:: max(1, x.size // _LOOKED_AT)]
             self.distinct = np.union1d(self.distinct, some)[:_DISTINCT]
+
+    def _shift(self, noise: NDArray[np.float64]) -> None:
+        """Sum of the noise of each channel. Without a second axis there is no channel to tell."""
+        if noise.ndim < 2:
+            return
+        axis = self.channel % noise.ndim
+        sums = noise.sum(axis=tuple(i for i in range(noise.ndim) if i != axis))
+        if self.offsets is None or self.offsets.shape == sums.shape:
+            self.offsets = sums if self.offsets is None else self.offsets + sums
+
+    @property
+    def shift(self) -> float:
+        """n mean^2 of each channel's noise, over all its power. One sample of one value a channel cannot tell."""
+        if self.offsets is None or self.noise == 0:
+            return 0.0
+        values = self.values * self.items / len(self.offsets)
+        return float((self.offsets**2).sum() / values / self.noise) if values > 1 else 0.0
 
     @property
     def step(self) -> float | None:
@@ -146,7 +168,8 @@ def layer_errors(
     """
     seen = {layer.outputs[0] for layer in float_graph.layers} | set(float_graph.inputs)
     common = [name for name in quantized.tensors if name in seen and name in set(float_graph.tensors)]
-    pairs = {name: Pair() for name in common}
+    channel = -1 if float_graph.format == "tflite" else 1
+    pairs = {name: Pair(channel) for name in common}
     count = 0
     with float_graph.watch(common) as original, quantized.watch(common) as answer:
         for feed in itertools.islice(feeds, limit):
@@ -195,6 +218,7 @@ def _error(layer: Layer, pairs: Mapping[str, Pair]) -> LayerError:
         quantized_high=pair.quantized_high,
         integers=pair.integers,
         values=pair.values,
+        shift=pair.shift,
     )
 
 

@@ -179,16 +179,17 @@ def test_one_scale_for_channels_of_different_size_is_channel_spread():
     assert found[0].evidence["spread"] > 100
 
 
-def test_a_channel_with_one_large_weight_is_weight_resolution():
-    values = weights(0.02, 0.02)
-    values[:, 0] = 1.0
-    values = np.repeat(values, 8, axis=1)
-    values[:, 1:8] = 0.01
-    spiky = rounded(values, 1 / 127)
-    found = explain(
-        case([error(CONV, out=25.0)], [CONV], Drawn((CONV,), constants={"w": spiky}), constants={"w": values})
-    )
-    assert [cause.code for cause in found] == ["weight-resolution"]
+def test_a_layer_that_weights_alone_damage_is_weight_resolution():
+    values = weights(1.0, 1.0)
+    quantized = Drawn((CONV,), constants={"w": rounded(values, 1 / 127)})
+    made = case([error(CONV, out=15.0)], [CONV], quantized, constants={"w": values})
+    alone = error(CONV, out=16.0, shift=0.6)
+    (cause,) = explain(replace(made, weights_only=(alone,)))
+    assert (cause.code, cause.float_layers) == ("weight-resolution", ("conv",))
+    assert "leaves 16 dB here" in cause.what
+    assert "60 % of it is one constant a channel" in cause.what
+    assert cause.remedy.startswith("Correct its bias")
+    assert explain(replace(made, weights_only=(error(CONV, out=30.0),))) == ()  # it is not the weights
 
 
 def test_pixels_into_a_model_that_normalises_nothing_are_input_scaling():

@@ -86,7 +86,9 @@ def outlier(case: Case) -> Iterator[Cause]:
     """A few values far from all others set the step for everybody."""
     for layer, error in case.damaged:
         middle, whole = error.middle_high - error.middle_low, error.float_high - error.float_low
-        if not error.quantized or middle <= 0 or not _grid_is_to_blame(error):
+        if not error.quantized or middle <= 0 or error.harm_db < _NEAR_DB:
+            continue
+        if not _grid_is_to_blame(error):
             continue
         stretch, crest = whole / middle, max(abs(error.float_low), abs(error.float_high)) / error.float_rms
         if stretch < _STRETCH and crest < 20:
@@ -219,7 +221,9 @@ def gate(case: Case) -> Iterator[Cause]:
 def softmax_head(case: Case) -> Iterator[Cause]:
     """Probabilities in steps of 1/256: what is less likely than 0.2 % becomes zero, and near ties become ties."""
     for layer, error in case.damaged:
-        if layer.op.upper() != "SOFTMAX" or not error.quantized or error.scale is None or error.scale < 1 / 300:
+        if layer.op.upper() != "SOFTMAX" or error.scale is None or error.scale < 1 / 300 or error.harm_db < _NEAR_DB:
+            continue
+        if not _grid_is_to_blame(error):
             continue
         yield Cause(
             layer.name,

@@ -40,7 +40,8 @@ class Cause:
 class Case:
     """One quantized file against its float file.
 
-    errors: of `layer_errors`. input_ranges: tensor -> (low, high) that the float
+    errors: of `layer_errors`. weights_only: the same for the float file with nothing but its weights rounded, empty where
+    not known. input_ranges: tensor -> (low, high) that the float
     file was seen to get. pieces: parts that the engine's fast path was cut into, None where not known; outside: operators
     that it left out.
     """
@@ -48,6 +49,7 @@ class Case:
     float_graph: Graph
     quantized: Graph
     errors: tuple[LayerError, ...]
+    weights_only: tuple[LayerError, ...] = ()
     input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     pieces: int | None = None
     outside: tuple[str, ...] = ()
@@ -55,6 +57,10 @@ class Case:
     @cached_property
     def by_layer(self) -> Mapping[str, LayerError]:
         return {error.layer: error for error in self.errors}
+
+    @cached_property
+    def by_weights(self) -> Mapping[str, LayerError]:
+        return {error.layer: error for error in self.weights_only}
 
     @cached_property
     def layers(self) -> Mapping[str, Layer]:

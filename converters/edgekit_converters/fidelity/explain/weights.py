@@ -1,4 +1,7 @@
-"""Causes that lie in the weights: what rounding them costs, read off the two files."""
+"""Causes that lie in the weights: what rounding them costs, read off the two files.
+
+rounded_weights(float_graph, quantized)         # the float graph with the quantized file's weights, all else in float
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,33 @@ from numpy.typing import NDArray
 
 from edgekit_converters.fidelity.explain.case import Case, Cause
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Layer
+from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["channel_spread", "weight_resolution"]
+__all__ = ["channel_spread", "rounded_weights", "weight_resolution"]
 
 _SPREAD = 16.0
 _POOR_DB = 20.0
-_COARSE_DB = 33.0
+_DEAD = 1e-4  # of the largest channel: a smaller one adds nothing
+_MOSTLY_DB = 3.0  # half of the noise
+_SHIFT = 0.3
+
+
+def rounded_weights(float_graph: Graph, quantized: Graph) -> Graph | None:
+    """None where no weight differs."""
+    found = {layer.weight: _weights(float_graph, quantized, layer) for layer in float_graph.layers if layer.weight}
+    values = {name: pair[1].astype(np.float32) for name, pair in found.items() if pair is not None}
+    return float_graph.with_constants(values) if values else None
 
 
 def channel_spread(case: Case) -> Iterator[Cause]:
     """One scale for all output channels, and channels of very different size: the small ones vanish."""
     for layer, error in case.damaged:
-        pair = _weights(case, layer)
+        pair = _weights(case.float_graph, case.quantized, layer)
         if pair is None or layer.weight_axis is None:
             continue
         rows, rounded = (_rows(values, layer.weight_axis) for values in pair)
         reach = np.abs(rows).max(axis=1)
-        used = reach > 0
+        used = reach > _DEAD * reach.max()
         if used.sum() < 2:
             continue
         spread = float(reach[used].max() / reach[used].min())
@@ -48,40 +60,48 @@ def channel_spread(case: Case) -> Iterator[Cause]:
 
 
 def weight_resolution(case: Case) -> Iterator[Cause]:
-    """8 bits are too few for weights of which most are small beside the largest of their channel."""
+    """Rounding the weights alone makes half of a layer's noise or more: its output is small beside the products it sums."""
     for layer, error in case.damaged:
-        pair = _weights(case, layer)
-        if pair is None:
+        alone = case.by_weights.get(layer.name)
+        pair = _weights(case.float_graph, case.quantized, layer)
+        if pair is None or alone is None or alone.sqnr_db is None or error.sqnr_db is None:
+            continue
+        if alone.sqnr_db > error.sqnr_db + _MOSTLY_DB or (alone.harm_db < _MOSTLY_DB):
             continue
         weight_db = _db(*pair)
-        own = error.own_sqnr_db
-        if weight_db > _COARSE_DB or (own is not None and own < weight_db - 12):
-            continue
-        rows = _rows(pair[0], layer.weight_axis or 0)
-        crest = float(np.median(np.abs(rows).max(axis=1) / np.maximum(np.sqrt((rows**2).mean(axis=1)), 1e-30)))
-        shown = "" if own is None else f"; the layer itself adds noise at {own:.0f} dB"
+        shifted = alone.shift >= _SHIFT
+        shown = f"; {100 * alone.shift:.0f} % of it is one constant a channel" if shifted else ""
         yield Cause(
             layer.name,
             "weight-resolution",
-            f"rounding its weights leaves {weight_db:.0f} dB of them, because the largest of a channel is {crest:.1f}x its "
-            f"typical weight{shown}",
-            {"weight_sqnr_db": weight_db, "crest": crest, "own_sqnr_db": own if own is not None else weight_db},
-            "Keep it in float (an early layer costs little), or round its weights with their inputs in sight",
+            f"rounding weights alone, with every activation in float, leaves {alone.sqnr_db:.0f} dB here, though the weights "
+            f"themselves keep {weight_db:.0f} dB: what it answers is small beside the products it sums{shown}",
+            {
+                "weights_only_sqnr_db": alone.sqnr_db,
+                "sqnr_db": error.sqnr_db,
+                "weight_sqnr_db": weight_db,
+                "shift": alone.shift,
+            },
+            ("Correct its bias, or round" if shifted else "Round")
+            + " its weights with their inputs in sight, or keep it "
+            "in float (an early layer costs little)",
             error.harm_db,
             (layer.name,),
         )
 
 
-def _weights(case: Case, layer: Layer) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def _weights(
+    float_graph: Graph, quantized: Graph, layer: Layer
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """(float, as the quantized file has it), None where there are none or they are not quantized."""
     if layer.weight is None:
         return None
-    other = next((found for found in case.quantized.layers if layer.outputs[0] in found.outputs), None)
+    other = next((found for found in quantized.layers if layer.outputs[0] in found.outputs), None)
     for name in (layer.weight, other.weight if other is not None else None):
         if name is None:
             continue
         try:
-            first, second = case.float_graph.constant(layer.weight), case.quantized.constant(name)
+            first, second = float_graph.constant(layer.weight), quantized.constant(name)
         except KeyError:
             continue
         if first.shape == second.shape and not np.array_equal(first, second):
