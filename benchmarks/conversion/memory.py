@@ -1,0 +1,123 @@
+"""How much memory calibration takes: 10,000 images against 100, for every range method. MobileNetV2 224, seeded weights.
+
+    python benchmarks/conversion/memory.py
+
+The images are made one by one from a seed while they are read. Every row is a process of its own, which opens the float
+model, runs the images, asks for the ranges and says the largest resident size it had (VmHWM). Pass --counts 100 1000 for a
+quicker look: the ratio must hold for every pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from edgekit.bench import conditions
+
+__all__ = ["main"]
+
+FORMATS = ("tflite", "onnx")
+METHODS = ("minmax", "percentile", "entropy", "mse")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--counts", type=int, nargs=2, default=[100, 10_000])
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/memory.json"))
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(_child(*options.child)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _rows(options, Path(folder))
+    value = {"title": "peak memory of calibration, MobileNetV2 224", "conditions": conditions(), "rows": rows}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(value, indent=2) + "\n")
+    print(f"\nwritten to {options.output}", file=sys.stderr)
+
+
+def _rows(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    few, many = options.counts
+    print(f"{'':22} {few:>7} images {many:>7} images {'ratio':>7} {'ms an image':>12}")
+    rows = []
+    for form in options.formats:
+        model = folder / f"mobilenet_v2.{form}"
+        _process("-", form, str(model), "0")
+        for method in options.methods:
+            small, large = (_process(method, form, str(model), str(count)) for count in (few, many))
+            row = {
+                "format": form,
+                "method": method,
+                "mib": {few: small["mib"], many: large["mib"]},
+                "ratio": round(large["mib"] / small["mib"], 3),
+                "ms_an_image": round(1000 * large["seconds"] / many, 1),
+            }
+            rows.append(row)
+            peaks = f"{small['mib']:>10.0f} MiB {large['mib']:>10.0f} MiB"
+            print(f"{form:8} {method:13} {peaks} {row['ratio']:>7} {row['ms_an_image']:>12}", flush=True)
+    return rows
+
+
+def _process(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", *arguments]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
+
+
+def _child(method: str, form: str, model: str, count: str) -> dict[str, Any]:
+    start = perf_counter()
+    if method == "-":
+        _write(form, Path(model))
+    else:
+        _calibrate(method, form, Path(model), int(count))
+    return {"mib": _peak_mib(), "seconds": perf_counter() - start}
+
+
+def _write(form: str, path: Path) -> None:
+    import keras
+
+    from edgekit_converters import sources
+    from edgekit_converters.targets.workspace import Workspace
+
+    keras.utils.set_random_seed(0)
+    network = path.with_suffix(".keras")
+    keras.applications.MobileNetV2(weights=None, input_shape=(224, 224, 3)).save(network)
+    path.write_bytes(Workspace(sources.load(network)).float_model(form).data)
+
+
+def _calibrate(method: Any, form: str, path: Path, count: int) -> None:
+    from edgekit_converters.calibration import observe
+    from edgekit_converters.graph import open_graph
+
+    shape = (1, 3, 224, 224) if form == "onnx" else (1, 224, 224, 3)
+    statistics = observe(open_graph(form, path.read_bytes()), _images(shape, count), count)
+    assert statistics.samples == count
+    statistics.ranges(method)
+
+
+def _images(shape: tuple[int, ...], count: int) -> Iterator[list[np.ndarray[Any, Any]]]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield [rng.uniform(-1, 1, shape).astype(np.float32)]
+
+
+def _peak_mib() -> float:
+    """The largest resident size of this process. The kernel's figure for a child that waits would hold its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main()
