@@ -182,3 +182,12 @@ def test_the_visiting_order_is_the_same_each_time_and_misses_nobody():
     assert visiting_order(100) == visiting_order(100)
     assert sorted(visiting_order(100)) == list(range(100))
     assert visiting_order(100) != list(range(100))
+
+
+@pytest.mark.parametrize("place", [0, 50, 149])
+def test_an_extreme_sample_is_never_lost_wherever_it_comes(place: int):
+    feeds = samples(150)
+    feeds[place] = [np.array([[-45.0, 50.0, 0.0, 0.0, 0.0, 0.0]], np.float32)]
+    found = observe(GRAPH, feeds, 150)
+    assert found.ranges("minmax")["x"] == (-45.0, 50.0)
+    assert found.tensors["x"].histogram.total == 150 * 6
