@@ -93,18 +93,25 @@ def _real(array: _Array, detail: Any) -> _Array:
 
 
 def _onnx(path: Path, example: _Array) -> tuple[Callable[[_Array], list[_Array]], Callable[[], Any]]:
+    from onnxruntime import GraphOptimizationLevel
+
+    try:
+        return _session(path, example, GraphOptimizationLevel.ORT_ENABLE_ALL)
+    except Exception as error:  # noqa: BLE001 - its optimizer makes of some graphs what its kernels refuse
+        print(f"only with basic optimization: {error}", file=sys.stderr)
+        opened_ = _session(path, example, GraphOptimizationLevel.ORT_ENABLE_BASIC)
+        NOTES.append("fails in ONNX Runtime as it is; here with basic optimization only")
+        return opened_
+
+
+def _session(path: Path, example: _Array, level: Any) -> tuple[Callable[[_Array], list[_Array]], Callable[[], Any]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - its optimizer refuses some graphs that its executor can run
-        print(f"only with basic optimization: {error}", file=sys.stderr)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        NOTES.append("loads in ONNX Runtime with basic optimization only")
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     given = session.get_inputs()[0]
     kind = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64}[given.type]
 

@@ -25,6 +25,7 @@ import numpy as np
 from cells import Bench
 from environment import peers_python
 from speed import MOBILENET
+from tables import put_between
 
 from edgekit.bench import conditions
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--docs", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/build_time.json"))
     options = parser.parse_args()
     folder = Bench(options.cache).folder(MOBILENET)
@@ -68,6 +70,10 @@ def main() -> None:
     value = {"title": title, "conditions": conditions(), "figures": figures, "rounds": found}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(value, indent=2) + "\n")
+    if options.docs:
+        rows = [f"| {caption} | {figure} |" for caption, figure in figures.items()]
+        said = f"{title}, on {conditions()['cores']} cores, processes started anew."
+        put_between(options.docs, "build", "\n".join([said[0].upper() + said[1:], "", "| | |", "|---|---|", *rows]))
 
 
 def _built(model: Path, calibration: Path, profiles: tuple[str, ...], scratch: Path) -> float:

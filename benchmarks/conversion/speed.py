@@ -20,6 +20,7 @@ import photos
 from cells import Bench
 from environment import peers_python
 from models import Case, Examples
+from tables import put_between
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, report
@@ -52,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--docs", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/conversion_speed.json"))
     options = parser.parse_args()
     bench = Bench(options.cache)
@@ -78,6 +80,16 @@ def main() -> None:
     rows = [Figures(**figures) for figures in timed["figures"]]
     title = "INT8 against float: MobileNetV2 1.0 224, random weights, one thread; ratio to LiteRT's float"
     report(title, {"a run": rows}, conditions() | verdict(rows), options.output)
+    if options.docs:
+        put_between(options.docs, "speed", markdown(rows))
+
+
+def markdown(rows: list[Figures]) -> str:
+    lines = [f"MobileNetV2 1.0 224, one thread, on {conditions()['cpu']}, all in turns in one process.", ""]
+    lines += ["| | median, ms | least, ms | to LiteRT's float |", "|---|---|---|---|"]
+    lines += [f"| {row.name} | {row.p50_us / 1e3:.2f} | {row.min_us / 1e3:.2f} | {row.ratio:.2f}x |" for row in rows]
+    said = "; ".join(f"{caption} {figure}" for caption, figure in verdict(rows).items())
+    return "\n".join([*lines, "", f"From the least times: {said}."] if said else lines)
 
 
 def verdict(rows: list[Figures]) -> dict[str, Any]:
