@@ -206,3 +206,39 @@ def test_latency_is_a_median_and_a_tail_of_the_engine_alone():
     assert p95 == pytest.approx(1.0)
     p50, p95 = measure_ms(onnx_artifact(SOURCE), CONTRACT, example)
     assert 0 < p50 <= p95
+
+
+def test_each_output_is_told_by_itself_with_intervals(give):
+    (output,) = run(give(), onnx_artifact(SOURCE, np.eye(3)[:, [0, 2, 1]])).outputs
+    assert output.name == "scores"
+    assert (output.agreement.value, output.agreement.items) == (7 / 20, 20)
+    assert output.agreement.ci95[0] < 7 / 20 < output.agreement.ci95[1]
+    assert output.agreement_top5 is None  # of three classes, all are among the best five
+    assert output.agreement_sure.items == 20
+    assert output.worst == pytest.approx(1.0)
+    assert output.cosine_ci95[0] < output.cosine < output.cosine_ci95[1]
+    assert output.sqnr_ci95[0] < output.sqnr_db < output.sqnr_ci95[1]
+
+
+def test_only_items_that_the_original_is_sure_of_count_for_sure_agreement(give):
+    x = np.array([[4, 0, 0], [0.1, 0, 0], [0, 0, 0.1], [0, 4, 0]], np.float32)  # softmax: 0.96, 0.35, 0.35, 0.96
+    (output,) = run(give(x, None), onnx_artifact(SOURCE)).outputs
+    assert (output.agreement.items, output.agreement_sure.items) == (4, 2)
+    (unsure,) = run(give(x[1:3], None), onnx_artifact(SOURCE)).outputs
+    assert unsure.agreement_sure is None
+
+
+def test_an_output_that_is_no_score_a_class_has_no_agreement(give):
+    contract = replace(CONTRACT, task="raw")
+    (output,) = run(give(y=None, contract=contract), onnx_artifact(SOURCE), contract).outputs
+    assert (output.agreement, output.agreement_sure) == (None, None)
+    assert output.cosine == pytest.approx(1.0)
+    assert (output.sqnr_db, output.sqnr_ci95, output.worst) == (None, None, 0.0)
+
+
+def test_the_bytes_of_a_file_are_told_apart(give):
+    artifact = onnx_artifact(SOURCE)
+    size = run(give(), artifact).size
+    assert size.total == len(artifact.data)
+    assert size.int8_weights == 0
+    assert 9 * 4 + 3 * 4 <= size.other_weights < size.total

@@ -221,3 +221,13 @@ def test_the_greatest_loss_comes_first_and_each_layer_is_blamed_once():
     found = explain(case([*errors, error(again, into=15.0, out=-10.0)], [*layers, again]))
     assert [cause.layer for cause in found] == ["difference", "inverse"]
     assert found[0].loss_db > found[1].loss_db
+
+
+def test_damage_that_no_layer_did_alone_is_said_to_add_up():
+    chain = [CONV]
+    for at in range(9):
+        chain.append(layer(f"conv{at}", "Conv", "conv", [chain[-1].name], weight="w"))
+    falling = [error(one, out=34.0 - 2 * at, into=36.0 - 2 * at, own_sqnr_db=33.0) for at, one in enumerate(chain)]
+    (cause,) = explain(case(falling, chain))
+    assert (cause.code, cause.layer, len(cause.float_layers)) == ("accumulated", "", 5)
+    assert cause.what.startswith("16 dB are left at the end")

@@ -9,10 +9,13 @@ from functools import cached_property
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["DAMAGE_DB", "FALL_DB", "Case", "Cause", "Figure"]
+__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "Case", "Cause", "Figure"]
 
 DAMAGE_DB = 30.0
 """A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
+
+ACCUMULATED_DB = 20.0
+"""An output with less is damaged even where every layer by itself is well."""
 
 FALL_DB = 3.0
 """A layer whose output is worse than its worst input by less did not do it."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from edgekit_converters.fidelity.explain.case import Case, Cause
+from edgekit_converters.fidelity.explain.case import ACCUMULATED_DB, Case, Cause
 from edgekit_converters.workload import quantized_fraction
 
-__all__ = ["input_scaling", "nothing_quantized", "splits_graph"]
+__all__ = ["accumulated", "input_scaling", "nothing_quantized", "splits_graph"]
 
 _LITTLE = 0.05
 _PIXELS = 200.0
@@ -55,6 +55,35 @@ def input_scaling(case: Case) -> Iterator[Cause]:
             "Set mean and std of the input in the contract file",
             max(found.harm_db, 1.0),
         )
+
+
+def accumulated(case: Case) -> Iterator[Cause]:
+    """Damage at the end that no layer did alone: every layer rounds a little, and it adds up."""
+    output = next(
+        (case.by_layer[layer.name] for layer in reversed(case.float_graph.layers) if layer.name in case.by_layer), None
+    )
+    if output is None or output.sqnr_db is None or output.sqnr_db >= ACCUMULATED_DB or case.damaged:
+        return
+    adding = [error for error in case.errors if error.own_sqnr_db is not None]
+    worst = sorted(adding, key=lambda error: error.own_sqnr_db or 0.0)[:5]
+    if not worst:
+        return
+    low = worst[0].own_sqnr_db or 0.0
+    yield Cause(
+        "",
+        "accumulated",
+        f"{output.sqnr_db:.0f} dB are left at the end, and no layer loses much by itself: {len(adding)} layers round a little "
+        f"each, none of them to less than {low:.0f} dB",
+        {
+            "sqnr_db": output.sqnr_db,
+            "layers": len(adding),
+            "worst_own_db": low,
+            "worst": [error.layer for error in worst],
+        },
+        "Let activations have 16 bits, or leave the layers that add most in float",
+        output.harm_db,
+        tuple(error.layer for error in worst),
+    )
 
 
 def splits_graph(case: Case) -> Iterator[Cause]:
