@@ -111,6 +111,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
         _fix_batch(model, source, batch)
     onnx_graph.rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
     onnx_graph.rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
+    _plain_names(model.graph)
     model = onnx.shape_inference.infer_shapes(model)  # without the shapes inside, onnx2tf drops transposes silently
     (folder / GRAPH).write_bytes(model.SerializeToString())
     kept = [input_name(i) for i, spec in enumerate(source.inputs) if spec.layout != "NCHW" and len(spec.shape) > 2]
@@ -127,6 +128,15 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
     )
     if done.returncode != 0 or not (folder / RESULT).is_dir():
         raise _FailedError(f"onnx2tf cannot turn the model into TensorFlow: {_complaint(done.stdout + done.stderr)}")
+
+
+def _plain_names(graph: Any) -> None:
+    """Names of operators that TensorFlow takes for its own: letters, digits and a few signs, a letter first, unique."""
+    taken: set[str] = set()
+    for node in graph.node:
+        plain = re.sub(r"[^A-Za-z0-9_./-]", "_", node.name or node.op_type).lstrip("_/-.") or node.op_type
+        node.name = plain if plain not in taken else f"{plain}_{len(taken)}"
+        taken.add(node.name)
 
 
 def _fix_batch(model: Any, source: SourceModel, batch: int) -> None:
@@ -165,8 +175,10 @@ def _agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
 
 
 def _complaint(text: str) -> str:
-    """onnx2tf's own words: the line it marks as an error, else the last line."""
+    """onnx2tf's own words: what Python raised, else the line it marks as an error, else the last line."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    chosen = next((line for line in marked if not line.startswith(("input_onnx_file_path", "onnx_op_name"))), "")
+    notes = ("input_onnx_file_path", "onnx_op_name", "The trace log", "Read this and deal with it")
+    raised = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
+    chosen = next((line for line in (*raised[-1:], *marked) if not line.startswith(notes)), "")
     return (chosen or (lines[-1] if lines else "it ended without a word"))[:300]

@@ -39,6 +39,7 @@ UNSAFE = frozenset({"DIV", "FLOOR_DIV", "FLOOR_MOD"})
 """Operators that fail on some input in 8 bits though they do not in float."""
 
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
+_UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one step, 2^-15, that those kernels take
 _INTEGERS = {"INT8", "INT16"}
 
 
@@ -126,6 +127,10 @@ def _write_ranges(model: Any, ranges: Ranges, *, wide: bool) -> None:
             low, high = _usable(name, *ranges[name], wide=wide)
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.min, tensor.quantization.max = [low], [high]
+        for operator in graph.operators if wide else ():
+            tensor = graph.tensors[operator.outputs[0]]
+            if tfl.op_of(model, operator) in ("LOGISTIC", "TANH") and tensor.quantization is not None:
+                tensor.quantization.min, tensor.quantization.max = [-_UNIT], [_UNIT]
 
 
 def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:
