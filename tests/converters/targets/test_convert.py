@@ -21,6 +21,8 @@ from edgekit_runtime.engines import load_engine
 pytestmark = pytest.mark.convert
 
 INT8 = ("tflite-int8", "onnx-int8-qdq")
+ROUNDING = {"int8": 0.08, "int16x8": 0.08, "dynamic": 0.08, "float16": 5e-3, "float32": 1e-4}
+"""The most that an output of the small net may move."""
 
 
 class Stream:
@@ -83,7 +85,7 @@ def test_accuracy_on_held_out_digits_drops_by_half_a_point_at_most(name: str, ar
     best = np.array([run(artifacts[name], digits, [item[None]])["probs"][0].argmax() for item in x])
     float_best = digits.predict([x])[0].argmax(1)
     assert (float_best == y).mean() - (best == y).mean() <= 0.005
-    assert (best == float_best).mean() >= (0.98 if name in INT8 else 0.995)
+    assert (best == float_best).mean() >= (0.98 if "int8" in name else 0.995)
 
 
 def test_int8_artifacts_are_int8_and_small(artifacts) -> None:
@@ -125,7 +127,7 @@ def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model)
     assert targets.convert(again, targets.recipe(name), samples).data == artifacts[name].data
 
 
-@pytest.mark.parametrize("name", targets.RECIPES)
+@pytest.mark.parametrize("name", [name for name in targets.RECIPES if name != "onnx-int8-dynamic"])
 def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
     source = sources.load(several)
     artifact = targets.convert(source, targets.recipe(name), Stream(source, 40))
@@ -133,7 +135,12 @@ def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> No
     got = run(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
         assert got[spec.name].shape == want.shape
-        np.testing.assert_allclose(got[spec.name], want, atol=0.08 if name in INT8 else 1e-4, err_msg=spec.name)
+        np.testing.assert_allclose(got[spec.name], want, atol=ROUNDING[artifact.recipe.precision], err_msg=spec.name)
+
+
+def test_a_dynamic_recipe_that_would_quantize_nothing_is_refused(several) -> None:
+    with pytest.raises(ConversionError):
+        targets.convert(sources.load(several), targets.recipe("onnx-int8-dynamic"))
 
 
 @pytest.mark.parametrize("name", ["onnx-int8-qdq", "onnx-f32"])
@@ -155,7 +162,7 @@ def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path)
     assert artifact.quantized_macs > 0.95
 
 
-def test_samples_are_streamed_once_and_progress_is_told(digits, digits_model) -> None:
+def test_samples_are_streamed_and_progress_is_told(digits, digits_model) -> None:
     for name in INT8:
         samples, told = digit_stream(digits, digits_model.calibration), []
         targets.convert(
@@ -164,8 +171,8 @@ def test_samples_are_streamed_once_and_progress_is_told(digits, digits_model) ->
             samples,
             lambda stage, done, total, told=told: told.append((stage, done, total)),
         )
-        assert samples.started == 200
-        assert [done for stage, done, _ in told if stage == "calibration"] == list(range(201))
+        assert 200 < samples.started <= 400  # once for the ranges, once more, of some, to round weights
+        assert [done for stage, done, _ in told if stage == "calibration"] == list(range(1, 201))
         assert {total for stage, _, total in told if stage == "calibration"} == {200}
 
 

@@ -15,11 +15,14 @@ def test_a_recipe_is_called_what_it_is() -> None:
         assert targets.recipe(name) is recipe
 
 
-def test_only_int8_recipes_need_calibration() -> None:
-    assert [name for name, recipe in targets.RECIPES.items() if recipe.needs_calibration] == [
-        "tflite-int8",
-        "onnx-int8-qdq",
-    ]
+def test_recipes_with_quantized_activations_need_calibration() -> None:
+    for name, recipe in targets.RECIPES.items():
+        assert recipe.needs_calibration == any(part in name for part in ("int8-qdq", "tflite-int8", "int16x8"))
+
+
+def test_what_is_tried_by_default_is_what_boards_run_well() -> None:
+    assert "tflite-int8" in targets.default_recipes()
+    assert not [name for name in targets.default_recipes() if "mixed" in name or "int16x8" in name]
 
 
 @pytest.mark.parametrize(
