@@ -52,9 +52,10 @@ def compare(
     """Run the artifact over the set that `reference` was made from, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in a
-    larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised: see `Fidelity.not_finite`. Raises EngineError where
-    the engine refuses the artifact, ConversionError where it answers another shape than the original, CalibrationError
-    where the set is not the one that the reference saw, MetricError where the metric does not fit the labels.
+    larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised: see
+    `Fidelity.not_finite`. Raises EngineError where the engine refuses the artifact, ConversionError where it answers
+    another shape than the original, CalibrationError where the set is not the one that the reference saw, MetricError
+    where the metric does not fit the labels.
     """
     contract = evaluation.contract
     drift = Drift([output.name for output in contract.outputs], _class_scores(contract, reference))

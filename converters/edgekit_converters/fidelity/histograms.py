@@ -44,7 +44,8 @@ def layer_histograms(
     limit: int = 16,
 ) -> tuple[LayerHistogram, ...]:
     """One histogram for each of `errors`, over the first `limit` feeds. The bins span the range of both graphs."""
-    edges = {error.layer: _edges(error, bins) for error in errors}
+    edges = {error.tensor: _edges(error, bins) for error in errors}
+    layers = {error.tensor: error.layer for error in errors}
     counts = {name: np.zeros((2, bins), np.int64) for name in edges}
     with float_graph.watch(list(edges)) as original, quantized.watch(list(edges)) as answer:
         for feed in itertools.islice(feeds, limit):
@@ -52,7 +53,7 @@ def layer_histograms(
                 for name in edges:
                     counts[name][row] += np.histogram(values[name], edges[name])[0]
     return tuple(
-        LayerHistogram(name, tuple(map(float, edges[name])), *(tuple(map(int, row)) for row in counts[name]))
+        LayerHistogram(layers[name], tuple(map(float, edges[name])), *(tuple(map(int, row)) for row in counts[name]))
         for name in edges
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ _LOOKED_AT = 8_192  # values of one sample
 class LayerError:
     """One layer's first output, float against quantized, over all samples.
 
-    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None
+    tensor: where it was seen: its output, or that of the activation that quantizers fuse into it. sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None
     where they are exact or not known. own_sqnr_db: the same with the noise that the layer itself added, None where it
     added none that can be told from what came in. macs: for one item. quantized: its values lie on a grid; scale: the step
     of that grid, None for a float layer. float_low, float_high, quantized_low, quantized_high: least and greatest value
@@ -51,6 +51,7 @@ class LayerError:
     """
 
     layer: str
+    tensor: str
     op: str
     kind: str
     sqnr_db: float | None
@@ -178,7 +179,7 @@ def layer_errors(
             progress("comparing layers", count, limit)
     if not count:
         raise CalibrationError("there is no sample to run the layers on", do="Give --calibration at least one example")
-    return tuple(_error(layer, pairs) for layer in float_graph.layers if _usable(pairs, layer.outputs[0]))
+    return tuple(_error(span, pairs) for span in _spans(float_graph, {name for name in pairs if _usable(pairs, name)}))
 
 
 def run_both(pairs: Mapping[str, Pair], original: Watched, answer: Watched, feed: Feed) -> None:
@@ -189,18 +190,59 @@ def run_both(pairs: Mapping[str, Pair], original: Watched, answer: Watched, feed
             pair.add(first[name], second[name])
 
 
+@dataclass(frozen=True)
+class _Span:
+    """A layer with what quantizers fuse into it. measured: the tensor it is seen at. inputs: the tensors before it that
+    are seen."""
+
+    layer: Layer
+    measured: str
+    inputs: tuple[str, ...]
+
+
+def _spans(graph: Graph, seen: Collection[str]) -> list[_Span]:
+    """Layers whose output both graphs have; where a quantizer fused an activation into a layer with weights, only the
+    activation's output is left, and stands for both: the layer with weights is the one that answers for it."""
+    makers = {output: layer for layer in graph.layers for output in layer.outputs}
+    readers: dict[str, list[Layer]] = {}
+    for layer in graph.layers:
+        for name in layer.inputs:
+            readers.setdefault(name, []).append(layer)
+    spans: list[_Span] = []
+    fused: set[str] = set()
+    for layer in graph.layers:
+        measured = layer.outputs[0]
+        if layer.weight is not None and measured not in seen:
+            while measured not in seen and len(following := readers.get(measured, [])) == 1 and not following[0].weight:
+                fused.add(following[0].name)
+                measured = following[0].outputs[0]
+        if measured in seen and layer.name not in fused:
+            spans.append(_Span(layer, measured, tuple(_before(layer, makers, seen))))
+    return spans
+
+
+def _before(layer: Layer, makers: Mapping[str, Layer], seen: Collection[str], steps: int = 4) -> Iterator[str]:
+    """The nearest tensors before a layer that are seen."""
+    for name in layer.inputs:
+        if name in seen:
+            yield name
+        elif name in makers and steps:
+            yield from _before(makers[name], makers, seen, steps - 1)
+
+
 def _usable(pairs: Mapping[str, Pair], name: str) -> bool:
     return name in pairs and pairs[name].values > 0
 
 
-def _error(layer: Layer, pairs: Mapping[str, Pair]) -> LayerError:
-    pair = pairs[layer.outputs[0]]
+def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
+    layer, pair = span.layer, pairs[span.measured]
     step = pair.step
-    own = _own_noise(layer, pairs)
-    before = [decibels(pairs[name].signal, pairs[name].noise) for name in layer.inputs if _usable(pairs, name)]
+    own = _own_noise(span, pairs)
+    before = [decibels(pairs[name].signal, pairs[name].noise) for name in span.inputs]
     low, high = pair.histogram.quantiles((_TAIL, 1 - _TAIL))
     return LayerError(
         layer=layer.name,
+        tensor=span.measured,
         op=layer.op,
         kind=layer.kind,
         sqnr_db=decibels(pair.signal, pair.noise),
@@ -222,14 +264,14 @@ def _error(layer: Layer, pairs: Mapping[str, Pair]) -> LayerError:
     )
 
 
-def _own_noise(layer: Layer, pairs: Mapping[str, Pair]) -> float | None:
+def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
     """Noise power that came in is passed on as the layer passes on power; what is more is the layer's own.
 
     A sum, a difference or a concatenation passes noise on as it is; anything else keeps the ratio of noise to signal,
     and with several inputs the ratios add up.
     """
-    pair = pairs[layer.outputs[0]]
-    inputs = [pairs[name] for name in layer.inputs if _usable(pairs, name)]
+    layer, pair = span.layer, pairs[span.measured]
+    inputs = [pairs[name] for name in span.inputs]
     if layer.kind == "concat" or layer.op.upper() in ("ADD", "SUB", "SUM", "ADD_N"):
         passed = sum(entry.noise for entry in inputs)
     else:

@@ -42,6 +42,7 @@ def error(of: Layer, *, out=15.0, into=40.0, low=-4.0, high=4.0, **more):
     reach = max(abs(low), abs(high))
     made = LayerError(
         layer=of.name,
+        tensor=of.name,
         op=of.op,
         kind=of.kind,
         sqnr_db=out,
@@ -189,11 +190,12 @@ def test_a_layer_that_weights_alone_damage_is_weight_resolution():
     assert "leaves 16 dB here" in cause.what
     assert "60 % of it is one constant a channel" in cause.what
     assert cause.remedy.startswith("Correct its bias")
-    assert explain(replace(made, weights_only=(error(CONV, out=30.0),))) == ()  # it is not the weights
+    (other,) = explain(replace(made, weights_only=(error(CONV, out=30.0),)))
+    assert other.code == "noise-amplification"  # it is not the weights
 
 
 def test_pixels_into_a_model_that_normalises_nothing_are_input_scaling():
-    made = case([error(CONV, out=25.0, low=-900, high=1200)], [CONV])
+    made = case([error(CONV, out=25.0, into=None, low=-900, high=1200)], [CONV])
     found = explain(replace(made, input_ranges={"x": (0.0, 255.0)}))
     assert [cause.code for cause in found] == ["input-scaling"]
     assert "runs from 0 to 255" in found[0].what

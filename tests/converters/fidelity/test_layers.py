@@ -14,13 +14,14 @@ from edgekit_converters.graph import open_graph
 FEEDS = [[np.random.default_rng(seed).normal(size=(1, 64)).astype(np.float32)] for seed in range(4)]
 
 
-def chain(*, rounded: str | None = None, levels: int = 256):
+def chain(*, rounded: str | None = None, levels: int = 256, rename=None):
     """x -> MatMul -> h -> Relu -> r -> MatMul -> y. rounded: the tensor that is quantized and dequantized on its way."""
     from onnx import TensorProto, helper, numpy_helper
 
     generator = np.random.default_rng(7)
     weights = {name: generator.normal(size=(64, 64)).astype(np.float32) for name in ("w1", "w2")}
-    nodes = [("MatMul", ["x", "w1"], "h"), ("Relu", ["h"], "r"), ("MatMul", ["r", "w2"], "y")]
+    h = (rename or {}).get("h", "h")
+    nodes = [("MatMul", ["x", "w1"], h), ("Relu", [h], "r"), ("MatMul", ["r", "w2"], "y")]
     made = []
     for op, inputs, output in nodes:
         made.append(helper.make_node(op, [f"{n}_q" if n == rounded else n for n in inputs], [output]))
@@ -92,3 +93,12 @@ def test_histograms_count_every_value_of_both_in_the_same_bins():
     assert sum(found.original) == sum(found.quantized) == 4 * 64
     assert sum(count > 0 for count in found.quantized) < sum(count > 0 for count in found.original)
     assert math.isclose(found.edges[0], 0)
+
+
+def test_an_activation_that_a_quantizer_fused_into_its_layer_is_seen_at_the_layer():
+    """Only `r` is left of MatMul and Relu in the quantized file: the MatMul has to answer for it."""
+    without_h = chain(rounded="r", rename={"h": "inner"})
+    errors = layer_errors(chain(), without_h, FEEDS)
+    assert [(error.layer, error.tensor) for error in errors] == [("h", "r"), ("y", "y")]
+    assert errors[0].quantized
+    assert errors[0].kind == "dense"

@@ -16,7 +16,7 @@ from edgekit_converters.fidelity.explain.activations import (
 )
 from edgekit_converters.fidelity.explain.case import Case, Cause
 from edgekit_converters.fidelity.explain.structure import accumulated, input_scaling, nothing_quantized, splits_graph
-from edgekit_converters.fidelity.explain.weights import channel_spread, weight_resolution
+from edgekit_converters.fidelity.explain.weights import amplification, channel_spread, weight_resolution
 
 __all__ = ["RULES", "explain"]
 
@@ -35,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     clipped_range,
     channel_spread,
     weight_resolution,
+    amplification,
     accumulated,
     splits_graph,
 )

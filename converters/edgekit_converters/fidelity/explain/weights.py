@@ -16,7 +16,7 @@ from edgekit_converters.fidelity.explain.case import Case, Cause
 from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["channel_spread", "rounded_weights", "weight_resolution"]
+__all__ = ["amplification", "channel_spread", "rounded_weights", "weight_resolution"]
 
 _SPREAD = 16.0
 _POOR_DB = 20.0
@@ -74,8 +74,8 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "weight-resolution",
-            f"rounding weights alone, with every activation in float, leaves {alone.sqnr_db:.0f} dB here, though the weights "
-            f"themselves keep {weight_db:.0f} dB: what it answers is small beside the products it sums{shown}",
+            f"rounding weights alone (its own and those before it), with every activation in float, leaves "
+            f"{alone.sqnr_db:.0f} dB here, though its weights themselves keep {weight_db:.0f} dB: what it answers is small beside the products it sums{shown}",
             {
                 "weights_only_sqnr_db": alone.sqnr_db,
                 "sqnr_db": error.sqnr_db,
@@ -87,6 +87,27 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
             "in float (an early layer costs little)",
             error.harm_db,
             (layer.name,),
+        )
+
+
+def amplification(case: Case) -> Iterator[Cause]:
+    """Neither its own step nor its weights: the rounding of its inputs comes out larger, because its sums cancel."""
+    for layer, error in case.damaged:
+        grid = error.grid_sqnr_db
+        if layer.weight is None or error.inputs_sqnr_db is None or error.sqnr_db is None:
+            continue
+        if grid is not None and grid < error.sqnr_db + _MOSTLY_DB:
+            continue
+        makers = [case.producers[name].name for name in layer.inputs if name in case.producers]
+        yield Cause(
+            layer.name,
+            "noise-amplification",
+            f"its inputs come with {error.inputs_sqnr_db:.0f} dB and leave it with {error.sqnr_db:.0f}: its sums are small "
+            "beside the products in them, so that the rounding of its inputs weighs more than the inputs",
+            {"inputs_sqnr_db": error.inputs_sqnr_db, "sqnr_db": error.sqnr_db},
+            "Let its inputs have 16 bits, or keep it and what makes its inputs in float",
+            error.harm_db,
+            (layer.name, *makers),
         )
 
 
