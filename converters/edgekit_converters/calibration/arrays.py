@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -30,6 +30,7 @@ class Arrays:
     inputs: Mapping[str, NDArray[Any]]
     labels: NDArray[Any] | None
     contract: Contract
+    any_order: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

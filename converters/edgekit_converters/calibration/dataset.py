@@ -43,11 +43,16 @@ class Dataset(Protocol):
         """Where it was opened, for messages."""
         ...
 
+    @property
+    def any_order(self) -> bool:
+        """Whether `pick` takes indexes in any order, each at the cost of its item alone."""
+        ...
+
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Example]: ...
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        """The items at these indexes, which must ascend; the others are not decoded where that can be avoided."""
+        """The items at these indexes, which must ascend unless `any_order`; the others are not decoded where that can be avoided."""
         ...
 
 
@@ -61,6 +66,10 @@ class Subset:
     @property
     def name(self) -> str:
         return self.dataset.name
+
+    @property
+    def any_order(self) -> bool:
+        return self.dataset.any_order
 
     def __len__(self) -> int:
         return len(self.indexes)

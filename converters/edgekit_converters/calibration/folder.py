@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical
@@ -29,6 +30,7 @@ class ImageFolder:
     files: tuple[Path, ...]
     labels: tuple[int, ...] | None
     contract: Contract
+    any_order: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -32,6 +32,8 @@ MAX_ITEMS = 200_000
 class Generated:
     """A Dataset over what a function yields. count: what it yielded when it was opened."""
 
+    any_order = False
+
     def __init__(self, name: str, function: Callable[[], Iterable[Any]], contract: Contract) -> None:
         self.name = name
         self._function = function

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ class RandomDataset:
     contract: Contract
     count: int
     seed: int = 0
+    any_order: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import RLock
 from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.observe import observe
+from edgekit_converters.calibration.observe import ObserveOptions, observe
 from edgekit_converters.calibration.ranges import Statistics
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
@@ -66,8 +67,9 @@ class Ground:
 
 
 class Workspace:
-    """samples: calibration examples, needed by the recipes that calibrate. identity: digest of the model and of how it
-    is read, samples_digest: of the samples in their order; both go into the store's keys. May be used by several threads.
+    """samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`, they
+    are read until ranges have settled. samples_digest: of the samples in their order, for the store's keys. scratch: a
+    folder where an interrupted calibration leaves what it has. May be used by several threads.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class Workspace:
         *,
         store: Store = NO_STORE,
         samples_digest: str = "",
+        scratch: Path | None = None,
     ) -> None:
         self.source = source
         self._samples, self._progress, self._store = samples, progress, store
+        self._scratch = scratch
         self._keys = (source.sha256, samples_digest)
         self._models: dict[str, FloatModel] = {}
         self._grounds: dict[tuple[str, tuple[Step, ...]], Ground] = {}
@@ -189,11 +193,18 @@ class Workspace:
         if stored is None:
             arrays = self.feeds(model.format)
             assert self._samples is not None
-            statistics = observe(graph, arrays, len(self._samples), self._progress)
+            options = ObserveOptions(getattr(self._samples, "shuffled", False), self._checkpoint(name), name)
+            statistics = observe(graph, arrays, len(self._samples), self._progress, options)
             self._store.put(name, statistics.to_bytes())
         else:
             statistics = Statistics.from_bytes(stored)
         return Ground(model, graph, statistics)
+
+    def _checkpoint(self, name: str) -> Path | None:
+        if self._scratch is None:
+            return None
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        return self._scratch / f"{name}.statistics"
 
 
 def _resolved(entry: str) -> Callable[..., Any]:

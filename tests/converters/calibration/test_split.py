@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from linear import linear
 
 from edgekit_converters.calibration import HELD_OUT, Example, open_dataset, source_samples, split
+from edgekit_converters.calibration.observe import visiting_order
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 
@@ -17,6 +18,7 @@ class Numbers:
     """A Dataset of the numbers below n."""
 
     name = "numbers"
+    any_order = False
 
     def __init__(self, n):
         self.n = n
@@ -73,7 +75,7 @@ def test_the_original_gets_normalised_pixels_in_its_own_layout(tmp_path, layout,
     assert len(samples) == 6
     wanted = (pixels - np.array([10, 20, 30])) / np.array([2, 4, 8])
     for _ in range(2):
-        for (array,), expected in zip(samples, wanted, strict=True):
+        for (array,), expected in zip(samples, wanted[visiting_order(6)], strict=True):
             assert array.dtype == np.float32
             assert array.shape == (1, *shape[1:])
             np.testing.assert_allclose(
