@@ -34,7 +34,7 @@ __all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "
 WANTED = 0.10
 MOST = 0.50
 METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile", "entropy")
-STEPS: tuple[tuple[Step, ...], ...] = (("round",), ("equalise", "round"), ("bias",), ())
+STEPS: tuple[tuple[Step, ...], ...] = (("round",), (), ("equalise", "round"))
 BETTER = 0.95
 """Noise has to fall to this much of the best before a plan is looked at with the evaluation set."""
 WORSE = 1.02
@@ -213,7 +213,7 @@ class _Search(Generic[T]):
         """Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds."""
         kept = list(chosen)
         least = self._noise("islands", self.target.mixed, self._with(kept))
-        for unit in sorted(chosen, key=lambda unit: -unit.macs):
+        for unit in sorted(chosen, key=lambda unit: -unit.cost):
             fewer = [other for other in kept if other is not unit]
             if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
                 kept = fewer

@@ -58,7 +58,9 @@ class WorkspaceBench:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        return island_units(self._workspace.graph(self._format).layers)
+        graph = self._workspace.graph(self._format)
+        names = {layer.weight for layer in graph.layers if layer.weight is not None}
+        return island_units(graph.layers, {name: graph.constant(name).size for name in names})
 
     def noise(self, recipe: str, plan: Plan) -> float:
         return self._kept(recipe, plan, SAMPLES)
@@ -90,8 +92,10 @@ class WorkspaceBench:
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
         """SAMPLES of the calibration samples, drawn from all of them and in no order, so that any first few stand for it."""
         count = self._workspace.statistics(self._format).samples
-        step = max(1, count // SAMPLES)
-        spread = list(islice(self._workspace.feeds(self._format), step // 2, None, step))[:SAMPLES]
+        total = min(SAMPLES, count)
+        chosen = {(2 * place + 1) * count // (2 * total) for place in range(total)}
+        feeds = islice(self._workspace.feeds(self._format), count)
+        spread = [arrays for index, arrays in enumerate(feeds) if index in chosen]
         return [spread[place] for place in np.random.default_rng(0).permutation(len(spread))]
 
     @cached_property

@@ -4,9 +4,9 @@
     order = by_benefit(units, {unit.name: noise_with_that_unit_alone_in_int8})
 
 Rules: a layer is measured alone in 8 bits while all others are float, because two neighbours share the rounding of the
-tensor between them, and returning one of them alone shows nothing; an activation goes with the layer that feeds it; the
-cost of an island is its share of the multiply-accumulates and a little more, for the conversions at its edges; which
-units are measured first, when time is short, follows from what they would cost.
+tensor between them, and returning one of them alone shows nothing; a ReLU goes with the layer that feeds it; the cost of
+an island is its share of the multiply-accumulates and of the weights, which grow fourfold, and a little more, for the
+conversions at its edges; which units are measured first, when time is short, follows from what they would cost.
 """
 
 from __future__ import annotations
@@ -17,24 +17,38 @@ from dataclasses import dataclass
 
 from edgekit_converters.graph import Layer
 
-__all__ = ["EDGE", "Unit", "by_benefit", "float_share", "island_units", "measuring_order"]
+__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "measuring_order"]
 
 EDGE = 0.002
-"""What an island costs beside its multiply-accumulates, as a share of the model's."""
+"""What an island costs beside its multiply-accumulates and weights, as a share of the model's."""
+WEIGHT = 0.25
+"""What a share of the weights costs, against the same share of the multiply-accumulates."""
+FINISHING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "CLIP", "LEAKYRELU", "LEAKY_RELU", "PRELU"})
+"""Activations that quantizers fold into the layer before them."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers that go to float together. name: of the first. macs: share of the model's multiply-accumulates, 0..1."""
+    """Layers that go to float together. name: of the first. macs, weights: shares of the model's, 0..1."""
 
     name: str
     layers: frozenset[str]
     macs: float
+    weights: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        return self.macs + WEIGHT * self.weights + EDGE
 
 
-def island_units(layers: Sequence[Layer]) -> tuple[Unit, ...]:
-    """Every layer in one unit, in the order of execution; layers that only move values go with what made them."""
+def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = None) -> tuple[Unit, ...]:
+    """Every layer in one unit, in the order of execution; layers that only move values go with what made them.
+
+    weights: number of elements by the constant's name.
+    """
+    weights = weights or {}
     total = sum(layer.macs for layer in layers) or 1
+    elements = sum(weights.get(layer.weight or "", 0) for layer in layers) or 1
     readers = Counter(name for layer in layers for name in layer.inputs)
     unit_of: dict[str, int] = {}  # tensor -> place of the unit that makes it
     found: list[list[Layer]] = []
@@ -47,7 +61,12 @@ def island_units(layers: Sequence[Layer]) -> tuple[Unit, ...]:
         unit_of.update(dict.fromkeys(layer.outputs, place))
     units = (group for group in found if any(layer.kind != "move" for layer in group))
     return tuple(
-        Unit(group[0].name, frozenset(layer.name for layer in group), sum(layer.macs for layer in group) / total)
+        Unit(
+            group[0].name,
+            frozenset(layer.name for layer in group),
+            sum(layer.macs for layer in group) / total,
+            sum(weights.get(layer.weight or "", 0) for layer in group) / elements,
+        )
         for group in units
     )
 
@@ -59,12 +78,12 @@ def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit,
         return ()
     floor = min(noise[unit.name] for unit in measured)  # of rounding the inputs and outputs, which no island mends
     gain = {unit.name: noise[unit.name] - floor for unit in measured}
-    return tuple(sorted(measured, key=lambda unit: -gain[unit.name] / (unit.macs + EDGE)))
+    return tuple(sorted(measured, key=lambda unit: -gain[unit.name] / unit.cost))
 
 
 def measuring_order(units: Sequence[Unit]) -> tuple[Unit, ...]:
     """Cheap islands first: they are what repair would choose."""
-    return tuple(sorted(units, key=lambda unit: unit.macs))
+    return tuple(sorted(units, key=lambda unit: unit.cost))
 
 
 def float_share(units: Sequence[Unit], layers: frozenset[str]) -> float:
@@ -78,5 +97,5 @@ def _joined(layer: Layer, readers: Mapping[str, int], unit_of: Mapping[str, int]
     if len(inputs) != 1 or layer.weight is not None:
         return None
     (name,) = inputs
-    alone = readers[name] == 1 and layer.kind == "activation"
+    alone = readers[name] == 1 and layer.op.upper() in FINISHING
     return unit_of.get(name) if alone or layer.kind == "move" else None

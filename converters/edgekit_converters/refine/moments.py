@@ -27,6 +27,8 @@ __all__ = ["COLUMNS", "SAMPLES", "Moments", "observe"]
 SAMPLES = 64
 ROWS = 128
 """Patches of a layer drawn from one sample."""
+GROUP_ROWS = 32
+"""The same where each group sees few columns, as in depthwise convolutions."""
 BATCH = 512
 """Rows that wait for one matrix product."""
 COLUMNS = 2304
@@ -60,6 +62,10 @@ class _Sums:
         self._second = np.zeros((groups, columns, columns)) if columns <= COLUMNS else None
         self._waiting: list[NDArray[np.float32]] = []
 
+    def patches(self, values: NDArray[Any], random: np.random.Generator) -> NDArray[np.float32] | None:
+        limit = ROWS if self.matrix.groups == 1 else GROUP_ROWS
+        return self.matrix.patches(values, limit, random)
+
     def add(self, patches: NDArray[np.float32]) -> None:
         self._waiting.append(patches)
         if sum(part.shape[1] for part in self._waiting) >= max(BATCH, self.matrix.columns):
@@ -77,7 +83,7 @@ class _Sums:
             return
         patches = np.concatenate(self._waiting, axis=1)
         self._waiting.clear()
-        total = patches.sum(axis=1, dtype=np.float64)
+        total = patches.sum(axis=1)  # of few rows: float32 is enough
         if not np.isfinite(total).all():
             return
         self.rows += patches.shape[1]
@@ -89,20 +95,22 @@ class _Sums:
 def observe(
     graph: Graph, feeds: Iterable[Sequence[NDArray[Any]]], count: int, progress: Progress = silent
 ) -> dict[str, Moments]:
-    """By layer name. feeds: inputs in the file's order, `count` of them: where they are many, every n-th is read."""
+    """By layer name. feeds: inputs in the file's order, `count` of them: where they are many, some from all over are run."""
     sums = {layer.name: _Sums(matrix) for layer in graph.layers if (matrix := as_matrix(graph, layer)) is not None}
     wanted = list(dict.fromkeys(entry.matrix.layer.inputs[0] for entry in sums.values()))
-    step = max(1, count // SAMPLES)
-    total = min(SAMPLES, -(-count // step))
+    total = min(SAMPLES, count)
+    chosen = {place * count // total for place in range(total)}
     random = np.random.default_rng(0)
     if not wanted:
         return {}
     with graph.watch(wanted) as watched:
-        for done, arrays in enumerate(islice(feeds, 0, total * step, step), start=1):
+        for done, arrays in enumerate(
+            (arrays for i, arrays in enumerate(islice(feeds, count)) if i in chosen), start=1
+        ):
             seen = watched.run(arrays)
             for entry in sums.values():
                 values = seen.get(entry.matrix.layer.inputs[0])
-                patches = None if values is None else entry.matrix.patches(values, ROWS, random)
+                patches = None if values is None else entry.patches(values, random)
                 if patches is not None:
                     entry.add(patches)
             progress("refinement", done, total)
