@@ -23,6 +23,7 @@ from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.calibration.ranges import Statistics, TensorStatistics
 from edgekit_converters.calibration.samples import SourceSamples, source_samples
 from edgekit_converters.calibration.split import HELD_OUT, split, without
+from edgekit_converters.calibration.suspicions import suspicions
 
 __all__ = [
     "HELD_OUT",

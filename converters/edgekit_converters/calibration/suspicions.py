@@ -1,0 +1,247 @@
+"""Mistakes in how pictures are handed to a network that only show when it is run: colour order, normalisation, layout.
+
+    for finding in suspicions(source, contract, dataset):
+        print(finding.what, finding.do)          # "with red and blue exchanged the original is surer, 41 of 48 ..."
+
+Codes: `colour-order`, `normalisation`, `layout`. All are suspicions, never errors.
+
+Rules:
+- the original itself judges, on up to 32 items spread over the set, each prepared as the contract says and otherwise;
+- where items have labels, the other way must be right where the contract's is wrong, well beyond chance;
+- without labels only a classifier can be judged. Colour order: its entropy must fall, beyond chance, item by item.
+  Normalisation: how far its answers tell the items apart (the entropy of the mean answer less the mean entropy, in nats)
+  must be 1.3 times as much, and 0.3 more. Being sure alone says nothing: a network fed 0..255 where it wants -1..1 is
+  often sure, and of one class;
+- layout: pictures given as arrays that are far smoother when their bytes are read as [channels, height, width];
+- fewer than 12 items say nothing.
+
+Measured with EfficientNet-Lite0 on 48 photos, told apart by 2.19 nats as it was trained: 1.43 with pixels 0..255, 1.58
+centred and not scaled, 2.07 with 0..1. The last is too close to be told without labels; so is a small network without
+normalisation layers, which answers the same at any scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.calibration.dataset import Dataset, Example
+from edgekit_converters.calibration.lint import Finding
+from edgekit_converters.errors import CalibrationError
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.model import SourceModel
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.spec import Contract, ImageSpec
+
+__all__ = ["suspicions"]
+
+_ITEMS, _FEWEST = 32, 12
+_CHANCE = 2.5
+_TIMES, _NATS = 1.3, 0.3
+_SMOOTHER, _MOST = 0.75, 0.8
+_NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "0 to 255": ((0.0,), (1.0,)),
+    "0 to 1": ((0.0,), (255.0,)),
+    "-1 to 1": ((127.5,), (127.5,)),
+    "ImageNet's mean and deviation": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+}
+
+Scores = NDArray[np.float64]
+
+
+def suspicions(
+    source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent
+) -> tuple[Finding, ...]:
+    """Findings of level `warning`. Runs the original some 150 times; reads up to 32 items, and passes over those that
+    cannot be read.
+    """
+    if len(contract.inputs) != 1 or contract.inputs[0].image is None or contract.state != "none":
+        return ()
+    examples = list(_readable(dataset))
+    if len(examples) < _FEWEST:
+        return ()
+    found = list(_layout(examples, contract, dataset.name))
+    if contract.task == "classification":
+        trial = _Trial(source, contract, examples, progress)
+        found += [*_colour(trial, dataset.name), *_normalisation(trial, dataset.name)]
+    return tuple(found)
+
+
+def _readable(dataset: Dataset) -> Iterator[Example]:
+    wanted = np.unique(np.linspace(0, len(dataset) - 1, min(_ITEMS, len(dataset))).astype(int))
+    for index in wanted.tolist():
+        try:
+            yield from dataset.pick([index])
+        except CalibrationError:
+            continue
+
+
+@dataclass
+class _Trial:
+    """The original's answers to the same items, prepared in several ways."""
+
+    source: SourceModel
+    contract: Contract
+    examples: Sequence[Example]
+    progress: Progress
+    done: int = 0
+
+    @property
+    def image(self) -> ImageSpec:
+        image = self.contract.inputs[0].image
+        assert image is not None
+        return image
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        labels = [example.label for example in self.examples]
+        if not all(isinstance(label, int | np.integer) for label in labels):
+            return None
+        return np.array(labels, np.int64)
+
+    def scores(self, image: ImageSpec | None = None, *, exchanged: bool = False) -> Scores:
+        """[items, classes], each row a distribution. exchanged: the first channel for the last."""
+        given = self.contract.inputs[0] if image is None else replace(self.contract.inputs[0], image=image)
+        spec = next(spec for spec in self.source.inputs if spec.name == given.name)
+        adapter = Adapter(given, spec)
+        rows = []
+        for example in self.examples:
+            array = example.inputs[given.name]
+            array = np.ascontiguousarray(array[..., ::-1]) if exchanged else array
+            rows.append(np.asarray(self.source.predict([adapter(array)])[0][0], np.float64).reshape(-1))
+            self.done += 1
+            self.progress("checking how pictures are read", self.done, None)
+        answers = np.stack(rows)
+        if self.contract.scores == "logits":
+            answers = np.exp(answers - answers.max(1, keepdims=True))
+        answers = np.maximum(answers, 1e-9)
+        return np.asarray(answers / answers.sum(1, keepdims=True))
+
+
+def _colour(trial: _Trial, name: str) -> Iterator[Finding]:
+    if trial.image.channels != 3:
+        return
+    given, other = trial.scores(), trial.scores(exchanged=True)
+    gained = _more_right(given, other, trial.labels)
+    if trial.labels is not None:
+        evidence = (
+            f"{gained[0]} of {len(given)} items are recognised then that are not now, and {gained[1]} the reverse"
+        )
+        suspicious = _beyond_chance(*gained)
+    else:
+        fall = _entropy(given) - _entropy(other)
+        spread = float(fall.std(ddof=1)) / len(fall) ** 0.5
+        suspicious = spread > 0 and float(fall.mean()) > _CHANCE * spread
+        evidence = f"it is surer of {int((fall > 0).sum())} of {len(fall)} items"
+    if suspicious:
+        order = "bgr" if trial.image.color == "rgb" else "rgb"
+        yield Finding(
+            "colour-order",
+            "warning",
+            f"{name}: with red and blue exchanged the original does better: {evidence}",
+            f'If it was trained on {order.upper()}, write color = "{order}" in the contract file',
+        )
+
+
+def _normalisation(trial: _Trial, name: str) -> Iterator[Finding]:
+    if any(example.inputs[trial.contract.inputs[0].name].dtype != np.uint8 for example in trial.examples):
+        return  # floats are taken as normalised already
+    if np.dtype(trial.contract.inputs[0].dtype).kind != "f":
+        return
+    given = trial.scores()
+    best: tuple[float, str, ImageSpec, str] | None = None
+    for label, (mean, std) in _NORMALISATIONS.items():
+        if len(mean) > trial.image.channels or _alike(trial.image, mean, std):
+            continue
+        image = replace(trial.image, mean=_each(mean, trial.image), std=_each(std, trial.image))
+        other = trial.scores(image)
+        gained, apart = _more_right(given, other, trial.labels), (_apart(given), _apart(other))
+        if trial.labels is not None:
+            suspicious, gain = _beyond_chance(*gained), float(gained[0] - gained[1])
+            evidence = (
+                f"{gained[0]} of {len(given)} items are recognised then that are not now, {gained[1]} the reverse"
+            )
+        else:
+            suspicious = apart[1] > max(_TIMES * apart[0], apart[0] + _NATS)
+            gain = apart[1] - apart[0]
+            evidence = f"its answers tell the items apart by {apart[1]:.1f} nats, not {apart[0]:.1f}"
+        if suspicious and (best is None or gain > best[0]):
+            best = gain, label, image, evidence
+    if best is not None:
+        _, label, image, evidence = best
+        yield Finding(
+            "normalisation",
+            "warning",
+            f"{name}: with pixels of {label} the original does better: {evidence}",
+            f"If it was trained so, write mean = {_written(image.mean)} and std = {_written(image.std)} in the contract file",
+        )
+
+
+def _layout(examples: Sequence[Example], contract: Contract, name: str) -> Iterator[Finding]:
+    """[3, H, W] bytes taken for [H, W, 3] ones, as `reshape` makes them where `transpose` was meant."""
+    arrays = [example.inputs[contract.inputs[0].name] for example in examples]
+    if arrays[0].shape[-1] != 3 or min(arrays[0].shape[:2]) < 8:
+        return
+    height, width, channels = arrays[0].shape
+    ratios = []
+    for array in arrays:
+        values = array.astype(np.float64)
+        rough = _roughness(values)
+        if rough > 0:
+            ratios.append(_roughness(values.reshape(channels, height, width).transpose(1, 2, 0)) / rough)
+    if len(ratios) >= _FEWEST and float(np.mean(np.array(ratios) < _SMOOTHER)) >= _MOST:
+        yield Finding(
+            "layout",
+            "warning",
+            f"{name}: its pictures are far smoother when their bytes are read as [channels, height, width]",
+            "Give [height, width, channels]: transpose(0, 2, 3, 1), and not reshape",
+        )
+
+
+def _roughness(picture: Scores) -> float:
+    """The mean step between neighbours, down and across."""
+    return float(np.abs(np.diff(picture, axis=0)).mean() + np.abs(np.diff(picture, axis=1)).mean())
+
+
+def _entropy(scores: Scores) -> Scores:
+    return np.asarray(-(scores * np.log(scores)).sum(-1))
+
+
+def _apart(scores: Scores) -> float:
+    """Mutual information of item and answer, in nats: 0 where every item gets the same answer."""
+    return float(_entropy(scores.mean(0)) - _entropy(scores).mean())
+
+
+def _more_right(given: Scores, other: Scores, labels: NDArray[np.int64] | None) -> tuple[int, int]:
+    """Items that only the other way recognises, and those that only the given way does."""
+    if labels is None:
+        return 0, 0
+    first, second = given.argmax(1) == labels, other.argmax(1) == labels
+    return int((second & ~first).sum()), int((first & ~second).sum())
+
+
+def _beyond_chance(won: int, lost: int) -> bool:
+    return bool(won - lost >= max(3.0, _CHANCE * (won + lost) ** 0.5))
+
+
+def _alike(image: ImageSpec, mean: Sequence[float], std: Sequence[float]) -> bool:
+    """Whether two normalisations send a mid-range of pixels to nearly the same numbers."""
+    ends = np.array([32.0, 224.0])
+    for m, s, own_m, own_s in zip(_each(mean, image), _each(std, image), image.mean, image.std, strict=True):
+        own, other = (ends - own_m) / own_s, (ends - m) / s
+        if np.abs(own - other).max() > 0.35 * max(np.ptp(own), np.ptp(other)):
+            return False
+    return True
+
+
+def _each(values: Sequence[float], image: ImageSpec) -> tuple[float, ...]:
+    """One value a channel, in the order of the network's channels."""
+    whole = tuple(values) * (image.channels // len(values))
+    return whole[::-1] if image.color == "bgr" else whole
+
+
+def _written(values: Sequence[float]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "[" + ", ".join(f"{value:g}" for value in values) + "]"
