@@ -10,8 +10,8 @@ Rules:
   named exactly, whatever characters its name has;
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
-- divisions, and the others of `UNSAFE`, never run in 8 bits: their divisor rounds to zero for inputs that the float
-  network answers, and the engine then crashes or refuses.
+- divisions, and the others of `UNSAFE`, never run in 8 bits, nor what makes their divisor: it rounds to zero for inputs
+  that the float network answers, and the engine then refuses.
 
     data = static(float_tflite, recipe("tflite-int8"), Plan(), ranges)
 """
@@ -52,8 +52,8 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
     before = _layers(model)
     if unknown := sorted(plan.float_layers - {name for name, _ in before}):
         raise ConversionError(f"the model has no layer '{unknown[0]}' that could stay in float", where=recipe.name)
-    unsafe = {name for name, op in before if op in UNSAFE}
-    kept = plan.float_layers | unsafe
+    unsafe, guards = _unsafe(model)
+    kept = plan.float_layers | unsafe | guards
     names = _Names(model)
     _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
     names.hide(model)
@@ -64,7 +64,7 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
         finish_int16(result)
     integer_ends(result)
     tfl.compact(result)
-    _check(before, result, recipe, plan.float_layers)
+    _check(before, result, recipe, plan.float_layers, guards)
     return tfl.write(result)
 
 
@@ -169,7 +169,23 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
     return bytes(made)
 
 
-def _check(before: list[tuple[str, str]], model: Any, recipe: Recipe, asked: frozenset[str]) -> None:
+def _unsafe(model: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the layers of `UNSAFE`, and of those that make their divisors: an epsilon added in 8 bits is no guard."""
+    graph = model.subgraphs[0]
+    made = {int(index): operator for operator in graph.operators for index in operator.outputs}
+    unsafe, guards = set(), set()
+    for operator in graph.operators:
+        if tfl.op_of(model, operator) in UNSAFE and tfl.type_of(graph.tensors[operator.outputs[0]]) == "FLOAT32":
+            unsafe.add(tfl.layer_of(graph, operator))
+            maker = made.get(int(operator.inputs[1]))
+            if maker is not None:
+                guards.add(tfl.layer_of(graph, maker))
+    return frozenset(unsafe), frozenset(guards - unsafe)
+
+
+def _check(
+    before: list[tuple[str, str]], model: Any, recipe: Recipe, asked: frozenset[str], guards: frozenset[str]
+) -> None:
     """What is in float is what was asked for, and in a mixed file what has no integer kernel."""
     left = [(name, op) for name, op in _layers(model)]
     ops = dict(before)
@@ -178,7 +194,7 @@ def _check(before: list[tuple[str, str]], model: Any, recipe: Recipe, asked: fro
             f"the quantizer did not leave '{missed[0]}' ({ops[missed[0]]}) in float as it was told to",
             where=recipe.name,
         )
-    beyond = [(name, op) for name, op in left if name not in asked]
+    beyond = [(name, op) for name, op in left if name not in asked | guards]
     if beyond and not recipe.mixed:
         raise _refused(recipe, beyond)
     if not any(tfl.type_of(tensor) in _INTEGERS for graph in model.subgraphs for tensor in graph.tensors):

@@ -1,0 +1,375 @@
+"""What each TFLite recipe promises of its bytes, all made from one float file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgekit_converters import sources
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.graph import open_graph
+from edgekit_converters.targets import recipe
+from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.targets.float_model import FloatModel
+from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.tflite import float_model
+from edgekit_converters.targets.tflite_quantize import make
+from edgekit_runtime.contract.adapt import quantize
+from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.engines import load_engine
+
+pytestmark = pytest.mark.convert
+
+ODD = {"silent": 0.0, "constant": 1.0, "huge": 1e4, "negative": -1e4}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Ranges of min-max."""
+
+    found: Mapping[str, tuple[float, float]]
+
+    def ranges(self, method: str) -> Mapping[str, tuple[float, float]]:
+        return self.found
+
+
+def seen(data: bytes, inputs: list[NDArray[Any]]) -> Seen:
+    found: dict[str, tuple[float, float]] = {}
+    with open_graph("tflite", data).watch() as watched:
+        for array in inputs:
+            for name, values in watched.run([array]).items():
+                low, high = found.get(name, (np.inf, -np.inf))
+                found[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    return Seen(found)
+
+
+def answer(data: bytes, array: NDArray[Any]) -> NDArray[np.float32]:
+    """One input through LiteRT as boards run it, the ends in float."""
+    with load_engine("tflite", data) as engine:
+        [given], [wanted] = engine.inputs, engine.outputs
+        fed = array if given.quantization is None else quantize(array, given.quantization, np.dtype(given.dtype))
+        return dequantize(engine.run([fed])[0], wanted, np.dtype("float32"))
+
+
+def ops(data: bytes) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(operator, layer, types of inputs and outputs)."""
+    model = tfl.read(data)
+    graph = model.subgraphs[0]
+    return [
+        (
+            tfl.op_of(model, op),
+            tfl.layer_of(graph, op),
+            tuple(tfl.type_of(graph.tensors[i]) for i in (*op.inputs, *op.outputs) if i >= 0),
+        )
+        for op in graph.operators
+    ]
+
+
+def in_float(data: bytes) -> set[str]:
+    return {name for op, name, types in ops(data) if "FLOAT32" in types and op not in ("QUANTIZE", "DEQUANTIZE")}
+
+
+def versions(data: bytes) -> dict[str, int]:
+    model = tfl.read(data)
+    return {tfl.op_of(model, op): model.operatorCodes[op.opcodeIndex].version for op in model.subgraphs[0].operators}
+
+
+@pytest.fixture(scope="module")
+def inputs(digits_model) -> list[NDArray[Any]]:
+    return [item[None] for item in np.load(digits_model.calibration)["x"]]
+
+
+@pytest.fixture(scope="module")
+def digits(digits_model) -> FloatModel:
+    return float_model(sources.load(digits_model.model))
+
+
+@pytest.fixture(scope="module")
+def statistics(digits: FloatModel, inputs) -> Seen:
+    return seen(digits.data, inputs)
+
+
+@pytest.fixture(scope="module")
+def peers(digits_model, inputs) -> Callable[[str], bytes]:
+    """What TensorFlow's own converter makes of the digits, with the same calibration data."""
+    import keras
+    import tensorflow as tf
+
+    from edgekit_converters.sources.quiet import quiet
+
+    with quiet():
+        model = keras.models.load_model(digits_model.model, compile=False)
+    call = tf.function(
+        lambda image: {"probs": model(image, training=False)},
+        input_signature=[tf.TensorSpec([1, 8, 8, 1], tf.float32, name="image")],
+    )
+    holder = tf.Module()
+    holder.weights = [variable.value for variable in model.variables]
+
+    def convert(name: str) -> bytes:
+        with quiet():
+            converter = tf.lite.TFLiteConverter.from_concrete_functions([call.get_concrete_function()], holder)
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter._experimental_disable_per_channel_quantization_for_dense_layers = name == "tflite-dynamic"
+            kinds = tf.lite.OpsSet
+            if name == "tflite-f16":
+                converter.target_spec.supported_types = [tf.float16]
+            if name in ("tflite-int8", "tflite-int16x8"):
+                wide = kinds.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+                converter.target_spec.supported_ops = [kinds.TFLITE_BUILTINS_INT8 if name == "tflite-int8" else wide]
+                kind = tf.int8 if name == "tflite-int8" else tf.int16
+                converter.inference_input_type = converter.inference_output_type = kind
+                converter.representative_dataset = lambda: iter([[array] for array in inputs])
+            return bytes(converter.convert())
+
+    return convert
+
+
+@pytest.mark.parametrize("name", ["tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16"])
+def test_a_recipe_answers_as_what_tensorflows_own_converter_makes(name, digits, statistics, peers, inputs) -> None:
+    ours, theirs = make(digits, recipe(name), Plan(), statistics), peers(name)
+    # Of some small kernels TensorFlow's dynamic range leaves more in float than the rule of 1,024 numbers says.
+    limit = {"tflite-dynamic": 5e-3, "tflite-f16": 1e-3, "tflite-int16x8": 1e-4}.get(name, 1e-6)
+    for array in inputs[:10]:
+        np.testing.assert_allclose(answer(ours, array), answer(theirs, array), atol=limit)
+
+
+@pytest.mark.parametrize("name", ["tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16", "tflite-f32"])
+def test_the_same_arguments_give_the_same_bytes(name, digits, statistics) -> None:
+    assert make(digits, recipe(name), Plan(), statistics) == make(digits, recipe(name), Plan(), statistics)
+
+
+def test_int8_is_int8_from_end_to_end_with_a_scale_for_each_channel(digits, statistics) -> None:
+    data = make(digits, recipe("tflite-int8"), Plan(), statistics)
+    assert in_float(data) == set()
+    model = tfl.read(data)
+    graph = model.subgraphs[0]
+    scales = {}
+    for op in graph.operators:
+        if tfl.op_of(model, op) in ("CONV_2D", "DEPTHWISE_CONV_2D"):
+            kernel = graph.tensors[op.inputs[1]]
+            depthwise = tfl.op_of(model, op) == "DEPTHWISE_CONV_2D"
+            assert len(kernel.quantization.scale) == kernel.shape[3 if depthwise else 0]
+            scales[tfl.op_of(model, op)] = len(kernel.quantization.scale)
+    assert scales["DEPTHWISE_CONV_2D"] == 16
+
+
+def test_sixteen_bits_are_sixteen_bits_around_zero_with_wide_biases(digits, statistics) -> None:
+    model = tfl.read(make(digits, recipe("tflite-int16x8"), Plan(), statistics))
+    graph = model.subgraphs[0]
+    assert {tfl.type_of(graph.tensors[i]) for i in (*graph.inputs, *graph.outputs)} == {"INT16"}
+    kinds = {tfl.type_of(t) for t in graph.tensors if tfl.is_constant(model, t) and tfl.name_of(t)}
+    assert {"INT8", "INT64"} <= kinds
+    for tensor in graph.tensors:
+        if tfl.type_of(tensor) == "INT16":
+            assert not np.any(tensor.quantization.zeroPoint)
+
+
+def test_every_set_of_float_layers_is_kept_in_float_and_nothing_else(digits, statistics) -> None:
+    layers = [layer.name for layer in open_graph("tflite", digits.data).layers]
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        chosen = frozenset(rng.choice(layers, rng.integers(1, len(layers)), replace=False).tolist())
+        data = make(digits, recipe("tflite-int8-mixed"), Plan(float_layers=chosen), statistics)
+        assert in_float(data) == chosen
+
+
+def test_an_end_that_a_float_layer_reads_or_makes_stays_float(digits, statistics) -> None:
+    layers = [layer.name for layer in open_graph("tflite", digits.data).layers]
+    for chosen, types in (((), "int8 int8"), (layers[:1], "float32 int8"), (layers[-1:], "int8 float32")):
+        data = make(digits, recipe("tflite-int8-mixed"), Plan(float_layers=frozenset(chosen)), statistics)
+        with load_engine("tflite", data) as engine:
+            assert f"{engine.inputs[0].dtype} {engine.outputs[0].dtype}" == types
+
+
+def test_a_fixed_range_is_the_range_of_its_tensor(digits, statistics) -> None:
+    name = next(layer.name for layer in open_graph("tflite", digits.data).layers if layer.kind == "conv")
+    data = make(digits, recipe("tflite-int8"), Plan(fixed_ranges=((name, 0.0, 2.55),)), statistics)
+    [tensor] = [t for t in tfl.read(data).subgraphs[0].tensors if tfl.name_of(t) == name]
+    np.testing.assert_allclose(tensor.quantization.scale, [0.01], rtol=1e-5)
+
+
+def test_layers_are_found_by_the_same_names_in_every_recipe(digits, statistics) -> None:
+    names = {layer.name for layer in open_graph("tflite", digits.data).layers}
+    for name in ("tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16"):
+        made = open_graph("tflite", make(digits, recipe(name), Plan(), statistics))
+        assert {layer.name for layer in made.layers} == names, name
+
+
+def test_old_runtimes_know_the_versions_of_every_operator(digits, statistics) -> None:
+    """The newest that tflite-runtime 2.14 has; a dense layer per channel would be version 12."""
+    for name in ("tflite-int8", "tflite-dynamic", "tflite-f16"):
+        found = versions(make(digits, recipe(name), Plan(), statistics))
+        assert found["FULLY_CONNECTED"] <= 9, name
+        assert found["CONV_2D"] <= 5, name
+
+
+def test_dynamic_dense_layers_have_one_scale_and_convolutions_one_a_channel(digits) -> None:
+    model = tfl.read(make(digits, recipe("tflite-dynamic"), Plan()))
+    graph = model.subgraphs[0]
+    found = {}
+    for op in graph.operators:
+        kernel = graph.tensors[op.inputs[1]] if len(op.inputs) > 1 else None
+        if kernel is not None and tfl.type_of(kernel) == "INT8":
+            found[tfl.op_of(model, op)] = len(kernel.quantization.scale)
+            assert len(kernel.quantization.scale) in (1, kernel.shape[0])
+    assert found["FULLY_CONNECTED"] == 1
+    assert found["CONV_2D"] == 32
+
+
+@pytest.mark.parametrize("name", ["tflite-dynamic", "tflite-f16"])
+def test_float_layers_are_honoured_where_only_weights_are_made_small(name, digits) -> None:
+    layer = next(layer for layer in open_graph("tflite", digits.data).layers if layer.kind == "dense")
+    made = open_graph("tflite", make(digits, recipe(name), Plan(float_layers=frozenset({layer.name}))))
+    weight = layer.weight
+    assert weight is not None
+    exact = open_graph("tflite", digits.data).constant(weight)
+    np.testing.assert_array_equal(made.constant(weight), exact)
+    smaller = open_graph("tflite", make(digits, recipe(name), Plan())).constant(weight)
+    assert np.any(smaller != exact)
+
+
+# --- graphs that calibration data does not tell everything about
+
+
+def traced(function: Callable[[Any], Any], shape: tuple[int, ...] = (1, 4, 4, 4)) -> FloatModel:
+    import tensorflow as tf
+
+    from edgekit_converters.sources.quiet import quiet
+
+    kernel = tf.constant(np.random.default_rng(0).standard_normal((1, 1, 4, 4)).astype(np.float32))
+    call = tf.function(
+        lambda x: {"y": function(tf.nn.conv2d(x, kernel, 1, "SAME"))},
+        autograph=False,
+        input_signature=[tf.TensorSpec(shape, tf.float32, name="x")],
+    )
+    with quiet():
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([call.get_concrete_function()], None)
+        return FloatModel("tflite", bytes(converter.convert()), ("x",), ("y",), {})
+
+
+def usual(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(0.2, 1, (1, 4, 4, 4)).astype(np.float32)
+
+
+def formulas() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    import tensorflow as tf
+
+    yield "a division by a sum", lambda t: t / (tf.reduce_sum(tf.abs(t), -1, keepdims=True) + 1e-6)
+    yield (
+        "a division by a spread",
+        lambda t: (t - tf.reduce_min(t)) / (tf.reduce_max(t) - tf.reduce_min(t) + 1e-6),
+    )
+    yield (
+        "a layer norm",
+        lambda t: (
+            (t - tf.reduce_mean(t, -1, keepdims=True))
+            * tf.math.rsqrt(tf.math.reduce_variance(t, -1, keepdims=True) + 1e-5)
+        ),
+    )
+    yield "a length of one", lambda t: tf.nn.l2_normalize(t, -1)
+    yield "a root and a logarithm", lambda t: tf.math.log(tf.sqrt(tf.nn.relu(t)) + 1e-3)
+
+
+def test_odd_inputs_never_crash_an_artifact() -> None:
+    for name, formula in formulas():
+        model = traced(formula)
+        data = make(model, recipe("tflite-int8-mixed"), Plan(), seen(model.data, [usual(i) for i in range(8)]))
+        for odd, value in ODD.items():
+            result = answer(data, np.full((1, 4, 4, 4), value, np.float32))
+            assert np.all(np.isfinite(result)), (name, odd)
+
+
+def test_a_division_is_left_in_float_or_refused_with_the_way_out() -> None:
+    model = traced(dict(formulas())["a division by a sum"])
+    statistics = seen(model.data, [usual(i) for i in range(8)])
+    [layer] = [name for op, name, _ in ops(model.data) if op == "DIV"]
+    with pytest.raises(ConversionError) as caught:
+        make(model, recipe("tflite-int8"), Plan(), statistics)
+    assert f"DIV in '{layer}'" in caught.value.what
+    assert "tflite-int8-mixed" in caught.value.do
+    mixed = make(model, recipe("tflite-int8-mixed"), Plan(), statistics)
+    assert [op for op, name, _ in ops(mixed) if name in in_float(mixed)] == ["ADD", "DIV"]  # the guard and the division
+
+
+def test_an_operator_without_an_int8_kernel_is_named_and_left_alone_when_mixed() -> None:
+    import tensorflow as tf
+
+    model = traced(lambda t: tf.nn.relu(tf.nn.elu(t) * 2.0))
+    statistics = seen(model.data, [usual(i) for i in range(8)])
+    [layer] = [name for op, name, _ in ops(model.data) if op == "ELU"]
+    with pytest.raises(ConversionError, match="ELU in") as caught:
+        make(model, recipe("tflite-int8"), Plan(), statistics)
+    assert layer in caught.value.what
+    assert in_float(make(model, recipe("tflite-int8-mixed"), Plan(), statistics)) == {layer}
+
+
+def test_a_tensor_that_was_always_zero_has_a_scale() -> None:
+    import tensorflow as tf
+
+    model = traced(lambda t: tf.nn.relu(t - 1e3) + t)
+    data = make(model, recipe("tflite-int8"), Plan(), seen(model.data, [usual(i) for i in range(8)]))
+    for tensor in tfl.read(data).subgraphs[0].tensors:
+        if tfl.type_of(tensor) == "INT8":
+            assert np.all(tensor.quantization.scale > 0)
+    assert np.all(np.isfinite(answer(data, usual(9))))
+
+
+def test_a_range_that_is_no_number_names_its_tensor(digits, statistics) -> None:
+    name = open_graph("tflite", digits.data).layers[0].name
+    with pytest.raises(ConversionError, match="not finite") as caught:
+        make(digits, recipe("tflite-int8"), Plan(fixed_ranges=((name, float("nan"), 1.0),)), statistics)
+    assert name in caught.value.what
+
+
+def test_half_precision_keeps_what_it_would_turn_to_zero_or_infinity() -> None:
+    import tensorflow as tf
+
+    big = tf.constant(np.full(4, 1e6, np.float32))
+    model = traced(lambda t: tf.math.rsqrt(tf.square(t) + 1e-9) * big)
+    data = make(model, recipe("tflite-f16"), Plan())
+    silent = np.zeros((1, 4, 4, 4), np.float32)
+    np.testing.assert_allclose(answer(data, silent), answer(model.data, silent), rtol=1e-3)
+
+
+# --- where the float file comes from
+
+
+def test_a_batch_of_four_is_four_items_in_every_recipe(digits_model, digits, inputs) -> None:
+    model = float_model(sources.load(digits_model.model), batch=4)
+    batch = np.concatenate(inputs[:4])
+    found = seen(model.data, [np.concatenate(inputs[i : i + 4]) for i in range(0, 200, 4)])
+    single = seen(digits.data, inputs)
+    for name, limit in (("tflite-f32", 1e-6), ("tflite-int8", 1e-6), ("tflite-dynamic", 1e-2)):
+        answers = answer(make(model, recipe(name), Plan(), found), batch)
+        one = make(digits, recipe(name), Plan(), single)
+        assert answers.shape == (4, 10)
+        np.testing.assert_allclose(answers, np.concatenate([answer(one, item) for item in inputs[:4]]), atol=limit)
+
+
+def test_a_float_tflite_file_is_taken_as_it_is(digits: FloatModel, tmp_path: Path) -> None:
+    path = tmp_path / "digits.tflite"
+    path.write_bytes(digits.data)
+    source = sources.load(path)
+    model = float_model(source)
+    assert model.data == digits.data
+    assert (model.inputs, model.outputs) == (("image",), ("probs",))
+    with pytest.raises(ConversionError, match="batch"):
+        float_model(source, batch=4)
+
+
+def test_an_operator_that_tflite_lacks_is_named_with_its_layer(tmp_path: Path) -> None:
+    import keras
+
+    x = keras.Input((4,), name="x")
+    keras.Model(x, keras.ops.erfinv(keras.ops.tanh(x) * 0.5)).save(tmp_path / "net.keras")
+    with pytest.raises(ConversionError) as caught:
+        float_model(sources.load(tmp_path / "net.keras"))
+    assert "Erfinv in '" in caught.value.what
+    assert "onnx" in caught.value.do
