@@ -82,9 +82,8 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
                 "weight_sqnr_db": weight_db,
                 "shift": alone.shift,
             },
-            ("Correct its bias, or round" if shifted else "Round")
-            + " its weights with their inputs in sight, or keep it "
-            "in float (an early layer costs little)",
+            "Keep it in float (an early layer costs little), or round its weights with its inputs in sight, its bias "
+            "corrected for what is left",
             error.harm_db,
             (layer.name,),
         )
