@@ -152,6 +152,7 @@ class _Search(Generic[T]):
 
     def __post_init__(self) -> None:
         self._begun = self.clock()
+        self._cut_short = False
         self._plan = self.start.plan
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
 
@@ -234,6 +235,7 @@ class _Search(Generic[T]):
         until = self._half_of_what_is_left()
         for done, unit in enumerate(units):
             if self.clock() >= until:
+                self._cut_short = True  # islands from among those that were measured
                 break
             self.progress("measuring how sensitive layers are", done, len(units))
             try:
@@ -310,7 +312,7 @@ class _Search(Generic[T]):
         what = self._what(recipe, plan)
         if self._met:
             return f"{what} keeps {limit}: the drop is {_percent(checked.drop)}"
-        end = "the time was over" if over else "nothing else is left to try"
+        end = "the time was over" if over or self._cut_short else "nothing else is left to try"
         changed = plan != self.start.plan or recipe != self.start.recipe
         best = f"the best found is {what}" if changed else "nothing was better than the start"
         return f"{limit} is not kept: {best}, with a drop of {_percent(checked.drop)}, and {end}"

@@ -55,6 +55,8 @@ def compensated(weights: Array, second: Array, rows: int) -> Array:
     that many rows. The same shape as the weights, on the grid, no channel with more output error than `nearest` gives.
     """
     plain = nearest(weights)
+    if not np.isfinite(second).all():
+        return plain
     try:
         found = _fed_back(weights, _steadied(second, rows))
     except np.linalg.LinAlgError:

@@ -24,7 +24,7 @@ def peaks_of(graph: Graph) -> dict[str, np.ndarray]:
 
 
 @given(st.integers(0, 2**16), st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_network_computes_the_same_whatever_the_peaks(seed, other):
     graph = separable(seed)
     random = np.random.default_rng(other)
@@ -42,7 +42,7 @@ def test_tensors_behind_relu_and_sums_gain_and_those_behind_relu6_and_outputs_st
     before, after = peaks_of(graph)[tensor], peaks_of(equalised(graph, peaks_of(graph)))[tensor]
     assert np.allclose(before, after, rtol=1e-3) != changes
     if changes:
-        assert after.max() / after.min() <= before.max() / before.min() * 1.001
+        assert after.max() * before.min() <= before.max() * after.min() * 1.001
 
 
 def test_a_bias_that_a_sum_adds_is_scaled_with_its_product():

@@ -1,0 +1,169 @@
+"""What repair tries, in which order, and what it says, on a model whose noise is known exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity.repair import MOST, Checked, Repair, Start, Target, repair
+from edgekit_converters.fidelity.sensitivity import Unit
+from edgekit_converters.targets.plan import STATIC, Plan
+
+INT8, MIXED, WIDE = "tflite-int8", "tflite-int8-mixed", "tflite-int16x8"
+
+
+@dataclass
+class Known:
+    """Every unit in int8 adds its own noise; the drop is the noise. factors: by range method and by steps."""
+
+    noises: Sequence[float]
+    macs: Sequence[float] = ()
+    factors: Mapping[object, float] = field(default_factory=dict)
+    failing: frozenset[object] = frozenset()
+    seconds: float = 1.0
+    now: float = 0.0
+    checked: list[tuple[str, Plan]] = field(default_factory=list)
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        macs = self.macs or [1 / len(self.noises)] * len(self.noises)
+        return tuple(Unit(f"u{i}", frozenset({f"u{i}"}), share) for i, share in enumerate(macs))
+
+    def clock(self) -> float:
+        return self.now
+
+    def noise(self, recipe: str, plan: Plan) -> float:
+        self.now += self.seconds
+        if self.failing & {recipe, plan.ranges, plan.steps}:
+            raise ConversionError("it cannot be made")
+        kept = sum(noise for i, noise in enumerate(self.noises) if f"u{i}" not in plan.float_layers)
+        width = 0.01 if recipe == WIDE else 1.0
+        return kept * width * self.factors.get(plan.ranges, 1.0) * self.factors.get(plan.steps, 1.0)
+
+    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+        others = frozenset(one.name for one in self.units) - unit.layers
+        return self.noise(recipe, replace(plan, float_layers=others)) + 0.0001
+
+    def check(self, recipe: str, plan: Plan) -> Checked[str]:
+        self.checked.append((recipe, plan))
+        return Checked(self.noise(recipe, plan), f"{recipe} {len(plan.float_layers)}")
+
+
+def repaired(known: Known, max_drop: float, budget_s: float | None = None, others: tuple[str, ...] = ()) -> Repair[str]:
+    start = Start(INT8, STATIC, Checked(known.noise(INT8, STATIC), "start"))
+    known.now = 0.0
+    return repair(known, start, Target(max_drop, MIXED, others, budget_s), clock=known.clock)
+
+
+def test_a_range_method_that_is_enough_leaves_every_layer_in_int8():
+    found = repaired(Known([0.1, 0.1], factors={"mse": 0.01}), 0.01)
+    assert (found.met, found.recipe, found.plan) == (True, INT8, replace(STATIC, ranges="mse"))
+
+
+def test_rounding_that_hurts_this_model_is_given_up():
+    found = repaired(Known([0.1, 0.1], factors={(): 0.01}), 0.01)
+    assert (found.met, found.recipe, found.plan.steps) == (True, INT8, ())
+
+
+def test_the_one_layer_that_breaks_it_is_the_one_that_goes_to_float():
+    found = repaired(Known([0.001] * 7 + [0.5] + [0.001] * 12), 0.03)
+    assert (found.met, found.recipe, found.plan.float_layers) == (True, MIXED, frozenset({"u7"}))
+    assert found.why == (
+        "tflite-int8-mixed with 1 of 20 layers in float (5 % of the work) keeps the limit of 3 %: the drop is 1.9 %"
+    )
+
+
+def test_no_island_is_more_than_needed():
+    """Fifteen layers hurt alike and eleven have to go."""
+    found = repaired(Known([0.01] * 15 + [0.0] * 25), 0.041)
+    assert found.met
+    assert len(found.plan.float_layers) == 11
+
+
+def test_of_layers_that_hurt_alike_the_cheap_ones_go():
+    found = repaired(Known([0.1, 0.1, 0.0, 0.0], macs=[0.45, 0.01, 0.27, 0.27]), 0.1)
+    assert found.plan.float_layers == {"u1"}
+
+
+def test_too_much_work_in_float_is_said():
+    found = repaired(Known([0.1, 0.1, 0.0, 0.0]), 0.1)
+    assert found.met
+    assert "25 % of the work, more than the 10 % that is wanted" in found.why
+
+
+def test_a_model_that_is_mostly_float_is_not_tried():
+    known = Known([0.1] * 10)
+    found = repaired(known, 0.05)
+    assert not found.met
+    assert max(len(plan.float_layers) for _, plan in known.checked) <= MOST * 10
+    assert found.why.startswith("the limit of 5 % is not kept: the best found is tflite-int8-mixed with")
+    assert found.why.endswith("nothing else is left to try")
+
+
+def test_wider_activations_are_the_last_resort():
+    found = repaired(Known([0.1] * 10), 0.05, others=(WIDE,))
+    assert (found.met, found.recipe, found.plan.float_layers) == (True, WIDE, frozenset())
+
+
+def test_nothing_that_helps_gives_back_the_start():
+    found = repaired(Known([0.5, 0.5], failing=frozenset({MIXED})), 0.01)
+    assert (found.met, found.recipe, found.plan, found.checked.fidelity) == (False, INT8, STATIC, "start")
+    assert "nothing was better than the start" in found.why
+
+
+@pytest.mark.parametrize("failing", ["mse", "percentile", "entropy", (), ("equalise", "round")])
+def test_what_cannot_be_made_is_an_attempt_that_did_not_help(failing):
+    found = repaired(Known([0.001] * 19 + [0.5], failing=frozenset({failing})), 0.03)
+    assert found.met
+    assert [attempt.failed for attempt in found.tried if attempt.failed] == ["it cannot be made"]
+
+
+def test_noise_that_is_no_number_never_wins():
+    found = repaired(Known([0.001] * 19 + [0.5], factors={"mse": math.nan}), 0.03)
+    assert found.plan.ranges == "minmax"
+
+
+def test_the_evaluation_set_is_not_asked_about_plans_that_calibration_refuses():
+    known = Known([0.001] * 19 + [0.5], factors={"mse": 1.5, "percentile": 0.99, "entropy": 9.0})
+    repaired(known, 0.03)
+    assert {plan.ranges for _, plan in known.checked} == {"minmax"}
+
+
+@given(
+    st.lists(st.floats(0, 0.1), min_size=1, max_size=30),
+    st.floats(0, 1),
+    st.integers(0, 80),
+    st.sampled_from([0.5, 3.0]),
+)
+@settings(max_examples=80, deadline=None)
+def test_at_any_time_the_answer_is_the_best_that_was_checked(noises, max_drop, budget_s, seconds):
+    known = Known(noises, seconds=seconds)
+    start = known.noise(INT8, STATIC)
+    found = repaired(known, max_drop, budget_s)
+    assert known.now <= budget_s + 2 * seconds
+    assert found.checked.drop <= start + 1e-9
+    assert found.met == (found.checked.drop <= max_drop + 1e-9)
+    drops = [attempt.drop for attempt in found.tried if attempt.drop is not None]
+    assert found.met or found.checked.drop <= min([start, *drops]) + 1e-8
+
+
+def test_time_that_is_over_is_said():
+    found = repaired(Known([0.1] * 10), 0.01, budget_s=9)
+    assert not found.met
+    assert found.why.endswith("the time was over")
+
+
+def test_progress_counts_seconds_against_the_budget():
+    seen: list[tuple[str, int, int | None]] = []
+    known = Known([0.1] * 4)
+    start = Start(INT8, STATIC, Checked(0.4, "start"))
+    repair(known, start, Target(0.01, MIXED, (), 60), lambda *told: seen.append(told), known.clock)
+    spent = [done for stage, done, total in seen if total == 60]
+    assert spent == sorted(spent)
+    assert seen[0][0].startswith("repair: ")
