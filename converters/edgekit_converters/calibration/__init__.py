@@ -46,6 +46,7 @@ __all__ = [
     "source_samples",
     "split",
     "survey",
+    "suspicions",
     "visiting_order",
     "without",
 ]

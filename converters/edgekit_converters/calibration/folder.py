@@ -6,7 +6,7 @@ Hidden files and folders are passed over, and what is no regular file. A symboli
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +17,7 @@ from edgekit_converters.calibration.labels import Classes
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["EXTENSIONS", "ImageFolder", "open_folder"]
+__all__ = ["EXTENSIONS", "ImageFolder", "files_in", "labels_of", "open_folder"]
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -61,15 +61,16 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
             where=str(root),
             do='Give a .npz, or declare the input in the contract file: [input] with kind = "image"',
         )
-    files = tuple(sorted(_images(root), key=lambda file: file.relative_to(root).parts))
+    files = files_in(root, EXTENSIONS)
     if not files:
         raise CalibrationError(
             "no images in this folder", where=str(root), do=f"Put some there: {', '.join(sorted(EXTENSIONS))}"
         )
-    return ImageFolder(root, files, _labels(root, files, contract) if labelled else None, contract)
+    return ImageFolder(root, files, labels_of(root, files, contract) if labelled else None, contract)
 
 
-def _labels(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:
+def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:
+    """The class of every file by its sub-folder; None where one lies beside them, or the model is no classifier."""
     folders = [file.relative_to(root).parts[0] for file in files]
     in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
     if in_root or contract.task != "classification":
@@ -92,7 +93,12 @@ def _known(root: Path, folders: list[str], classes: Classes) -> tuple[dict[str, 
     return known, refused
 
 
-def _images(root: Path) -> Iterator[Path]:
+def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]:
+    """Files with these extensions (None: any), in the order of their paths. Raises CalibrationError for a closed folder."""
+    return tuple(sorted(_files(root, extensions), key=lambda file: file.relative_to(root).parts))
+
+
+def _files(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
     seen: set[str] = set()
     for folder, inner, names in os.walk(root, followlinks=True, onerror=_refuse):
         real = os.path.realpath(folder)
@@ -104,7 +110,8 @@ def _images(root: Path) -> Iterator[Path]:
         for name in names:
             file = Path(folder, name)
             # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
-            if not name.startswith(".") and file.suffix.lower() in EXTENSIONS and (file.is_file() or not file.exists()):
+            fits = extensions is None or file.suffix.lower() in extensions
+            if not name.startswith(".") and fits and (file.is_file() or not file.exists()):
                 yield file
 
 

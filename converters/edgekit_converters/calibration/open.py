@@ -8,7 +8,8 @@ from pathlib import Path
 
 from edgekit_converters.calibration.arrays import open_npy, open_npz
 from edgekit_converters.calibration.dataset import Dataset
-from edgekit_converters.calibration.folder import open_folder
+from edgekit_converters.calibration.files import PREPROCESSINGS, open_files, open_recordings
+from edgekit_converters.calibration.folder import files_in, open_folder
 from edgekit_converters.calibration.function import open_function
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract
@@ -19,13 +20,16 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """An image folder (sub-folders are labels), a `.npy` or `.npz` (`x` or input names; `y`), or `module:function`.
+    """An image folder (sub-folders are labels), a folder of `.wav` recordings, `PREPROCESSING:folder` (see `files`), a
+    `.npy` or `.npz` (`x` or input names; `y`), or `module:function`.
 
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
     Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read.
     """
     place = Path(path)
     if place.is_dir():
+        if any(spec.image is None for spec in contract.inputs) and files_in(place, {".wav"}):
+            return open_recordings(place, contract, labelled=labelled)
         return open_folder(place, contract, labelled=labelled)
     if place.is_file():
         if place.suffix.lower() == ".npy":
@@ -35,6 +39,9 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
         raise CalibrationError(
             "is no set of examples", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
         )
+    reading, _, folder = str(path).partition(":")
+    if reading in PREPROCESSINGS and Path(folder).is_dir():
+        return open_files(reading, Path(folder), contract, labelled=labelled)
     if isinstance(path, str) and _FUNCTION.fullmatch(path):
         return open_function(path, contract)
     raise CalibrationError(
