@@ -20,7 +20,7 @@ move: values are copied, not computed (reshape, transpose, pad, slice, gather, q
 
 @dataclass(frozen=True)
 class Window:
-    """How a 2-D convolution slides over its input. Pairs are (vertical, horizontal).
+    """How a convolution slides over its input. Pairs are (vertical, horizontal); a sequence is a picture one high.
 
     pads: zeros put around the input: top, left, bottom, right. channels_last: whether its input and output are NHWC.
     """
@@ -39,7 +39,7 @@ class Layer:
 
     name: of the first tensor that it makes: plans, reports and caches call it so. op: as the format calls it. inputs:
     activations that it reads; constants are not among them. weight, bias: names of constants. weight_axis: the axis of
-    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 2-D convolution.
+    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 1-D or 2-D convolution.
     fused: the activation that the operator itself carries out, in lower case: relu, relu6, tanh...
     """
 

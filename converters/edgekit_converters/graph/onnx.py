@@ -161,16 +161,22 @@ class OnnxGraph:
 
     def _window(self, node: Any) -> Window | None:
         kernel = self._file.shape(node.input[1]) if node.op_type == "Conv" else None
-        if kernel is None or len(kernel) != 4:
+        if kernel is None or len(kernel) not in (3, 4):
             return None
-        strides, dilations = (tuple(attribute(node, key, [1, 1])) for key in ("strides", "dilations"))
-        pads = tuple(attribute(node, "pads", [0, 0, 0, 0]))
+        flat = len(kernel) == 3  # a sequence is a picture one high
+        kernel = (*kernel[:2], 1, kernel[2]) if flat else kernel
+        ones, none = ([1], [0, 0]) if flat else ([1, 1], [0, 0, 0, 0])
+        strides, dilations = (tuple(attribute(node, key, ones)) for key in ("strides", "dilations"))
+        pads = tuple(attribute(node, "pads", none))
+        if flat:
+            strides, dilations, pads = (1, *strides), (1, *dilations), (0, pads[0], 0, pads[1])
         mode = attribute(node, "auto_pad", b"NOTSET")
         if mode in (b"SAME_UPPER", b"SAME_LOWER"):
             source = self._file.shape(node.input[0])
             if source is None or min(source[2:]) < 1:
                 return None
-            pads = _same(source[2:], kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
+            size = (1, source[2]) if flat else source[2:]
+            pads = _same(size, kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
         groups = int(attribute(node, "group", 1))
         return Window((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
 

@@ -80,6 +80,8 @@ def as_matrix(graph: Graph, layer: Layer) -> Matrix | None:
 def _axes(shape: tuple[int, ...], layer: Layer) -> tuple[int, ...] | None:
     window, axis = layer.window, layer.weight_axis
     if window is None:
+        if layer.op.upper() == "MATMUL" and axis == 0:  # the weight stands on the left: its columns meet no rows
+            return None
         return ((0, 1) if axis == 0 else (1, 0)) if len(shape) == 2 else None
     if len(shape) == 4 and window.channels_last:
         return _OHWI if axis == 0 else _HWO if axis == 3 and shape[0] == 1 else None

@@ -70,7 +70,7 @@ def _steadied(second: Array, rows: int) -> Array:
     """Made invertible, and drawn towards its diagonal where rows are few: what few rows show together may be chance."""
     columns = second.shape[-1]
     diagonal = np.einsum("gii->gi", second)
-    steady = second * (rows / (rows + columns))
+    steady: Array = second * (rows / (rows + columns))
     added = diagonal * (columns / (rows + columns)) + DAMPING * diagonal.mean(axis=-1, keepdims=True) + 1e-12
     steady[:, np.arange(columns), np.arange(columns)] += added
     return steady
