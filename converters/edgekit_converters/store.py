@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-__all__ = ["NO_STORE", "DiskStore", "Store", "default_folder", "key"]
+__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key"]
 
 _TOOLS = (
     *("tensorflow", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
@@ -181,10 +181,15 @@ def _made_by() -> str:
     import edgekit_runtime
     from edgekit_converters.targets.converted import tool_versions
 
-    code = hashlib.sha256()
-    for package in (__file__, edgekit_runtime.__file__):
-        root = Path(package).parent
+    code = code_digest(Path(__file__).parent, Path(edgekit_runtime.__file__).parent)
+    return json.dumps([code, tool_versions(_TOOLS)], sort_keys=True)
+
+
+def code_digest(*packages: Path) -> str:
+    """Of every Python file in these folders."""
+    state = hashlib.sha256()
+    for root in packages:
         for path in sorted(root.rglob("*.py")):
-            code.update(f"{path.relative_to(root)}\0".encode())
-            code.update(hashlib.sha256(path.read_bytes()).digest())
-    return json.dumps([code.hexdigest(), tool_versions(_TOOLS)], sort_keys=True)
+            state.update(f"{path.relative_to(root)}\0".encode())
+            state.update(hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()

@@ -1,25 +1,38 @@
-"""Every recipe carried out once, measured once; then looked at from each board."""
+"""Every recipe carried out once, measured once; then looked at from each board.
+
+Rules: a recipe that fails is a reason, never the end of the build; recipes are worked on side by side; what an earlier
+build made of the same model, data and tools is not made again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from edgekit.building.data import Sets
-from edgekit_converters import calibration, fidelity, targets, workload
+from edgekit.building.disagreements import Watcher
+from edgekit.building.kept import kept_json, key
+from edgekit.building.subject import Subject
+from edgekit.building.workers import Workers
+from edgekit_converters import fidelity, workload
 from edgekit_converters.choose import Candidate
-from edgekit_converters.fidelity import Fidelity, Reference
-from edgekit_converters.progress import Progress
-from edgekit_converters.sources import SourceModel
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.store import Store
 from edgekit_converters.targets import Artifact, Recipe
+from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_profiles import CannotEstimateError, Estimate, Profile, RuntimeSupport, estimate, measured
-from edgekit_runtime.contract import Contract
+from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.engines import pick
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Made", "candidates", "make"]
-
+__all__ = ["ALIKE", "Made", "Maker", "candidates", "is_here", "make", "timer"]
 
 ALIKE = 0.99
 """The least mean cosine of a float32 artifact: it only rounds otherwise, so anything below is another network."""
@@ -27,48 +40,86 @@ ALIKE = 0.99
 
 @dataclass(frozen=True)
 class Made:
-    """One recipe's outcome: the artifact and how far it drifted, or why there is none."""
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none.
+
+    differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
+    repairing the recipe it was made from, or of repairing it.
+    """
 
     recipe: Recipe
     artifact: Artifact | None
     fidelity: Fidelity | None
     failed: str | None
+    differing: tuple[dict[str, Any], ...] = ()
+    repair: dict[str, Any] | None = None
+
+    @property
+    def sha256(self) -> str:
+        assert self.artifact is not None
+        return hashlib.sha256(self.artifact.data).hexdigest()
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What every recipe is made from and compared with."""
+class Maker:
+    """Makes an artifact of the subject and measures it."""
 
-    source: SourceModel
-    contract: Contract
-    sets: Sets
-    reference: Reference
+    def __init__(self, subject: Subject, workspace: Workspace, workers: Workers) -> None:
+        self.subject, self.workspace, self.workers = subject, workspace, workers
 
-
-def make(subject: Subject, recipes: Sequence[Recipe], progress: Progress) -> list[Made]:
-    """Convert and compare; a recipe that fails is a reason, never the end of the build."""
-    return [_make(subject, recipe, progress) for recipe in recipes]
-
-
-def _make(subject: Subject, recipe: Recipe, progress: Progress) -> Made:
-    sets, samples = subject.sets, None
-    if recipe.needs_calibration:
-        if sets.calibration is None:
+    def make(self, recipe: Recipe, plan: Plan | None = None) -> Made:
+        """A ConversionError of the same model and tools comes again, so it is remembered too."""
+        subject = self.subject
+        if recipe.needs_calibration and subject.sets.calibration is None:
             return Made(recipe, None, None, "int8 needs representative data: give --calibration")
-        samples = calibration.source_samples(sets.calibration, subject.contract, subject.source)
+        name = key(
+            "failed", recipe.name, subject.source.sha256, subject.sets.calibration_digest, to_json(subject.contract)
+        )
+        known = subject.store.get(name) if plan is None else None
+        if known is not None:
+            return Made(recipe, None, None, known.decode("utf-8", "replace"))
+        try:
+            self.workers.progress(f"{recipe.name} conversion", 0, None)
+            return self.measured(self.workspace.make(recipe, plan))
+        except EdgekitError as error:
+            if isinstance(error, ConversionError) and plan is None:
+                subject.store.put(name, str(error).encode())
+            return Made(recipe, None, None, str(error))
 
-    def converting(stage: str, done: int, total: int | None) -> None:
-        progress(f"{recipe.name} {stage}", done, total)
+    def measured(self, artifact: Artifact) -> Made:
+        """Compared with the original. A float32 artifact that answers otherwise is no candidate."""
+        subject, recipe = self.subject, artifact.recipe
+        made = Made(recipe, artifact, None, None)
+        name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
+        found = kept_json(subject.evaluation_store, name, lambda: self._compared(artifact))
+        measured = from_json(Fidelity, found["fidelity"], "a stored comparison")
+        # What the store knows was found for these bytes; which layers are float is the plan's to say.
+        measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
+        if recipe.precision == "float32" and measured.cosine < ALIKE:
+            return Made(recipe, None, None, _unlike(measured))
+        return replace(made, fidelity=measured, differing=tuple(found["differing"]))
 
-    try:
-        artifact = targets.convert(subject.source, recipe, samples, converting)
-        evaluation = fidelity.Evaluation(subject.contract, sets.evaluation, held_out=sets.held_out)
-        found = fidelity.compare(subject.reference, artifact, evaluation, progress)
-    except EdgekitError as error:
-        return Made(recipe, None, None, str(error))
-    if recipe.precision == "float32" and found.cosine < ALIKE:
-        return Made(recipe, None, None, _unlike(found))
-    return Made(recipe, artifact, found, None)
+    def _compared(self, artifact: Artifact) -> dict[str, Any]:
+        watcher = Watcher(self.subject.reference, self.subject.contract)
+        found = fidelity.compare(
+            self.subject.reference, artifact, self.subject.evaluation, self.workers.progress, watcher
+        )
+        return {"fidelity": to_json(found), "differing": watcher.differing}
+
+
+def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
+    """In the order of the recipes. Work begins with one of each format, so that neither waits for the other's conversion."""
+    order = _alternating(recipes)
+    made = maker.workers.run([partial(maker.make, recipe) for recipe in order])
+    by_name = {one.recipe.name: one for one in made}
+    return [by_name[recipe.name] for recipe in recipes]
+
+
+def _alternating(recipes: Sequence[Recipe]) -> list[Recipe]:
+    places = dict[str, int]()
+    ranked = []
+    for recipe in recipes:
+        places[recipe.format] = places.get(recipe.format, -1) + 1
+        ranked.append((places[recipe.format], recipe))
+    return [recipe for _, recipe in sorted(ranked, key=lambda entry: entry[0])]
 
 
 def _unlike(found: Fidelity) -> str:
@@ -89,8 +140,10 @@ def _candidate(
     profile: Profile, support: Sequence[RuntimeSupport], made: Made, timed: Callable[[Made], Estimate] | None
 ) -> Candidate:
     found: Estimate | None = None
+    memory: int | None = None
     why = ""
     if made.artifact is not None:
+        memory = workload.memory_bytes(made.recipe.format, made.artifact.data)
         try:
             found = timed(made) if timed is not None else _estimate(profile, support, made)
         except CannotEstimateError as error:
@@ -104,6 +157,7 @@ def _candidate(
         estimate=found,
         failed=made.failed,
         why_no_estimate=why,
+        memory_bytes=memory,
     )
 
 
@@ -113,19 +167,31 @@ def is_here(profile: Profile, machine: str | None = None) -> bool:
     return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
-def timer(subject: Subject) -> Callable[[Made], Estimate]:
-    """Times each artifact on this machine at most once."""
-    times: dict[str, Estimate] = {}
-    (example,) = subject.sets.evaluation.pick([0])
+def timer(subject: Subject, store: Store) -> Callable[[Made], Estimate]:
+    """Times each artifact on this machine at most once, however many builds there are."""
 
     def timed(made: Made) -> Estimate:
-        assert made.artifact is not None
-        if made.recipe.name not in times:
-            p50_ms, p95_ms = fidelity.measure_ms(made.artifact, subject.contract, example)
-            times[made.recipe.name] = measured(p50_ms, p95_ms, source=f"{pick(made.recipe.format)} on this machine")
-        return times[made.recipe.name]
+        def taken() -> list[float]:
+            assert made.artifact is not None
+            (example,) = subject.sets.evaluation.pick([0])
+            return list(fidelity.measure_ms(made.artifact, subject.contract, example))
+
+        name = key("time", made.sha256, _machine(), to_json(subject.contract))
+        p50_ms, p95_ms = kept_json(store, name, taken)
+        return measured(p50_ms, p95_ms, source=f"{pick(made.recipe.format)} on this machine")
 
     return timed
+
+
+def _machine() -> str:
+    """What a time belongs to: the processor, how much of it there is, and whose it is."""
+    model = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            model = next((line for line in file if line.startswith(("model name", "CPU part"))), "")
+    except OSError:
+        model = platform.processor()
+    return json.dumps([platform.node(), platform.machine(), model.strip(), os.cpu_count()])
 
 
 def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> Estimate | None:
@@ -133,5 +199,8 @@ def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
         return None
-    work = workload.read_workload(made.recipe.format, made.artifact.data, made.recipe.precision)
+    precision = made.recipe.precision
+    if precision not in ("float32", "int8", "dynamic"):
+        raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
+    work = workload.read_workload(made.recipe.format, made.artifact.data, precision)
     return estimate(profile, work, engine)

@@ -1,47 +1,99 @@
-"""The two sets of a build: opened, linted, and never overlapping."""
+"""The two sets of a build: opened, linted, and never overlapping.
+
+Rules: a file that cannot be read is left out, and said; an item of both sets is left out of calibration; made-up examples
+are used only where they were asked for, and then every report says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from edgekit.building.kept import kept_survey, survey_digest
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
-from edgekit_converters.calibration import Dataset, Finding
+from edgekit_converters.calibration import Dataset, Finding, Subset, Survey
+from edgekit_converters.calibration.noise import RandomDataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_converters.progress import Progress
+from edgekit_converters.store import Store
 from edgekit_runtime.contract import Contract
 
 __all__ = ["Sets", "open_sets", "unused_labels"]
 
+_RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
+_OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
+
 
 @dataclass(frozen=True)
 class Sets:
-    """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it."""
+    """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it.
+
+    calibration_digest, evaluation_digest: of their content, for keys. random: made up, one of them or both.
+    """
 
     calibration: Dataset | None
     evaluation: Dataset
     held_out: bool
     findings: tuple[Finding, ...]
+    calibration_digest: str = ""
+    evaluation_digest: str = ""
+    random: bool = False
 
 
-def open_sets(request: BuildRequest, contract: Contract, progress: Progress) -> Sets:
+@dataclass(frozen=True)
+class Opener:
+    """How sets are opened and looked through."""
+
+    contract: Contract
+    store: Store
+    progress: Progress
+
+    def survey(self, dataset: Dataset) -> Survey:
+        return kept_survey(self.store, dataset, self.contract, self.progress)
+
+
+def open_sets(request: BuildRequest, contract: Contract, store: Store, progress: Progress) -> Sets:
     """Raises CalibrationError when there is nothing to measure with, or lint finds an error."""
+    opener = Opener(contract, store, progress)
     if request.calibration is None and request.evaluation is None:
-        raise CalibrationError(
-            "there is nothing to calibrate or to compare with",
-            do="Give --calibration a folder of representative examples, and --evaluation labelled ones",
-        )
+        if not request.allow_random:
+            raise CalibrationError(
+                "there is nothing to calibrate or to compare with",
+                do="Give --calibration a folder of representative examples, and --evaluation labelled ones; "
+                "or --allow-random for a first look at made-up ones",
+            )
+        return _random(opener, calibration.random_dataset(contract, _RANDOM_EVALUATION, seed=1))
     if request.evaluation is None:
         assert request.calibration is not None
         given, notes = _labelled_where_it_is(request.calibration, contract)
-        kept, held_out = calibration.split(given)
-        sets = _checked(kept, held_out, contract, progress, held_out=True)
+        part, held_out = calibration.split(given)
+        sets = _checked(opener, part, held_out, held_out=True)
         return replace(sets, findings=(*sets.findings, *notes))
     evaluation = calibration.open_dataset(request.evaluation, contract)
-    if request.calibration is None:
-        return Sets(None, evaluation, False, ())
-    given = calibration.open_dataset(request.calibration, contract, labelled=False)
-    return _checked(given, evaluation, contract, progress, held_out=False)
+    if request.calibration is not None:
+        given = calibration.open_dataset(request.calibration, contract, labelled=False)
+        return _checked(opener, given, evaluation, held_out=False)
+    if request.allow_random:
+        return _random(opener, evaluation)
+    evaluation, found = _readable(opener, evaluation)
+    findings = tuple(f for f in calibration.findings(found, None, contract) if f.code in _OF_EVALUATION)
+    _refuse_errors(findings, evaluation)
+    return Sets(None, evaluation, False, findings, evaluation_digest=survey_digest(found))
+
+
+def _random(opener: Opener, evaluation: Dataset) -> Sets:
+    noise = calibration.random_dataset(opener.contract, _RANDOM_CALIBRATION)
+    sets = _checked(opener, noise, evaluation, held_out=False)
+    both = isinstance(evaluation, RandomDataset)
+    what = "calibration and comparison used made-up examples" if both else "calibration used made-up examples"
+    finding = Finding(
+        "random-data",
+        "warning",
+        f"{what}: the ranges, and whatever was measured, say little about real input",
+        "Give --calibration a folder of representative examples",
+    )
+    return replace(sets, random=True, findings=(finding, *sets.findings))
 
 
 def _labelled_where_it_is(path: str, contract: Contract) -> tuple[Dataset, tuple[Finding, ...]]:
@@ -57,25 +109,54 @@ def _labelled_where_it_is(path: str, contract: Contract) -> tuple[Dataset, tuple
         return calibration.open_dataset(path, contract, labelled=False), (note,)
 
 
-def unused_labels(contract: Contract, labelled: bool, where: str) -> tuple[Finding, ...]:
-    """A note where the evaluation set has labels that no metric of this task reads. labelled: it has some."""
-    if contract.task == "classification" or not labelled:
+def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) -> tuple[Finding, ...]:
+    """A note where the evaluation set has labels that no metric reads. labelled: it has some. used: a metric reads them."""
+    if used or not labelled:
         return ()
     return (
         Finding(
             "labels-unused",
             "note",
-            f"{where}: its labels are not used, because the task is {contract.task} and has no accuracy",
-            'If they are classes, write task = "classification" in the contract file',
+            f"{where}: its labels are not used, because the task is {contract.task} and no metric of it reads them",
+            'If they are classes, write task = "classification" in the contract file; or name a --metric',
         ),
     )
 
 
-def _checked(given: Dataset, evaluation: Dataset, contract: Contract, progress: Progress, *, held_out: bool) -> Sets:
+def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: bool) -> Sets:
     """Lint both; an item that is in both is taken out of the calibration set."""
-    findings = calibration.lint(given, evaluation, contract, progress)
+    readable, first = _readable(opener, given)
+    evaluation, second = _readable(opener, evaluation)
+    findings = calibration.findings(first, second, opener.contract)
+    _refuse_errors(findings, given)
+    overlap = frozenset[str]().union(*(finding.digests for finding in findings))
+    return Sets(
+        _without(readable, first, overlap),
+        evaluation,
+        held_out,
+        findings,
+        survey_digest(first, overlap),
+        survey_digest(second),
+    )
+
+
+def _readable(opener: Opener, dataset: Dataset) -> tuple[Dataset, Survey]:
+    """The set without the files that cannot be read."""
+    found = opener.survey(dataset)
+    if not found.unreadable:
+        return dataset, found
+    return Subset(dataset, [index for index in range(len(dataset)) if index not in found.unreadable]), found
+
+
+def _without(dataset: Dataset, found: Survey, digests: frozenset[str]) -> Dataset:
+    """As `calibration.without`, from what the survey knows already."""
+    if not digests:
+        return dataset
+    kept = [index for index, digest in enumerate(found.digests) if digest not in digests]
+    return Subset(dataset, kept) if kept else calibration.without(dataset, digests)
+
+
+def _refuse_errors(findings: Sequence[Finding], dataset: Dataset) -> None:
     for finding in findings:
         if finding.level == "error":
-            raise CalibrationError(finding.what, where=given.name, do=finding.do)
-    overlap = frozenset[str]().union(*(finding.digests for finding in findings))
-    return Sets(calibration.without(given, overlap), evaluation, held_out, findings)
+            raise CalibrationError(finding.what, where=dataset.name, do=finding.do)

@@ -1,38 +1,44 @@
-"""sources.load -> contract -> data -> reference -> convert and compare -> choose -> assemble and write.
+"""sources.load -> contract -> data -> reference -> convert, compare, repair -> choose -> assemble and write.
 
 Rules:
 - what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
   signing key;
 - one board's refusal never costs another board its bundle;
-- nothing that was made is lost: each bundle is written as soon as it is chosen.
+- nothing that was made is lost: each bundle is written as soon as it is chosen, and what costs time is kept for the next
+  build, also where this one is interrupted;
+- every conversion and comparison is made once, however many boards there are.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from edgekit import __version__
-from edgekit.building.candidates import Made, Subject, candidates, make, timer
-from edgekit.building.data import open_sets, unused_labels
-from edgekit.building.report import BuildReport, BundleReport, estimate_json, fidelity_json
+from edgekit.building.candidates import Made, Maker, candidates, make, timer
+from edgekit.building.evidence import evidence
+from edgekit.building.folder import output_folder
+from edgekit.building.repairing import failed_repairs, with_repairs
+from edgekit.building.report import BuildReport, BundleReport, candidate_json, estimate_json, fidelity_json
 from edgekit.building.request import BuildRequest
+from edgekit.building.subject import Subject, open_subject
+from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
-from edgekit.packaging import Content, SigningKey, assemble, load_signing_key, write_bundle, write_whole
-from edgekit_converters import contract_file, fidelity, sources, targets
-from edgekit_converters.calibration import Finding
-from edgekit_converters.choose import Choice, Limits, choose
+from edgekit.packaging import Content, Shipped, SigningKey, assemble, load_signing_key, write_bundle, write_whole
+from edgekit_converters import fidelity, targets
+from edgekit_converters.choose import Candidate, Choice, Limits, choose
 from edgekit_converters.progress import Progress, silent
+from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
 from edgekit_profiles import Profile, ProfileError, RuntimeSupport, installable, load
 from edgekit_runtime.bundle import Target
+from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["build"]
 
@@ -45,21 +51,81 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     boards = _boards(request.profiles)
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     keys = [load_signing_key(request.sign)] if request.sign else []
-    path = request.output / f"{request.bundle_name}-build.json"
-    with _output_folder(request.output):
-        subject, notes = _subject(request, progress)
-        made = _made(subject, recipes, boards, progress)
+    store = NO_STORE if request.cache is None else DiskStore(request.cache)
+    with (
+        _disk_full_is_told(),
+        output_folder(request.output, progress),
+        Workers(request.jobs, progress) as workers,
+    ):
+        subject = open_subject(request, store, workers.progress)
+        maker = Maker(subject, subject.workspace(workers.progress), workers)
+        limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
+        made = _made(maker, recipes, boards)
+        made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
         bundles = tuple(_bundle(request, subject, board, made, keys) for board in boards)
+        shown = _shown(maker, made)
         report = BuildReport(
             model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
-            findings=(*subject.sets.findings, *notes),
-            candidates=tuple(_candidate_json(m) for m in made if m.artifact),
+            findings=subject.findings,
+            candidates=shown,
             bundles=bundles,
-            report=path,
+            report=request.output / f"{request.bundle_name}-build.json",
             seconds=time.perf_counter() - start,
+            command=request.command,
+            tools=_tools(made),
+            random_data=subject.sets.random,
+            not_repaired=tuple(failed_repairs(made, limits)),
+            cache_failure=store.failure if isinstance(store, DiskStore) else "",
         )
-        write_whole(path, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
+        return _written(report)
+
+
+def _written(report: BuildReport) -> BuildReport:
+    """The JSON, and the page made of it where its tools are installed."""
+    from edgekit.report import write_html
+
+    page = report.report.with_suffix(".html")
+    with_page = replace(report, page=page)
+    try:
+        write_html(with_page.as_json(), page)
+        report = with_page
+    except MissingExtraError:
+        page.unlink(missing_ok=True)  # of an earlier build
+    write_whole(report.report, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
     return report
+
+
+@contextmanager
+def _disk_full_is_told() -> Iterator[None]:
+    """The tools write into temporary folders, and say `OSError` when there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OutputError(
+            f"the disk is full: {error.strerror}",
+            where=str(error.filename or tempfile.gettempdir()),
+            do="Make room there, or name another folder for temporary files with TMPDIR; "
+            "what was made so far is kept, and the next run goes on from there",
+        ) from error
+
+
+def _tools(made: Sequence[Made]) -> dict[str, str]:
+    found = {"edgekit-deploy": __version__}
+    for one in made:
+        found.update(one.artifact.tools if one.artifact is not None else {})
+    return dict(sorted(found.items()))
+
+
+def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:
+    """What the report has of every artifact, whether a board took it or not."""
+    existing = [one for one in made if one.artifact is not None]
+
+    def task(one: Made) -> dict[str, object]:
+        return candidate_json(one, evidence(one, maker.subject, maker.workspace, maker.workers.progress))
+
+    return tuple(maker.workers.run([partial(task, one) for one in existing]))
 
 
 def _boards(profiles: Sequence[str]) -> list[Board]:
@@ -71,26 +137,11 @@ def _boards(profiles: Sequence[str]) -> list[Board]:
     return [(profile, installable(profile)) for profile in found.values()]
 
 
-def _subject(request: BuildRequest, progress: Progress) -> tuple[Subject, tuple[Finding, ...]]:
-    """The model, its data and the original's answers; and notes on what was guessed from them."""
-    source = sources.load(request.model)
-    file = request.contract or contract_file.find_contract_file(request.model)
-    contract = contract_file.describe(source, file)
-    sets = open_sets(request, contract, progress)
-    reference = fidelity.reference(source, contract, sets.evaluation, progress)
-    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
-    unread = reference.labels is not None and not fidelity.task_metrics(contract, reference.labels, None)
-    unused = unused_labels(contract, unread, sets.evaluation.name)
-    if contract.task != "classification":
-        reference = replace(reference, best=None)
-    return Subject(source, contract, sets, reference), (*guesses, *unused)
-
-
-def _made(subject: Subject, recipes: Sequence[Recipe], boards: Sequence[Board], progress: Progress) -> list[Made]:
+def _made(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) -> list[Made]:
     wanted = [recipe for recipe in recipes if any(_runs(recipe, support) for _, support in boards)]
     why = "no board that was asked for has an engine for it"
     rest = [Made(recipe, None, None, why) for recipe in recipes if recipe not in wanted]
-    return [*make(subject, wanted, progress), *rest]
+    return [*make(maker, wanted), *rest]
 
 
 def _runs(recipe: Recipe, support: Sequence[RuntimeSupport]) -> bool:
@@ -101,68 +152,39 @@ def _bundle(
     request: BuildRequest, subject: Subject, board: Board, made: Sequence[Made], keys: Sequence[SigningKey]
 ) -> BundleReport:
     profile, support = board
-    limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms)
-    choice = choose(profile.name, candidates(profile, support, made, timer(subject)), limits, support)
+    limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
+    seen = candidates(profile, support, made, timer(subject, subject.store))
+    choice = choose(profile.name, seen, limits, support)
     if choice.chosen is None:
-        return BundleReport(profile.name, None, choice)
+        return BundleReport(profile.name, None, choice, tuple(seen))
     path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
-    draft, manifest = assemble(_content(request, subject, profile, _chosen(choice, made), choice))
+    draft, manifest = assemble(_content(request, subject, profile, made, choice))
     write_bundle(path, draft, manifest, keys)
-    return BundleReport(profile.name, path, choice)
+    return BundleReport(profile.name, path, choice, tuple(seen))
 
 
-def _chosen(choice: Choice, made: Sequence[Made]) -> Made:
-    assert choice.chosen is not None
-    recipe = choice.chosen.recipe
-    return next(m for m in made if m.recipe.name == recipe)
-
-
-def _content(request: BuildRequest, subject: Subject, profile: Profile, made: Made, choice: Choice) -> Content:
-    assert made.artifact is not None
+def _content(
+    request: BuildRequest, subject: Subject, profile: Profile, made: Sequence[Made], choice: Choice
+) -> Content:
     assert choice.chosen is not None
     golden = subject.sets.evaluation.pick(fidelity.pick_golden(subject.reference))
+    primary, *alternates = (_shipped(candidate, made) for candidate in (choice.chosen, *choice.alternates))
     return Content(
         name=request.bundle_name,
         version=request.version,
         model_id=subject.source.sha256,
         contract=subject.contract,
         target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
-        artifact=made.artifact,
+        artifact=primary.artifact,
         golden=[example.inputs for example in golden],
-        fidelity=fidelity_json(made.fidelity),
-        estimate=estimate_json(choice.chosen.estimate),
+        fidelity=primary.fidelity,
+        estimate=primary.estimate,
         tools={"edgekit-deploy": __version__},
+        alternates=alternates,
     )
 
 
-def _candidate_json(made: Made) -> dict[str, Any]:
-    assert made.artifact is not None
-    return {
-        "recipe": made.recipe.name,
-        "bytes": len(made.artifact.data),
-        "fidelity": fidelity_json(made.fidelity),
-        "tools": made.artifact.tools,
-        "samples": made.artifact.samples,
-    }
-
-
-@contextmanager
-def _output_folder(folder: Path) -> Iterator[None]:
-    """Make sure that it can be written before the long work; what was made for a build that failed goes away again."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            why = error.strerror or error
-            raise OutputError(
-                f"cannot be written: {why}", where=str(folder), do="Choose a writable folder with -o"
-            ) from error
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
-            for place in missing:
-                place.rmdir()
-        raise
+def _shipped(candidate: Candidate, made: Sequence[Made]) -> Shipped:
+    one = next(one for one in made if one.recipe.name == candidate.recipe)
+    assert one.artifact is not None
+    return Shipped(one.artifact, fidelity_json(one.fidelity), estimate_json(candidate.estimate))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit_converters.calibration import Finding
-from edgekit_converters.choose import Choice
+from edgekit_converters.choose import Candidate, Choice
 from edgekit_converters.fidelity import Fidelity
 from edgekit_profiles import Estimate, milliseconds
 
-__all__ = ["BuildReport", "BundleReport", "estimate_json", "fidelity_json", "summary"]
+if TYPE_CHECKING:
+    from edgekit.building.candidates import Made
+
+__all__ = ["BuildReport", "BundleReport", "candidate_json", "estimate_json", "fidelity_json", "summary"]
 
 
 @dataclass(frozen=True)
 class BundleReport:
-    """One board's outcome. path: None where no artifact was acceptable. bytes: of the artifact."""
+    """One board's outcome. path: None where no artifact was acceptable. candidates: every recipe as this board sees it."""
 
     profile: str
     path: Path | None
     choice: Choice
+    candidates: tuple[Candidate, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         chosen = self.choice.chosen
@@ -33,13 +38,40 @@ class BundleReport:
             "fidelity": fidelity_json(chosen.fidelity) if chosen else None,
             "estimate": estimate_json(chosen.estimate) if chosen else None,
             "notes": list(self.choice.notes),
+            "alternates": [
+                {
+                    "recipe": kept.recipe,
+                    "bytes": kept.size_bytes,
+                    "fidelity": fidelity_json(kept.fidelity),
+                    "estimate": estimate_json(kept.estimate),
+                }
+                for kept in self.choice.alternates
+            ],
             "refused": [{"recipe": r.recipe, "reason": r.reason, "code": r.code} for r in self.choice.refused],
+            "candidates": [self._seen(candidate) for candidate in self.candidates],
+        }
+
+    def _seen(self, candidate: Candidate) -> dict[str, Any]:
+        """A candidate on this board: how fast it may be, what memory it needs, and what became of it."""
+        refusal = next((r for r in self.choice.refused if r.recipe == candidate.recipe), None)
+        chosen = self.choice.chosen is not None and self.choice.chosen.recipe == candidate.recipe
+        return {
+            "recipe": candidate.recipe,
+            "role": "primary" if chosen else "alternate" if refusal is None else None,
+            "estimate": estimate_json(candidate.estimate),
+            "memory_bytes": candidate.memory_bytes,
+            "refused": None if refusal is None else {"code": refusal.code, "reason": refusal.reason},
         }
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """candidates: every artifact that was made, with its size and fidelity, whether a board took it or not."""
+    """candidates: every artifact that was made, with its size, fidelity and evidence, whether a board took it or not.
+
+    command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
+    repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
+    was. page: the report as one HTML file, None where the tools to write it are not installed.
+    """
 
     model: dict[str, str]
     findings: tuple[Finding, ...]
@@ -47,11 +79,17 @@ class BuildReport:
     bundles: tuple[BundleReport, ...]
     report: Path
     seconds: float
+    command: tuple[str, ...] = ()
+    tools: dict[str, str] = field(default_factory=dict)
+    random_data: bool = False
+    not_repaired: tuple[dict[str, Any], ...] = ()
+    cache_failure: str = ""
+    page: Path | None = None
 
     @property
     def complete(self) -> bool:
-        """Every board got a bundle."""
-        return all(bundle.path is not None for bundle in self.bundles)
+        """Every board got a bundle, and INT8 that missed the limit was brought back within it."""
+        return all(bundle.path is not None for bundle in self.bundles) and not self.not_repaired
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,8 +98,28 @@ class BuildReport:
             "candidates": list(self.candidates),
             "bundles": [bundle.as_json() for bundle in self.bundles],
             "report": str(self.report),
+            "page": str(self.page) if self.page else None,
             "seconds": round(self.seconds, 3),
+            "command": shlex.join(self.command),
+            "tools": self.tools,
+            "random_data": self.random_data,
         }
+
+
+def candidate_json(made: Made, evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """One artifact. evidence: what `building.evidence` found of it."""
+    assert made.artifact is not None
+    found = fidelity_json(made.fidelity)
+    return {
+        "recipe": made.recipe.name,
+        "bytes": len(made.artifact.data),
+        "fidelity": found,
+        "tools": made.artifact.tools,
+        "samples": made.artifact.samples,
+        "size_breakdown": found["size"] if found else None,
+        "repair": made.repair,
+        **evidence,
+    }
 
 
 def fidelity_json(found: Fidelity | None) -> dict[str, Any] | None:
@@ -88,32 +146,61 @@ def summary(report: BuildReport) -> Iterator[str]:
     for finding in report.findings:
         yield f"{finding.level}: {finding.what}. {finding.do}"
     yield ""
-    yield from _table([_row(candidate) for candidate in report.candidates])
+    yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
+    for candidate in report.candidates:
+        if candidate["repair"] is not None and candidate["recipe"] == candidate["repair"]["recipe"]:
+            yield f"{candidate['recipe']}: {candidate['repair']['why']}"
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
+    for story in report.not_repaired:
+        yield ""
+        yield f"{story['of']} could not be brought within the limit: {story['why']}"
+    if report.cache_failure:
+        yield ""
+        yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
     yield ""
-    yield f"report  {report.report}   {report.seconds:.0f} s"
+    yield f"report  {report.page or report.report}   {report.seconds:.0f} s"
 
 
-_HEAD = ("artifact", "size", "top-1", "drop", "95 % interval", "agrees", "cosine")
+_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "cosine")
 
 
 def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     found = candidate["fidelity"]
     if found is None:
-        return (candidate["recipe"], "-", "-", "-", "-", "-", "-")
+        return (candidate["recipe"], _size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
     metric = ("-", "-", "-")
     if found["drop"] is not None:
         low, high = found["ci95"]
-        metric = (_percent(found["artifact"]), _points(found["drop"]), f"{_points(low)} to {_points(high)}")
+        number, change = (_number, _change) if found["metric"] not in _SHARES else (_percent, _points)
+        metric = (number(found["artifact"]), change(found["drop"]), f"{change(low)} to {change(high)}")
     agrees = "-" if found["agreement"] is None else _percent(found["agreement"])
-    return (candidate["recipe"], _size(candidate["bytes"]), *metric, agrees, f"{found['cosine']:.4f}")
+    macs = f"{100 * found['quantized_macs']:.0f} %"
+    return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, f"{found['cosine']:.4f}")
 
 
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in [_HEAD, *rows]) for i in range(len(_HEAD))]
-    for row in [_HEAD, *rows]:
+_SHARES = {"top1": "top-1", "top5": "top-5", "f1": "F1", "map": "mAP", "map50": "mAP50"}
+
+
+def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
+    found = (candidate["fidelity"]["metric"] for candidate in candidates if candidate["fidelity"])
+    name = next((metric for metric in found if metric), "top1")
+    return _SHARES.get(name, name)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _change(value: float) -> str:
+    return f"{value:+.3g}"
+
+
+def _table(metric: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
+    head = tuple(title.format(metric=metric) for title in _HEAD)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         yield "  ".join(cells).rstrip()
 
@@ -127,6 +214,8 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
         if chosen.estimate is not None:
             e = chosen.estimate
             yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}"
+    for kept in bundle.choice.alternates:
+        yield f"  beside it, to be tried on the board: {kept.recipe}"
     for note in bundle.choice.notes:
         yield f"  note: {note}"
     for refusal in bundle.choice.refused:

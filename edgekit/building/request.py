@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.errors import OutputError
+from edgekit_converters.sources.options import LoadOptions
 
 __all__ = ["BuildRequest"]
 
@@ -19,6 +20,10 @@ class BuildRequest:
 
     calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the model.
     name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. sign: PEM of an Ed25519 private key.
+    options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s: seconds
+    that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. jobs: how much is
+    done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
+    the report.
     """
 
     model: Path
@@ -33,6 +38,14 @@ class BuildRequest:
     name: str | None = None
     version: str = "1"
     sign: Path | None = None
+    options: LoadOptions = field(default_factory=LoadOptions)
+    allow_random: bool = False
+    repair_s: float = 120.0
+    metric: str | None = None
+    alternates: int = 1
+    jobs: int = 2
+    cache: Path | None = None
+    command: tuple[str, ...] = ()
 
     @property
     def bundle_name(self) -> str:

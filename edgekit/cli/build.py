@@ -1,9 +1,18 @@
-"""edgekit build: a trained model in, a checked bundle for each board out."""
+"""edgekit build: a trained model in, a checked bundle for each board out.
+
+Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one goes on from
+where it was, and ends at once, whatever a conversion tool is doing.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -12,46 +21,219 @@ from edgekit.cli.progress import shown
 
 __all__ = ["build"]
 
+_GROUPS = {
+    "What to build for": ("profile", "name", "model-version", "sign", "output"),
+    "Your data": ("calibration", "evaluation", "metric", "allow-random"),
+    "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates"),
+    "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
+    "How the build runs": ("jobs", "cache", "no-cache", "json", "help"),
+}
+_GRACE_S = 2.0
 
-@click.command()
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Grouped(click.Command):
+    """Prints the options in groups, so that the help can be read from top to bottom."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            max(option.opts, key=len).lstrip("-"): option.get_help_record(ctx) for option in self.get_params(ctx)
+        }
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([record for name in names if (record := records[name]) is not None])
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    return click.option(*names, **settings)
+
+
+_EPILOG = """\b
+Examples:
+  A first look, with one folder of photos like those the board will see:
+    edgekit build net.keras --profile raspberry-pi-4 --calibration photos/
+  With proof: labelled photos (one sub-folder a class), and limits to keep:
+    edgekit build net.keras --profile raspberry-pi-4 --profile raspberry-pi-5 \\
+      --calibration photos/ --evaluation labelled/ --max-drop 1% --budget-ms 50
+  An ONNX model that takes pictures of any size, pinned to one:
+    edgekit build net.onnx --shape image=1,3,48,192 --profile x86-64 --calibration photos/
+\b
+Exits 0 when every board got a bundle within the limits, 1 when one did not (the others are written all the same, and the
+report says why), 2 for a mistake in the command, 130 when it was interrupted: the next run goes on from there.
+"""
+
+
+@click.command(cls=_Grouped, epilog=_EPILOG)
 @click.argument("model", type=PATH)
-@click.option(
+@_option(
     "--profile",
     "profiles",
     multiple=True,
     required=True,
     metavar="NAME",
-    help="A board, see `edgekit profiles list`; repeatable.",
+    help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards: they share the work.",
 )
-@click.option(
-    "--calibration", metavar="SET", help="Representative examples: an image folder, .npy, .npz or module:function."
+@_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
+@_option(
+    "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."
 )
-@click.option(
-    "--evaluation", metavar="SET", help="Examples to measure with; sub-folders, or `y` in an .npz, are labels."
+@_option("--sign", type=PATH, metavar="PEM", help="Sign the bundles with this Ed25519 private key.")
+@_option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="DIR",
+    default=Path("bundles"),
+    show_default=True,
+    help="Where bundles and the report go.",
 )
-@click.option("--max-drop", type=PERCENT, metavar="PERCENT", help="Most the task metric may lose, in points: 1%.")
+@_option(
+    "--calibration",
+    metavar="SET",
+    help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which INT8 must "
+    "know. An image folder, .npy, .npz or module:function.",
+)
+@_option(
+    "--evaluation",
+    metavar="SET",
+    help="Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in an .npz) "
+    "accuracy is measured. Default: a part of --calibration is held out.",
+)
+@_option(
+    "--metric",
+    metavar="NAME",
+    help="What decides: top1, top5, f1, map, map50, mae, or your own module:function. Default: what the task and the labels "
+    "suggest.",
+)
+@_option(
+    "--allow-random",
+    is_flag=True,
+    help="Make up inputs where none are given. Only for a first look: results on real input will differ, and the report says so.",
+)
+@_option(
+    "--max-drop",
+    type=PERCENT,
+    metavar="PERCENT",
+    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. Default: no limit.",
+)
 @budget_ms
-@click.option("--recipe", "recipes", multiple=True, metavar="NAME", help="Only this recipe; repeatable. Default: all.")
-@click.option("--contract", type=PATH, metavar="TOML", help="What inputs mean. Default: MODEL.contract.toml beside it.")
-@click.option("--name", metavar="NAME", help="Name of the bundles. Default: the model file's.")
-@click.option(
-    "--model-version", default="1", show_default=True, metavar="TEXT", help="Version of the model, kept in the bundle."
+@_option(
+    "--repair-budget",
+    "repair_s",
+    type=click.FloatRange(0, 86_400),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to search for a repair of INT8 that loses more than --max-drop. 0: do not repair.",
 )
-@click.option("--sign", type=PATH, metavar="PEM", help="Sign with this Ed25519 private key.")
-@click.option("-o", "--output", type=PATH, default=Path("bundles"), show_default=True, help="Folder for the bundles.")
+@_option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    metavar="NAME",
+    help="Make only this kind of artifact, such as tflite-int8; repeatable. Default: all that may be worth it.",
+)
+@_option(
+    "--alternates",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="How many runners-up to keep in each bundle, so that the board itself can find out which is faster.",
+)
+@_option(
+    "--contract",
+    type=PATH,
+    metavar="TOML",
+    help="A file that says what inputs and outputs mean. Default: MODEL.contract.toml beside the model.",
+)
+@_option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=1,3,48,192",
+    help="The size of an input that the model leaves open; repeatable.",
+)
+@_option(
+    "--constant",
+    "constants",
+    multiple=True,
+    metavar="NAME=16000",
+    help="An input that always has this value, and need not be given on the board; repeatable.",
+)
+@_option("--signature", metavar="NAME", help="Which function of a SavedModel to take, if it has several.")
+@_option(
+    "--trust-model",
+    is_flag=True,
+    help="Let code inside the model file run (Lambda layers, pickles). Only for files whose author you trust.",
+)
+@_option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=lambda: min(2, os.cpu_count() or 1),
+    metavar="N",
+    help="How much is converted and measured at once. Default: 2, or the number of cores if that is less.",
+)
+@_option(
+    "--cache",
+    type=PATH,
+    metavar="DIR",
+    help="Where work is kept for the next build. Default: edgekit/build in your cache folder (~/.cache); it stays below 4 GiB.",
+)
+@_option("--no-cache", is_flag=True, help="Use nothing of earlier builds, and keep nothing for later ones.")
 @as_json
 def build(as_json: bool, model_version: str, **options: Any) -> int:
-    """Convert MODEL with every recipe, measure how far each artifact drifts from the original, and pack for each board the
-    one that keeps within the limits. Exits 1 when a board got none; the others are written all the same.
+    """Make MODEL small and fast for your boards, prove how good it still is, and pack it.
+
+    MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch. It is
+    converted in several ways, most of them with 8-bit numbers (INT8), which are smaller and faster but round. Each result is
+    run and compared with your model; for each board the best one that keeps your limits is packed into a bundle (.ekb), and a
+    report shows what was measured, what was refused and why.
     """
     import edgekit.building
 
-    request = edgekit.building.BuildRequest(version=model_version, **options)
-    with shown() as progress:
-        report = edgekit.building.build(request, progress)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        for line in edgekit.building.summary(report):
-            click.echo(line)
+    with _resumable(as_json):
+        request = _request(version=model_version, **options)
+        with shown() as progress:
+            report = edgekit.building.build(request, progress)
+        if as_json:
+            print_json(report.as_json())
+        else:
+            for line in edgekit.building.summary(report):
+                click.echo(line)
     return 0 if report.complete else 1
+
+
+def _request(**options: Any) -> Any:
+    """Raises SourceError for a malformed --shape or --constant."""
+    import edgekit.building
+    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.store import default_folder
+
+    loading = LoadOptions.parse(
+        **{name: options.pop(name) for name in ("shapes", "constants", "signature", "trust_model")}
+    )
+    folder, without = options.pop("cache"), options.pop("no_cache")
+    cache = None if without else folder or default_folder()
+    return edgekit.building.BuildRequest(options=loading, cache=cache, command=("edgekit", *sys.argv[1:]), **options)
+
+
+@contextmanager
+def _resumable(as_json: bool) -> Iterator[None]:
+    """Ctrl-C: one line, and out. A tool in the middle of a conversion cannot be asked to stop, so it is not waited for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        others = [one for one in threading.enumerate() if one.name == "edgekit-build"]
+        for one in others:
+            one.join(_GRACE_S / len(others))
+        if not as_json:
+            click.echo("interrupted: run the same command again, and it goes on from here", err=True)
+        if any(one.is_alive() for one in others):
+            if as_json:
+                click.echo('{"error": {"code": "interrupted", "what": "interrupted", "where": "", "do": ""}}')
+            sys.stdout.flush()
+            os._exit(130)
+        if not as_json:
+            raise click.exceptions.Exit(130) from None
+        raise

@@ -55,20 +55,23 @@ def _bars(stream: TextIO) -> RichProgress | None:
 
 
 class PlainLines:
-    """A line when a stage starts, every few seconds while it runs, and when it ends."""
+    """A line when a stage starts, every few seconds while it runs, and when it ends. Several may run at once."""
 
     def __init__(self, stream: TextIO, *, every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._every_s, self._clock = stream, every_s, clock
-        self._stage, self._began, self._said = "", 0.0, 0.0
+        self._began: dict[str, float] = {}
+        self._said: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         now = self._clock()
-        if stage != self._stage:
-            self._stage, self._began = stage, now
-        elif now - self._said < self._every_s and done != total:
+        if stage not in self._began:
+            self._began[stage] = now
+        elif now - self._said[stage] < self._every_s and done != total:
             return
-        self._said = now
-        spent = now - self._began
+        self._said[stage] = now
+        spent = now - self._began[stage]
+        if done == total:
+            del self._began[stage]  # a stage of the same name may come again
         amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
         print(f"{stage}{amount}{_pace(done, total, spent)}", file=self._stream, flush=True)
 

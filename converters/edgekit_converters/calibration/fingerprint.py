@@ -31,24 +31,19 @@ def fingerprint(dataset: Dataset) -> str | None:
     while isinstance(dataset, Subset):
         parts.append(hashlib.sha256(",".join(map(str, dataset.indexes)).encode()).hexdigest())
         dataset = dataset.dataset
-    own = getattr(dataset, "fingerprint", None)
-    if own is not None:
-        found = str(own)
-    else:
-        paths = _paths(dataset)
-        labels = str(getattr(dataset, "labels", None) if hasattr(dataset, "files") else "in the file")
-        found = None if paths is None else _of_files(paths, labels)
+    own: str | None = getattr(dataset, "fingerprint", None)
+    paths = _paths(dataset)
+    labels = str(getattr(dataset, "labels", None) if hasattr(dataset, "files") else "in the file")
+    found = own if own is not None or paths is None else _of_files(paths, labels)
     return None if found is None else hashlib.sha256("\0".join([found, *parts]).encode()).hexdigest()
 
 
 def _paths(dataset: Any) -> list[Path] | None:
     """The files of a dataset that is nothing but files: `files`, or one `path`."""
-    if not is_dataclass(dataset):
-        return None
-    known = {field.name for field in fields(dataset)}
+    known = {field.name for field in fields(dataset)} if is_dataclass(dataset) else set()
     if "files" in known:
-        return [Path(file) for file in dataset.files]  # type: ignore[attr-defined]
-    return [Path(dataset.path)] if "path" in known else None  # type: ignore[attr-defined]
+        return [Path(file) for file in getattr(dataset, "files", ())]
+    return [Path(getattr(dataset, "path", ""))] if "path" in known else None
 
 
 def _of_files(paths: Iterable[Path], labels: str) -> str | None:

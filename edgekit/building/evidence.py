@@ -1,0 +1,73 @@
+"""What a report shows of a candidate besides its figures: where it was damaged, by what, and what it answers otherwise.
+
+Rules: evidence never fails a build: what cannot be shown is left out; it is remembered like everything that costs time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from edgekit.building.candidates import Made
+from edgekit.building.disagreements import shown
+from edgekit.building.kept import kept_json, key
+from edgekit.building.subject import Subject
+from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
+from edgekit_converters.graph import open_graph
+from edgekit_converters.progress import Progress
+from edgekit_converters.targets.stored import plan_json
+from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["evidence", "finite"]
+
+_SAMPLES = 16  # of the calibration set, that layers are compared on
+_WORST = 6  # layers whose values are drawn
+
+
+def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+    """The candidate's part of the report, beside its size and fidelity. JSON has no infinity: null stands for it."""
+    artifact = made.artifact
+    assert artifact is not None
+    told: dict[str, Any] = {"plan": plan_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
+    if made.recipe.needs_calibration:
+        name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, subject.sets.calibration_digest)
+        told.update(kept_json(subject.store, name, lambda: _layers(made, subject, workspace, progress)))
+    told["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
+    return told
+
+
+def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+    """Layer by layer against the float file of the same format."""
+    artifact, form = made.artifact, made.recipe.format
+    assert artifact is not None
+
+    def said(stage: str, done: int, total: int | None) -> None:
+        progress(f"{made.recipe.name} {stage}", done, total)
+
+    try:
+        original = workspace.graph(form)
+        answer = open_graph(form, artifact.data)
+        case = examine(original, answer, workspace.feeds(form), _SAMPLES, said)
+        errors, causes = case.errors, explain(case)
+        histograms = layer_histograms(original, answer, workspace.feeds(form), worst(errors, _WORST), limit=_SAMPLES)
+    except EdgekitError as error:
+        return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error)}
+    return {
+        "layers": [finite(asdict(error)) for error in errors],
+        "causes": [finite(asdict(cause)) for cause in causes],
+        "histograms": [
+            finite({"layer": h.layer, "edges": h.edges, "original": h.original, "artifact": h.quantized})
+            for h in histograms
+        ],
+    }
+
+
+def finite(value: Any) -> Any:
+    """Null for what is not finite, lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): finite(inner) for name, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value

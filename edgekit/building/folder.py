@@ -1,0 +1,90 @@
+"""The folder that bundles go to: writable before the long work starts, and one build's at a time.
+
+Rules: a build waits for another one that writes into the same folder, and says so; the lock is the kernel's, so that one
+which was killed holds nothing; what was made for a build that failed goes away again.
+
+    with output_folder(Path("bundles"), progress): ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgekit.errors import OutputError
+from edgekit_converters.progress import Progress, silent
+
+__all__ = ["output_folder"]
+
+
+@contextmanager
+def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
+    """Raises OutputError where the folder cannot be made or written."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        with _locked(folder, progress):
+            yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
+            for place in missing:
+                place.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+    """Holds the folder itself: no file of ours is left in it."""
+    while True:
+        _writable(folder)
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # the build before us failed, and took its folder away
+            continue
+        try:
+            _wait_for(handle, folder, progress)
+            if not _is(handle, folder):
+                continue
+            yield
+            return
+        finally:
+            os.close(handle)
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise OutputError(
+            f"cannot be written: {why}", where=str(folder), do="Choose a writable folder with -o"
+        ) from error
+
+
+def _wait_for(handle: int, folder: Path, progress: Progress) -> None:
+    """A file system that knows no locks (some network shares) lets everybody in."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        progress(f"waiting for another build in {folder}", 0, None)
+    except OSError:
+        return
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _is(handle: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), folder.stat())
+    except OSError:
+        return False

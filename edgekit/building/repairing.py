@@ -1,0 +1,129 @@
+"""INT8 artifacts that drift further than the limit, brought back within it where that can be done in time.
+
+Rules: only what the limit refuses is repaired; the artifact that missed stays among the candidates, so that the report can
+show both; a search that succeeded is not made again for the same model, data and limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from edgekit.building.candidates import Made, Maker
+from edgekit.building.kept import key
+from edgekit_converters.choose import Limits, drop_of
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, repair
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench
+from edgekit_converters.targets import RECIPES, Artifact, recipe
+from edgekit_converters.targets.stored import plan_from, plan_json
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["failed_repairs", "with_repairs"]
+
+_LAST_RESORTS = {"tflite": ("tflite-int16x8",), "onnx": ()}
+
+
+def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
+    """`made`, with what repair made of those that miss the limit. budget_s: of all repairs together."""
+    missing = [one for one in made if _misses(one, limits)]
+    if not missing or budget_s <= 0:
+        return list(made)
+    each_s = budget_s / math.ceil(len(missing) / jobs)
+    assert limits.max_drop is not None
+    found = maker.workers.run([partial(_repaired, maker, one, limits.max_drop, each_s) for one in missing])
+    by_name = {one.recipe.name: one for one in made}
+    for before, after in zip(missing, found, strict=True):
+        by_name[before.recipe.name] = replace(by_name[before.recipe.name], repair=after.repair)
+        if after.artifact is not None:
+            by_name[after.recipe.name] = after
+    return list(by_name.values())
+
+
+def failed_repairs(made: Sequence[Made], limits: Limits) -> list[dict[str, Any]]:
+    """What came of repairs that did not reach the limit, where no INT8 artifact keeps it at all."""
+    kept = [one for one in made if one.recipe.precision == "int8" and one.fidelity and not _misses(one, limits)]
+    return [] if kept else [one.repair for one in made if one.repair is not None and not one.repair["met"]]
+
+
+def _misses(made: Made, limits: Limits) -> bool:
+    """Whether it is an INT8 artifact that the limit refuses, and there is a recipe to repair it with."""
+    if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8" or made.recipe.mixed:
+        return False
+    drop = drop_of(made.fidelity)
+    return drop is not None and not limits.allow(drop)
+
+
+def _repaired(maker: Maker, made: Made, max_drop: float, budget_s: float) -> Made:
+    """The best that was found, with the story of the search. An artifact that cannot be improved has none of its own."""
+    subject, name = maker.subject, made.recipe.name
+    kept_as = key("repair", name, subject.evaluation_key, subject.sets.calibration_digest, max_drop)
+    stored = subject.evaluation_store.get(kept_as)
+    story = json.loads(stored) if stored is not None else _searched(maker, made, max_drop, budget_s)
+    if stored is None and story["met"]:
+        subject.evaluation_store.put(kept_as, json.dumps(story).encode())
+    plan = plan_from(story["plan"])
+    if story["recipe"] == name and made.artifact is not None and plan == made.artifact.plan:
+        return replace(made, artifact=None, fidelity=None, repair=story)
+    after = maker.make(recipe(story["recipe"]), plan)
+    return replace(after, repair=story)
+
+
+def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
+    artifact, subject = made.artifact, maker.subject
+    assert artifact is not None
+    assert made.fidelity is not None
+
+    def check(trial: Artifact) -> Fidelity:
+        found = maker.measured(trial)
+        if found.fidelity is None:
+            raise ConversionError(found.failed or "it cannot be compared with the original")
+        return found.fidelity
+
+    def told(stage: str, done: int, total: int | None) -> None:
+        maker.workers.progress(f"{made.recipe.name} {stage}", done, total)
+
+    identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
+    bench = WorkspaceBench(maker.workspace, made.recipe.format, check, store=subject.store, identity=identity)
+    mixed = f"{made.recipe.name}-mixed"
+    target = Target(
+        max_drop,
+        mixed=mixed if mixed in RECIPES else f"{made.recipe.format}-int8-mixed",
+        others=_LAST_RESORTS[made.recipe.format],
+        budget_s=budget_s,
+    )
+    start = Start(made.recipe.name, artifact.plan, Checked(drop_of(made.fidelity) or 0.0, made.fidelity))
+    try:
+        return _story(made, repair(bench, start, target, told))
+    except EdgekitError as error:
+        return {
+            "of": made.recipe.name, "recipe": made.recipe.name, "plan": plan_json(artifact.plan), "met": False,
+            "drop": drop_of(made.fidelity), "why": str(error), "tried": [],
+        }  # fmt: skip
+
+
+def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
+    return {
+        "of": made.recipe.name,
+        "recipe": found.recipe,
+        "plan": plan_json(found.plan),
+        "met": found.met,
+        "drop": found.checked.drop,
+        "why": found.why,
+        "tried": [
+            {
+                "remedy": attempt.remedy,
+                "recipe": attempt.recipe,
+                "float_layers": len(attempt.plan.float_layers),
+                "float_macs": attempt.float_macs,
+                "drop": attempt.drop,
+                "failed": attempt.failed,
+            }
+            for attempt in found.tried
+        ],
+    }

@@ -1,0 +1,76 @@
+"""What every artifact of a build is made from and compared with: the model, its contract, the data, the original's answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from edgekit.building.data import Sets, open_sets, unused_labels
+from edgekit.building.kept import kept_reference, key
+from edgekit.building.request import BuildRequest
+from edgekit_converters import contract_file, fidelity
+from edgekit_converters.calibration import Finding, source_samples
+from edgekit_converters.fidelity import Evaluation, Metric, Reference
+from edgekit_converters.progress import Progress
+from edgekit_converters.sources import SourceModel
+from edgekit_converters.sources.deferred import open_source
+from edgekit_converters.store import NO_STORE, Store
+from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract import Contract
+
+__all__ = ["Subject", "open_subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """findings: of the data, and what was guessed of the model. metric: None for the task's own."""
+
+    source: SourceModel
+    contract: Contract
+    sets: Sets
+    reference: Reference
+    findings: tuple[Finding, ...]
+    metric: Metric | None = None
+    store: Store = NO_STORE
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.contract, self.sets.evaluation, metric=self.metric, held_out=self.sets.held_out)
+
+    @cached_property
+    def evaluation_key(self) -> str:
+        """Of all that a comparison depends on besides the artifact."""
+        metric = self.metric.name if self.metric else None
+        return key("evaluation", self.source.sha256, to_json(self.contract), self.sets.evaluation_digest, metric)
+
+    @property
+    def evaluation_store(self) -> Store:
+        """Remembers comparisons; nothing where a person's own function scores, whose code nobody can see through."""
+        return NO_STORE if self.metric is not None and ":" in self.metric.name else self.store
+
+    def workspace(self, progress: Progress) -> Workspace:
+        """Where artifacts are made."""
+        samples = None
+        if self.sets.calibration is not None:
+            samples = source_samples(self.sets.calibration, self.contract, self.source)
+        contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
+        return Workspace(self.source, samples, progress, store=self.store, samples_digest=contract)
+
+
+def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Subject:
+    """Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
+    source = open_source(request.model, request.options, store)
+    file = request.contract or contract_file.find_contract_file(request.model)
+    contract = contract_file.describe(source, file)
+    metric = fidelity.named_metric(request.metric, contract) if request.metric else None
+    sets = open_sets(request, contract, store, progress)
+    name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
+    reference = kept_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
+    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
+    if contract.task != "classification":
+        reference = replace(reference, best=None)
+    used = bool(fidelity.task_metrics(contract, reference.labels, metric))
+    unused = unused_labels(contract, used, reference.labels is not None, sets.evaluation.name)
+    notes = tuple(Finding(note.code, "note", note.what, note.do) for note in source.notes)
+    return Subject(source, contract, sets, reference, (*sets.findings, *notes, *guesses, *unused), metric, store)
