@@ -5,8 +5,8 @@ from __future__ import annotations
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.converted import Samples
 from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.samples import Samples
 from edgekit_converters.targets.workspace import Workspace
 
 __all__ = ["convert"]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.converted import turned_shape
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.samples import turned_shape
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec

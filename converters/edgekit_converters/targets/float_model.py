@@ -9,7 +9,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from edgekit_converters.progress import Progress
-from edgekit_converters.targets.converted import Samples, checked_samples, turn
+from edgekit_converters.targets.samples import Samples, checked_samples, turn
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["FloatModel", "feeds"]

@@ -30,9 +30,9 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.converted import turn
 from edgekit_converters.targets.network import Network
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
+from edgekit_converters.targets.samples import turn
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["available", "network"]
@@ -113,6 +113,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
     onnx_graph.rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
     _plain_names(model.graph)
     model = onnx.shape_inference.infer_shapes(model)  # without the shapes inside, onnx2tf drops transposes silently
+    _drop_whole_slices(model.graph)
     (folder / GRAPH).write_bytes(model.SerializeToString())
     kept = [input_name(i) for i, spec in enumerate(source.inputs) if spec.layout != "NCHW" and len(spec.shape) > 2]
     (folder / KEPT).write_text("\n".join(kept), encoding="utf-8")
@@ -128,6 +129,29 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
     )
     if done.returncode != 0 or not (folder / RESULT).is_dir():
         raise _FailedError(f"onnx2tf cannot turn the model into TensorFlow: {_complaint(done.stdout + done.stderr)}")
+
+
+def _drop_whole_slices(graph: Any) -> None:
+    """Slices that take everything: onnx2tf slices another axis where it has turned the layout before."""
+    import onnx
+
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.value_info, *graph.output)
+    }
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    ends = {value.name for value in graph.output}
+    for node in list(graph.node):
+        if node.op_type != "Slice" or node.output[0] in ends:
+            continue
+        before, after = (shapes.get(name) for name in (node.input[0], node.output[0]))
+        steps = node.input[4] if len(node.input) > 4 else ""
+        forward = not steps or (steps in constants and np.all(onnx.numpy_helper.to_array(constants[steps]) == 1))
+        if before is None or before != after or not all(before) or not forward:
+            continue
+        for reader in graph.node:
+            reader.input[:] = [node.input[0] if name == node.output[0] else name for name in reader.input]
+        graph.node.remove(node)
 
 
 def _plain_names(graph: Any) -> None:

@@ -86,6 +86,4 @@ def _packed(head: Mapping[str, Any], data: bytes) -> bytes:
 def _unpacked(stored: bytes) -> tuple[dict[str, Any], bytes]:
     size = int.from_bytes(stored[:8], "little")
     head = json.loads(stored[8 : 8 + size])
-    if not isinstance(head, dict):
-        raise ValueError("not a stored model")
-    return head, stored[8 + size :]
+    return dict(head), stored[8 + size :]

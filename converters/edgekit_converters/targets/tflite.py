@@ -13,26 +13,21 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph import open_graph
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.names import graph_names
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.targets import tflite_flatbuffer as tfl
-from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.converted import Converted, Job, tool_versions, turned_shape
-from edgekit_converters.targets.float_model import FloatModel, feeds
+from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.network import Network
-from edgekit_converters.targets.plan import Plan, RangeMethod
-from edgekit_converters.targets.tflite_quantize import make
+from edgekit_converters.targets.samples import tool_versions, turned_shape
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["convert", "float_model"]
+__all__ = ["float_model"]
 
 _TOOLS = ("tensorflow-cpu", "tensorflow")
 _INSTEAD = "Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32"
@@ -208,25 +203,3 @@ def _operators(text: str) -> list[str]:
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else ""
-
-
-@dataclass(frozen=True)
-class _MinMax:
-    found: Mapping[str, tuple[float, float]]
-
-    def ranges(self, method: RangeMethod) -> Mapping[str, tuple[float, float]]:
-        return self.found
-
-
-def convert(source: SourceModel, recipe: Recipe, job: Job) -> Converted:
-    """One recipe from the source to the end, with the ranges of min-max."""
-    model = float_model(source, job.progress)
-    found: dict[str, tuple[float, float]] = {}
-    if job.samples is not None:
-        with open_graph("tflite", model.data).watch() as watched:
-            for arrays in feeds(model, source.inputs, job.samples, job.progress):
-                for name, values in watched.run(arrays).items():
-                    low, high = found.get(name, (float("inf"), float("-inf")))
-                    found[name] = (min(low, float(values.min())), max(high, float(values.max())))
-    data = make(model, recipe, Plan(), _MinMax(found))
-    return Converted(data, model.inputs, model.outputs, model.tools, model.turned)

@@ -30,10 +30,10 @@ from edgekit_converters.sources.deferred import actual
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.store import NO_STORE, Store, key
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.converted import Samples
 from edgekit_converters.targets.described import described
 from edgekit_converters.targets.float_model import FloatModel, feeds
 from edgekit_converters.targets.plan import STATIC, Plan, Step
+from edgekit_converters.targets.samples import Samples
 from edgekit_converters.targets.stored import (
     artifact_bytes,
     artifact_from,

@@ -1,10 +1,9 @@
-"""What a converter hands back before anyone has loaded it."""
+"""Calibration examples as the original takes them, and as a target's layout wants them."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.progress import Progress
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Converted", "Job", "Samples", "checked_samples", "tool_versions", "turn", "turned_shape"]
+__all__ = ["Samples", "checked_samples", "tool_versions", "turn", "turned_shape"]
 
 
 class Samples(Protocol):
@@ -25,29 +24,6 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]: ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a converter is asked for besides the source and the recipe. samples is set when the recipe calibrates."""
-
-    samples: Samples | None
-    progress: Progress
-
-
-@dataclass(frozen=True)
-class Converted:
-    """Bytes, and what each engine tensor is called in the contract.
-
-    inputs, outputs: contract names in the engine's order. turned: picture inputs whose layout is the other one here: NCHW
-    where the source has NHWC, or the reverse.
-    """
-
-    data: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tools: Mapping[str, str]
-    turned: frozenset[str] = field(default_factory=frozenset)
 
 
 def turned_shape(spec: TensorSpec) -> tuple[int, ...]:
