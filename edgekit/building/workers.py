@@ -72,6 +72,7 @@ class Workers:
             except _StoppedError:
                 return
             except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+                self._stop.set()
                 done.put((index, None, error))
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
