@@ -1,0 +1,92 @@
+"""Repair on real models of both formats: what rounding is worth, what a layer costs, and that nothing is measured twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit_converters import sources
+from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.fidelity.repair import Start, Target, repair
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench, output_noise
+from edgekit_converters.graph import open_graph
+from edgekit_converters.refine.matrix import as_matrix
+from edgekit_converters.store import DiskStore
+from edgekit_converters.targets import recipe
+from edgekit_converters.targets.artifact import Artifact
+from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.workspace import Workspace
+
+pytestmark = pytest.mark.convert
+
+RECIPES = {"tflite": "tflite-int8", "onnx": "onnx-int8-qdq"}
+
+
+class NoWorkspace(Workspace):
+    def trial(self, recipe, plan):
+        raise AssertionError("measured a second time")
+
+
+def fidelity_of(artifact: Artifact) -> Fidelity:
+    """Made up, for a search that is watched: the share of the work in int8 is what is lost."""
+    macs = artifact.quantized_macs
+    return Fidelity(10, None, None, None, None, None, 1 - macs, 1.0, None, macs, artifact.quantized_weights, "none")
+
+
+@pytest.fixture(scope="module")
+def workspace(digits_model) -> Workspace:
+    images = np.load(digits_model.calibration)["x"][:64]
+    return Workspace(sources.load(digits_model.model), [[image[None]] for image in images])
+
+
+@pytest.fixture(params=["tflite", "onnx"])
+def bench(request, workspace, tmp_path) -> WorkspaceBench:
+    return WorkspaceBench(workspace, request.param, fidelity_of, store=DiskStore(tmp_path), identity=("digits",))
+
+
+def test_the_quantizer_finds_the_very_integers_of_the_rounded_weights(bench, workspace):
+    ground = workspace.ground(bench._format, ("round",))
+    quantized = open_graph(bench._format, workspace.trial(recipe(RECIPES[bench._format]), STATIC))
+    found = {layer.outputs[0]: layer for layer in quantized.layers if layer.weight}
+    checked = 0
+    for layer in ground.graph.layers:
+        other = found.get(layer.outputs[0])
+        if as_matrix(ground.graph, layer) is not None and layer.weight and other is not None and other.weight:
+            wanted, got = ground.graph.constant(layer.weight), quantized.constant(other.weight)
+            np.testing.assert_allclose(got, wanted, atol=1e-6 * np.abs(wanted).max())
+            checked += 1
+    assert checked or bench._format == "onnx"
+
+
+def test_one_layer_in_int8_makes_less_noise_than_all(bench):
+    name = RECIPES[bench._format]
+    whole = bench.noise(name, STATIC)
+    alone = [bench.noise_alone(f"{name}-mixed", STATIC, unit) for unit in bench.units if unit.macs]
+    assert len(alone) >= 4
+    assert min(alone) < 0.5 * whole
+
+
+def test_what_was_measured_once_is_not_measured_again(bench, workspace, tmp_path):
+    name = RECIPES[bench._format]
+    first = bench.noise_alone(f"{name}-mixed", STATIC, bench.units[0])
+    again = NoWorkspace(workspace.source, workspace._samples)
+    again._models, again._grounds = workspace._models, workspace._grounds
+    second = WorkspaceBench(again, bench._format, fidelity_of, store=DiskStore(tmp_path), identity=("digits",))
+    assert second.noise_alone(f"{name}-mixed", STATIC, second.units[0]) == first
+
+
+def test_layers_go_to_float_until_the_limit_holds(bench):
+    name = RECIPES[bench._format]
+    start = bench.check(name, STATIC)
+    found = repair(bench, Start(name, STATIC, start), Target(0.8, f"{name}-mixed", budget_s=60.0))
+    assert found.met
+    assert found.recipe == f"{name}-mixed"
+    assert found.checked.fidelity.quantized_macs <= 0.8
+    assert found.plan.float_layers
+
+
+def test_noise_is_relative_to_the_signal_and_infinite_where_an_answer_is_no_number():
+    before = [[np.array([3.0, 4.0])], [np.array([0.0, 5.0])]]
+    assert output_noise(before, before) == 0
+    assert output_noise(before, [[np.array([3.0, 4.0])], [np.array([0.0, 4.0])]]) == pytest.approx(1 / 50)
+    assert output_noise(before, [[np.array([3.0, np.nan])], [np.array([0.0, 4.0])]]) == float("inf")
