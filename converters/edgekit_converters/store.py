@@ -31,7 +31,7 @@ import xxhash
 __all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key"]
 
 _TOOLS = (
-    *("tensorflow", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
+    *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
     *("onnx", "onnxruntime", "onnxruntime-gpu", "onnxslim", "tf2onnx", "onnx2tf", "numpy", "pillow"),
 )
 _GIB = 1 << 30
@@ -179,7 +179,7 @@ def key(*parts: Any) -> str:
 def _made_by() -> str:
     """Versions of the tools, and the very code that decides what is made: an edited checkout has a version of its own."""
     import edgekit_runtime
-    from edgekit_converters.targets.converted import tool_versions
+    from edgekit_converters.targets.samples import tool_versions
 
     code = code_digest(Path(__file__).parent, Path(edgekit_runtime.__file__).parent)
     return json.dumps([code, tool_versions(_TOOLS)], sort_keys=True)

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import tempfile
@@ -51,6 +52,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     boards = _boards(request.profiles)
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     keys = [load_signing_key(request.sign)] if request.sign else []
+    path = request.output / f"{request.bundle_name}-build.json"
     store = NO_STORE if request.cache is None else DiskStore(request.cache)
     with (
         _disk_full_is_told(),
@@ -69,7 +71,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
             findings=subject.findings,
             candidates=shown,
             bundles=bundles,
-            report=request.output / f"{request.bundle_name}-build.json",
+            report=path,
             seconds=time.perf_counter() - start,
             command=request.command,
             tools=_tools(made),
@@ -82,16 +84,16 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
 
 def _written(report: BuildReport) -> BuildReport:
     """The JSON, and the page made of it where its tools are installed."""
-    from edgekit.report import write_html
+    from edgekit.report.html import html
 
-    page = report.report.with_suffix(".html")
-    with_page = replace(report, page=page)
-    try:
-        write_html(with_page.as_json(), page)
-        report = with_page
-    except MissingExtraError:
-        page.unlink(missing_ok=True)  # of an earlier build
+    page: str | None = None
+    with_page = replace(report, page=report.report.with_suffix(".html"))
+    with contextlib.suppress(MissingExtraError):
+        page = html(with_page.as_json())
+    report = report if page is None else with_page
     write_whole(report.report, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
+    if page is not None and report.page is not None:
+        write_whole(report.page, page.encode(), "the HTML report")
     return report
 
 

@@ -82,15 +82,15 @@ def test_a_model_that_mixes_the_items_of_a_batch_ends_the_build(request_for):
 
 
 def test_a_float_artifact_that_answers_otherwise_is_a_failed_conversion(request_for, monkeypatch):
-    from edgekit_converters import targets
+    from edgekit_converters.targets import Workspace
 
-    convert = targets.convert
+    make = Workspace.make
     other = onnx_bytes(-np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))
 
     def wrong(*arguments):
-        return replace(convert(*arguments), data=other)
+        return replace(make(*arguments), data=other)
 
-    monkeypatch.setattr(targets, "convert", wrong)
+    monkeypatch.setattr(Workspace, "make", wrong)
     report = build(request_for(onnx_bytes(np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))))
     (refusal,) = report.bundles[0].choice.refused
     assert refusal.code == "conversion-failed"

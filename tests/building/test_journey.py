@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -44,7 +47,7 @@ def test_one_json_object_with_every_promised_key(built):
 
 def test_every_recipe_is_chosen_or_refused_once_with_a_reason(built):
     for bundle in built[1].json["bundles"]:
-        accounted = [r["recipe"] for r in bundle["refused"]] + [bundle["recipe"]]
+        accounted = [kept["recipe"] for kept in bundle["refused"] + bundle["alternates"]] + [bundle["recipe"]]
         assert sorted(filter(None, accounted)) == sorted(RECIPES)
         assert all(r["reason"] for r in bundle["refused"])
 
@@ -66,6 +69,80 @@ def test_a_board_that_no_wheel_serves_is_refused_everything_for_that_reason(buil
     assert {r["code"] for r in jetson["refused"]} == {"runtime-unavailable"}
     assert all("Python 3.6" in r["reason"] for r in jetson["refused"])
     assert built[1].code == 1
+
+
+def test_the_report_has_what_its_page_shows(built):
+    report = built[1].json
+    assert report.keys() >= {"command", "tools", "random_data", "page", "data"}
+    assert report["random_data"] is False
+    assert report["command"].endswith("--json")
+    assert {"edgekit-deploy", "onnxruntime"} <= report["tools"].keys()
+    for candidate in report["candidates"]:
+        assert candidate.keys() >= {"plan", "layers", "causes", "histograms", "disagreements", "size_breakdown", "repair"}
+    int8 = next(c for c in report["candidates"] if c["recipe"] == "tflite-int8")
+    assert {"layer", "sqnr_db", "quantized"} <= int8["layers"][0].keys()
+    assert len(int8["histograms"][0]["artifact"]) == len(int8["histograms"][0]["edges"]) - 1
+    pi = report["bundles"][0]
+    assert {c["recipe"] for c in pi["candidates"]} == set(RECIPES)
+    assert all(c["memory_bytes"] > 0 and c["estimate"] for c in pi["candidates"])
+    assert "<html" in (built[0] / report["page"]).read_text()
+
+
+def test_the_runner_up_of_another_engine_travels_with_the_chosen_one(built):
+    folder, ran = built
+    bundle = ran.json["bundles"][0]
+    entries = read_bundle(folder / bundle["path"]).manifest.artifacts
+    assert [entry.role for entry in entries] == ["primary", "alternate"]
+    assert [entry.recipe for entry in entries[1:]] == [kept["recipe"] for kept in bundle["alternates"]]
+
+
+def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path):
+    again = run_edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-4", "--profile", "x86-64", "--calibration",
+        digits_model.calibration, "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "--json",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert again.json["seconds"] < 5
+    assert "running the original" not in again.err
+    assert "evaluating" not in again.err
+    for mine, first in zip(again.json["bundles"], built[1].json["bundles"][::2], strict=False):
+        assert (mine["profile"], mine["recipe"], mine["fidelity"]) == (
+            first["profile"], first["recipe"], first["fidelity"],
+        )  # fmt: skip
+
+
+def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_path):
+    arguments = [
+        "build", str(digits_model.model), "--profile", "raspberry-pi-4", "--calibration", str(digits_model.calibration),
+        "--evaluation", str(digits_model.evaluation), "--cache", "cache", "-o", "out",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments],
+        cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("evaluating"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.strip().splitlines()[-1] == "interrupted: run the same command again, and it goes on from here"
+    assert "Traceback" not in err
+    assert out == ""
+    assert not list(tmp_path.glob("out/*"))
+    assert list((tmp_path / "cache").glob("*.entry"))
+    again = run_edgekit(*arguments, cwd=tmp_path)
+    assert again.code == 0
+    assert "running the original" not in again.err
+
+
+def test_a_first_look_without_data_says_that_it_made_some_up(digits_model, edgekit):
+    ran = edgekit(
+        "build", digits_model.model, "--profile", "raspberry-pi-4", "--allow-random", "--recipe", "tflite-int8", "--json"
+    )
+    assert ran.json["random_data"] is True
+    assert "random-data" in {finding["code"] for finding in ran.json["data"]}
 
 
 def test_the_other_boards_get_their_bundles_all_the_same(built):
@@ -104,7 +181,8 @@ def test_the_report_on_disk_is_the_one_that_was_printed(built):
 def test_the_same_inputs_give_the_same_bundle(digits_model, built, tmp_path):
     again = run_edgekit(
         "build", digits_model.model, "--profile", "raspberry-pi-4", "--calibration", digits_model.calibration,
-        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json", cwd=tmp_path,
+        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json",
+        "--no-cache", cwd=tmp_path,
     )  # fmt: skip
     first = built[0] / built[1].json["bundles"][0]["path"]
     assert (tmp_path / again.json["bundles"][0]["path"]).read_bytes() == first.read_bytes()
@@ -217,4 +295,4 @@ def test_bad_input_is_one_clear_error_that_names_it(case, edgekit, arguments, sa
 
 def test_nothing_half_written_is_left_behind(built):
     names = sorted(path.name for path in (built[0] / "out").iterdir())
-    assert names == sorted([f"digits-{board}.ekb" for board in BOARDS[:3]] + ["digits-build.json"])
+    assert names == sorted([f"digits-{board}.ekb" for board in BOARDS[:3]] + ["digits-build.json", "digits-build.html"])
