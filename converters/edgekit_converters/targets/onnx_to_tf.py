@@ -135,23 +135,28 @@ def _drop_whole_slices(graph: Any) -> None:
     """Slices that take everything: onnx2tf slices another axis where it has turned the layout before."""
     import onnx
 
-    shapes = {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in (*graph.input, *graph.value_info, *graph.output)
+    sizes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.value_info)
     }
-    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     ends = {value.name for value in graph.output}
     for node in list(graph.node):
-        if node.op_type != "Slice" or node.output[0] in ends:
+        if node.op_type != "Slice" or node.output[0] in ends or node.input[0] not in sizes:
             continue
-        before, after = (shapes.get(name) for name in (node.input[0], node.output[0]))
-        steps = node.input[4] if len(node.input) > 4 else ""
-        forward = not steps or (steps in constants and np.all(onnx.numpy_helper.to_array(constants[steps]) == 1))
-        if before is None or before != after or not all(before) or not forward:
+        arguments = [constants.get(name) for name in node.input[1:] if name]
+        if any(argument is None for argument in arguments) or not _is_whole(sizes[node.input[0]], *arguments):
             continue
         for reader in graph.node:
             reader.input[:] = [node.input[0] if name == node.output[0] else name for name in reader.input]
         graph.node.remove(node)
+
+
+def _is_whole(sizes: Sequence[int], starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> bool:
+    """sizes: 0 where one is not known; there the end has to be beyond any."""
+    chosen = range(len(starts)) if axes is None else [int(axis) for axis in axes]
+    reach = all(end >= (sizes[axis] or 1 << 30) for axis, end in zip(chosen, ends, strict=True))
+    return reach and not np.any(starts) and (steps is None or bool(np.all(steps == 1)))
 
 
 def _plain_names(graph: Any) -> None:
