@@ -148,8 +148,9 @@ def summary(report: BuildReport) -> Iterator[str]:
     yield ""
     yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
     for candidate in report.candidates:
-        if candidate["repair"] is not None and candidate["recipe"] == candidate["repair"]["recipe"]:
-            yield f"{candidate['recipe']}: {candidate['repair']['why']}"
+        story = candidate["repair"]
+        if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
+            yield f"{candidate['recipe']} is {story['of']}, repaired: {story['why']}"
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)

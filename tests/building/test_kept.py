@@ -1,0 +1,62 @@
+"""What a build remembers comes back as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit.building.kept import kept_json, kept_reference, kept_survey, key, survey_digest
+from edgekit_converters.calibration import random_dataset
+from edgekit_converters.fidelity import Reference
+from edgekit_converters.store import DiskStore
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+
+CONTRACT = Contract("raw", (InputContract("x", (3,), "float32"),), (OutputContract("y", (2,), "float32"),))
+
+
+def never():
+    raise AssertionError("made again")
+
+
+def test_json_comes_back_without_being_made_again(tmp_path):
+    store = DiskStore(tmp_path)
+    assert kept_json(store, key("a"), lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert kept_json(store, key("a"), never) == {"a": [1, None]}
+
+
+def test_what_cannot_be_read_is_made_again(tmp_path):
+    store = DiskStore(tmp_path)
+    store.put(key("a"), b"\xff not JSON")
+    assert kept_json(store, key("a"), lambda: 3) == 3
+    assert kept_json(store, key("a"), never) == 3
+
+
+LABELS = {"none": None, "classes": (1, 0), "numbers": (0.5, 1.5), "boxes": (np.zeros((2, 5)), np.ones((0, 5)))}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_the_originals_answers_come_back(tmp_path, labels):
+    outputs = tuple({"y": np.array([n, 2], np.float32), "z": np.arange(n + 1, dtype=np.int64)} for n in range(2))
+    made = Reference(outputs, labels, (1, 0), ("d1", "d2"))
+    store = DiskStore(tmp_path)
+    kept_reference(store, key("r"), lambda: made)
+    found = kept_reference(store, key("r"), never)
+    assert (found.best, found.digests) == (made.best, made.digests)
+    for before, after in zip(made.outputs, found.outputs, strict=True):
+        assert before.keys() == after.keys()
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name], strict=True)
+    if labels is None:
+        assert found.labels is None
+    else:
+        for before, after in zip(labels, found.labels, strict=True):
+            np.testing.assert_array_equal(before, after)
+
+
+def test_a_survey_comes_back_and_tells_its_items(tmp_path):
+    store = DiskStore(tmp_path)
+    first = kept_survey(store, random_dataset(CONTRACT, 5), CONTRACT, lambda *_: None)
+    again = kept_survey(store, random_dataset(CONTRACT, 5), CONTRACT, never)
+    assert vars(first) == vars(again)
+    assert survey_digest(first) == survey_digest(again)
+    assert survey_digest(first, frozenset(first.digests[:1])) != survey_digest(first)
