@@ -9,6 +9,7 @@ Rules:
 - tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float is
   named exactly, whatever characters its name has;
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
+- what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
 - divisions, and the others of `UNSAFE`, never run in 8 bits, nor what makes their divisor: it rounds to zero for inputs
   that the float network answers, and the engine then refuses.
@@ -38,6 +39,10 @@ Ranges = Mapping[str, tuple[float, float]]
 UNSAFE = frozenset({"DIV", "FLOOR_DIV", "FLOOR_MOD"})
 """Operators that fail on some input in 8 bits though they do not in float."""
 
+_YOUNG = frozenset(
+    {"SQRT", "LOG"}
+)  # tflite-runtime 2.14 has no int8 kernel: in a mixed file float costs next to nothing
+_SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine loads it, and running it fails
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
 _UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one step, 2^-15, that those kernels take
 _INTEGERS = {"INT8", "INT16"}
@@ -53,7 +58,8 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
     if unknown := sorted(plan.float_layers - {name for name, _ in before}):
         raise ConversionError(f"the model has no layer '{unknown[0]}' that could stay in float", where=recipe.name)
     unsafe, guards = _unsafe(model)
-    kept = plan.float_layers | unsafe | guards
+    left = _SIXTEEN_LEFT if recipe.precision == "int16x8" else _YOUNG if recipe.mixed else frozenset()
+    kept = plan.float_layers | unsafe | guards | {name for name, op in before if op in left}
     names = _Names(model)
     _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
     names.hide(model)

@@ -310,6 +310,25 @@ def test_an_operator_without_an_int8_kernel_is_named_and_left_alone_when_mixed()
     assert in_float(make(model, recipe("tflite-int8-mixed"), Plan(), statistics)) == {layer}
 
 
+def test_a_mixed_file_leaves_in_float_what_old_runtimes_cannot_load_in_int8() -> None:
+    import tensorflow as tf
+
+    model = traced(lambda t: tf.sqrt(tf.nn.relu(t)) * 2.0)
+    statistics = seen(model.data, [usual(i) for i in range(8)])
+    assert in_float(make(model, recipe("tflite-int8"), Plan(), statistics)) == set()
+    mixed = make(model, recipe("tflite-int8-mixed"), Plan(), statistics)
+    assert [op for op, name, _ in ops(mixed) if name in in_float(mixed)] == ["SQRT"]
+
+
+def test_sixteen_bits_refuse_an_operator_that_fails_only_when_it_runs() -> None:
+    import tensorflow as tf
+
+    model = traced(lambda t: t * tf.nn.relu6(t + 3.0) / 6.0)
+    statistics = seen(model.data, [usual(i) for i in range(8)])
+    with pytest.raises(ConversionError, match="HARD_SWISH in"):
+        make(model, recipe("tflite-int16x8"), Plan(), statistics)
+
+
 def test_a_tensor_that_was_always_zero_has_a_scale() -> None:
     import tensorflow as tf
 
