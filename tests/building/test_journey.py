@@ -78,7 +78,15 @@ def test_the_report_has_what_its_page_shows(built):
     assert report["command"].endswith("--json")
     assert {"edgekit-deploy", "onnxruntime"} <= report["tools"].keys()
     for candidate in report["candidates"]:
-        assert candidate.keys() >= {"plan", "layers", "causes", "histograms", "disagreements", "size_breakdown", "repair"}
+        assert candidate.keys() >= {
+            "plan",
+            "layers",
+            "causes",
+            "histograms",
+            "disagreements",
+            "size_breakdown",
+            "repair",
+        }
     int8 = next(c for c in report["candidates"] if c["recipe"] == "tflite-int8")
     assert {"layer", "sqnr_db", "quantized"} <= int8["layers"][0].keys()
     assert len(int8["histograms"][0]["artifact"]) == len(int8["histograms"][0]["edges"]) - 1
@@ -139,7 +147,14 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
 
 def test_a_first_look_without_data_says_that_it_made_some_up(digits_model, edgekit):
     ran = edgekit(
-        "build", digits_model.model, "--profile", "raspberry-pi-4", "--allow-random", "--recipe", "tflite-int8", "--json"
+        "build",
+        digits_model.model,
+        "--profile",
+        "raspberry-pi-4",
+        "--allow-random",
+        "--recipe",
+        "tflite-int8",
+        "--json",
     )
     assert ran.json["random_data"] is True
     assert "random-data" in {finding["code"] for finding in ran.json["data"]}

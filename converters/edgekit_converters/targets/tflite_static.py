@@ -11,8 +11,9 @@ Rules:
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
 - what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
-- divisions, and the others of `UNSAFE`, never run in 8 bits, nor what makes their divisor: it rounds to zero for inputs
-  that the float network answers, and the engine then refuses.
+- divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network
+  answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float logarithm,
+  stays in float with it.
 
     data = static(float_tflite, recipe("tflite-int8"), Plan(), ranges)
 """
@@ -43,6 +44,7 @@ _YOUNG = frozenset(
     {"SQRT", "LOG"}
 )  # tflite-runtime 2.14 has no int8 kernel: in a mixed file float costs next to nothing
 _SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine loads it, and running it fails
+_SINGULAR = {"DIV": 1, "FLOOR_DIV": 1, "FLOOR_MOD": 1, "LOG": 0, "RSQRT": 0}  # the input in which 0 is a pole
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
 _UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one step, 2^-15, that those kernels take
 _INTEGERS = {"INT8", "INT16"}
@@ -57,9 +59,10 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
     before = _layers(model)
     if unknown := sorted(plan.float_layers - {name for name, _ in before}):
         raise ConversionError(f"the model has no layer '{unknown[0]}' that could stay in float", where=recipe.name)
-    unsafe, guards = _unsafe(model)
-    left = _SIXTEEN_LEFT if recipe.precision == "int16x8" else _YOUNG if recipe.mixed else frozenset()
-    kept = plan.float_layers | unsafe | guards | {name for name, op in before if op in left}
+    left = UNSAFE | (_SIXTEEN_LEFT if recipe.precision == "int16x8" else _YOUNG if recipe.mixed else frozenset())
+    kept = plan.float_layers | {name for name, op in before if op in left}
+    guards = _guards(model, kept)
+    kept |= guards
     names = _Names(model)
     _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
     names.hide(model)
@@ -175,18 +178,19 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
     return bytes(made)
 
 
-def _unsafe(model: Any) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the layers of `UNSAFE`, and of those that make their divisors: an epsilon added in 8 bits is no guard."""
+def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
+    """Layers that make what the float layers `kept` divide by or take the logarithm of: in 8 bits an epsilon that one of
+    them adds is nothing, and the result infinite."""
     graph = model.subgraphs[0]
     made = {int(index): operator for operator in graph.operators for index in operator.outputs}
-    unsafe, guards = set(), set()
+    guards = set()
     for operator in graph.operators:
-        if tfl.op_of(model, operator) in UNSAFE and tfl.type_of(graph.tensors[operator.outputs[0]]) == "FLOAT32":
-            unsafe.add(tfl.layer_of(graph, operator))
-            maker = made.get(int(operator.inputs[1]))
+        place = _SINGULAR.get(tfl.op_of(model, operator))
+        if place is not None and tfl.layer_of(graph, operator) in kept:
+            maker = made.get(int(operator.inputs[place]))
             if maker is not None:
                 guards.add(tfl.layer_of(graph, maker))
-    return frozenset(unsafe), frozenset(guards - unsafe)
+    return frozenset(guards) - kept
 
 
 def _check(

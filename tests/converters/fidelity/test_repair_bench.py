@@ -14,7 +14,7 @@ from edgekit_converters.refine.matrix import as_matrix
 from edgekit_converters.store import DiskStore
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.plan import STATIC
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit_converters import sources, targets
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources import onnx_graph
-from edgekit_converters.targets.converted import turn
 from edgekit_converters.targets.onnx_to_tf import available
+from edgekit_converters.targets.samples import turn
 from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import load_engine
