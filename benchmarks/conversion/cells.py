@@ -93,7 +93,8 @@ class Bench:
             return {"made": made, "reason": f"cannot be compared: {error}"}
         finally:
             Path(f"{out}.npz").unlink(missing_ok=True)
-        return {"made": made} | _left_in_float(out) | ran | scored
+        notes = [*([made["note"]] if "note" in made else []), *ran.get("notes", ())]
+        return {"made": made} | _left_in_float(out) | ran | scored | {"notes": notes}
 
     def _child(self, command: list[str]) -> dict[str, Any]:
         """The JSON on its last line, or a reason."""

@@ -19,10 +19,10 @@ def main(entry: str, folder: Path, out: Path) -> None:
     module, function = entry.split(":")
     start = time.monotonic()
     try:
-        getattr(importlib.import_module(f"peers.{module}"), function)(folder, out)
+        note = getattr(importlib.import_module(f"peers.{module}"), function)(folder, out)
         if not out.exists():
             raise RuntimeError("it wrote nothing")
-        said = {"seconds": round(time.monotonic() - start, 2)}
+        said: dict[str, object] = {"seconds": round(time.monotonic() - start, 2)} | ({"note": note} if note else {})
         said["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     except Exception as error:  # noqa: BLE001 - whatever a peer does, the table has a cell for it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

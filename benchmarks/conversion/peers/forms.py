@@ -3,12 +3,13 @@
     python -m peers.forms FOLDER            # in the peers' environment, from benchmarks/conversion
 
 Keras and SavedModel sources: saved_model/ with a batch of 1, float.tflite by TFLiteConverter, float.onnx by tf2onnx.
-ONNX sources: float.onnx with every axis fixed (opset 13 where it was older: per-channel QDQ needs it), saved_model/ and
-float.tflite by onnx2tf. reference_*.npy: the original's outputs for test.npy. What cannot be made leaves a `.why` file.
+ONNX sources: float.onnx with every axis fixed, opset 13 where it was older (per-channel QDQ needs it) and names of operators
+that TensorFlow takes (onnx2tf stops at others); saved_model/ and float.tflite by onnx2tf. reference_*.npy: the original's outputs for test.npy. What cannot be made leaves a `.why` file.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -87,7 +88,8 @@ def _save_function(function: Any, target: Path) -> None:
     holder.call = tf.function(
         lambda x: dict(zip(names, frozen(x), strict=True)), input_signature=function.input_signature
     )
-    tf.saved_model.save(holder, str(target), signatures=holder.call.get_concrete_function())
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # swish has one, and its own captures
+    tf.saved_model.save(holder, str(target), signatures=holder.call.get_concrete_function(), options=options)
 
 
 def _to_onnx(function: Any, target: Path) -> None:
@@ -116,7 +118,10 @@ def _pinned(source: Path, target: Path, example: Any) -> None:
         output.type.tensor_type.shape.dim[0].dim_value = 1
     if next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")) < 13:
         model = onnx.version_converter.convert_version(model, 13)
-    onnx.save(onnxslim.slim(model), target)
+    model = onnxslim.slim(model)
+    for node in model.graph.node:
+        node.name = re.sub(r"[^A-Za-z0-9_./>-]", "_", node.name)
+    onnx.save(model, target)
 
 
 def _through_onnx2tf(folder: Path) -> None:
@@ -128,13 +133,17 @@ def _through_onnx2tf(folder: Path) -> None:
     command = [sys.executable, "-m", "onnx2tf", "-i", str(folder / "float.onnx"), "-o", "out", "-osd", "-nuo", "-n"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, errors="replace", check=False)
     if not (scratch / "out/saved_model.pb").exists():
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise RuntimeError(
-            f"onnx2tf: {next((line for line in said if 'ERROR' in line), said[-1] if said else 'no word')}"
-        )
+        raise RuntimeError(f"onnx2tf: {_last_error(done.stdout + done.stderr)}")
     shutil.copytree(scratch / "out", folder / "saved_model")
     for path in (folder / "saved_model").glob("*.tflite"):
         path.unlink()
+
+
+def _last_error(said: str) -> str:
+    """The error at the end of a long trace: its message is often a line or two below its name."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
+    errors = [i for i, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return " ".join(lines[errors[-1] : errors[-1] + 2]) if errors else (lines[-1] if lines else "no word")
 
 
 def _keras_answers(call: Callable[[Any], list[Any]], folder: Path) -> list[Any]:

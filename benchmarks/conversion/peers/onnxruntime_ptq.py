@@ -38,41 +38,50 @@ def dynamic(folder: Path, out: Path) -> None:
     quantize_dynamic(folder / "float.onnx", out)
 
 
-def minmax_all(folder: Path, out: Path) -> None:
-    _static(folder, out, "MinMax", None)
+def minmax_all(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "MinMax", None)
 
 
-def minmax_products(folder: Path, out: Path) -> None:
-    _static(folder, out, "MinMax", _PRODUCTS)
+def minmax_products(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "MinMax", _PRODUCTS)
 
 
-def percentile_all(folder: Path, out: Path) -> None:
-    _static(folder, out, "Percentile", None)
+def percentile_all(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "Percentile", None)
 
 
-def percentile_products(folder: Path, out: Path) -> None:
-    _static(folder, out, "Percentile", _PRODUCTS)
+def percentile_products(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "Percentile", _PRODUCTS)
 
 
-def entropy_all(folder: Path, out: Path) -> None:
-    _static(folder, out, "Entropy", None)
+def entropy_all(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "Entropy", None)
 
 
-def entropy_products(folder: Path, out: Path) -> None:
-    _static(folder, out, "Entropy", _PRODUCTS)
+def entropy_products(folder: Path, out: Path) -> str | None:
+    return _static(folder, out, "Entropy", _PRODUCTS)
 
 
-def _static(folder: Path, out: Path, method: str, kinds: list[str] | None) -> None:
+def _static(folder: Path, out: Path, method: str, kinds: list[str] | None) -> str | None:
     from onnxruntime.quantization import CalibrationMethod, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    def quantize(**more: Any) -> None:
+        quantize_static(
+            ready, out, _reader(folder), op_types_to_quantize=kinds, per_channel=True,
+            calibrate_method=getattr(CalibrationMethod, method), **more,
+        )  # fmt: skip
 
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.onnx"
         quant_pre_process(folder / "float.onnx", ready)
-        quantize_static(
-            ready, out, _reader(folder), op_types_to_quantize=kinds, per_channel=True,
-            calibrate_method=getattr(CalibrationMethod, method),
-        )  # fmt: skip
+        try:
+            quantize()
+        except ValueError:
+            # It stops at a Gemm whose bias has two axes, in a step that can be switched off.
+            quantize(extra_options={"QDQDisableWeightAdjustForInt32Bias": True})
+            return "only with QDQDisableWeightAdjustForInt32Bias"
+    return None
 
 
 def _reader(folder: Path) -> Any:
