@@ -6,6 +6,8 @@ converter does after it has calibrated, in well under a second.
 Rules:
 - every range holds 0 and has a width, so that no scale is 0 and a silent input divides by nothing; in 16 bits it is
   symmetric, because the kernels for 16-bit activations know no zero-point;
+- the parts that a tensor is sliced into have its range: given one of their own, the quantizer leaves what reads the second
+  part in float;
 - tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float is
   named exactly, whatever characters its name has;
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
@@ -44,6 +46,7 @@ _YOUNG = frozenset(
     {"SQRT", "LOG"}
 )  # tflite-runtime 2.14 has no int8 kernel: in a mixed file float costs next to nothing
 _SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine loads it, and running it fails
+_PARTS = {"SLICE": 0, "STRIDED_SLICE": 0, "SPLIT": 1, "SPLIT_V": 0}  # the input that is taken apart
 _SINGULAR = {"DIV": 1, "FLOOR_DIV": 1, "FLOOR_MOD": 1, "LOG": 0, "RSQRT": 0}  # the input in which 0 is a pole
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
 _UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one step, 2^-15, that those kernels take
@@ -65,6 +68,7 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
     kept |= guards
     names = _Names(model)
     _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
+    _let_parts_follow(model, kept)
     names.hide(model)
     made = _quantized(tfl.write(model), recipe, frozenset(names.hidden(name) for name in kept), names)
     result = tfl.read(made)
@@ -140,6 +144,21 @@ def _write_ranges(model: Any, ranges: Ranges, *, wide: bool) -> None:
             tensor = graph.tensors[operator.outputs[0]]
             if tfl.op_of(model, operator) in ("LOGISTIC", "TANH") and tensor.quantization is not None:
                 tensor.quantization.min, tensor.quantization.max = [-_UNIT], [_UNIT]
+
+
+def _let_parts_follow(model: Any, kept: frozenset[str]) -> None:
+    """Take the range from every part of a tensor that the quantizer will give one."""
+    graph = model.subgraphs[0]
+    made = {int(index): tfl.layer_of(graph, operator) for operator in graph.operators for index in operator.outputs}
+    for operator in graph.operators:
+        place = _PARTS.get(tfl.op_of(model, operator))
+        if place is None:
+            continue
+        index = int(operator.inputs[place])
+        written = graph.tensors[index].quantization
+        if written is not None and written.min is not None and len(written.min) and made.get(index) not in kept:
+            for part in operator.outputs:
+                graph.tensors[part].quantization = None
 
 
 def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:

@@ -310,6 +310,15 @@ def test_an_operator_without_an_int8_kernel_is_named_and_left_alone_when_mixed()
     assert in_float(make(model, recipe("tflite-int8-mixed"), Plan(), statistics)) == {layer}
 
 
+def test_the_parts_that_a_tensor_is_sliced_into_run_in_8_bits_too() -> None:
+    import tensorflow as tf
+
+    model = traced(lambda t: tf.concat([t[..., :2] * 8.0 + 1.0, tf.exp(tf.minimum(t[..., 2:], 3.0)) * 8.0], -1))
+    statistics = seen(model.data, [usual(i) for i in range(8)])
+    assert [op for op, _, _ in ops(model.data)].count("STRIDED_SLICE") == 2
+    assert in_float(make(model, recipe("tflite-int8"), Plan(), statistics)) == set()
+
+
 def test_a_mixed_file_leaves_in_float_what_old_runtimes_cannot_load_in_int8() -> None:
     import tensorflow as tf
 
