@@ -7,7 +7,8 @@ Rules:
   made again next time;
 - an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a power
   cut leave whole entries or none;
-- the least recently used entries go when the folder grows over its bound.
+- the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
+  nobody went on with.
 
     store = DiskStore(default_folder())
     store.put(key("float-model", "tflite", source.sha256), data)
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key"]
+__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key", "unfinished"]
 
 _TOOLS = (
     *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
@@ -36,8 +37,10 @@ _TOOLS = (
 )
 _GIB = 1 << 30
 _SUFFIX, _PARTIAL = ".entry", ".partial"
+_UNFINISHED = ".unfinished"
 _MAGIC = b"edgekit1"
 _STALE_S = 3600.0  # a partial file older than this belongs to a build that is no more
+_ABANDONED_S = 14 * 86_400.0
 
 
 class Store(Protocol):
@@ -148,12 +151,20 @@ class DiskStore:
                     newest = max(newest, stat.st_mtime)
                     if entry.name.endswith(_SUFFIX):
                         yield stat.st_mtime, stat.st_size, entry.path
-                    elif entry.name.endswith(_PARTIAL):
-                        partials.append((stat.st_mtime, entry.path))
-        for written, path in partials:
-            if written < newest - _STALE_S:
+                    elif entry.name.endswith((_PARTIAL, _UNFINISHED)):
+                        after = _STALE_S if entry.name.endswith(_PARTIAL) else _ABANDONED_S
+                        partials.append((stat.st_mtime + after, entry.path))
+        for over, path in partials:
+            if over < newest:
                 with contextlib.suppress(OSError):
                     Path(path).unlink()
+
+
+def unfinished(folder: Path, key: str) -> Path:
+    """Where a stage that takes long leaves what it has so far, beside the entries. The folder is made."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{key}{_UNFINISHED}"
 
 
 def default_folder(environment: Mapping[str, str] | None = None) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,12 +25,18 @@ __all__ = ["output_folder"]
 def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
     """Raises OutputError where the folder cannot be made or written."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    with _taken_away(missing), _locked(folder, progress), _taken_away(missing):  # the inner one under the lock
+        yield
+
+
+@contextmanager
+def _taken_away(made: Sequence[Path]) -> Iterator[None]:
+    """After an error, the folders that were made and are empty."""
     try:
-        with _locked(folder, progress):
-            yield
+        yield
     except BaseException:
         with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
-            for place in missing:
+            for place in made:
                 place.rmdir()
         raise
 

@@ -16,11 +16,9 @@ from typing import Any
 from edgekit.building.candidates import Made, Maker
 from edgekit.building.kept import key
 from edgekit_converters.choose import Limits, drop_of
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, repair
-from edgekit_converters.fidelity.repair_bench import WorkspaceBench
-from edgekit_converters.targets import RECIPES, Artifact, recipe
+from edgekit_converters.targets import recipe, with_islands
 from edgekit_converters.targets.stored import plan_from, plan_json
 from edgekit_runtime.errors import EdgekitError
 
@@ -53,7 +51,7 @@ def failed_repairs(made: Sequence[Made], limits: Limits) -> list[dict[str, Any]]
 
 def _misses(made: Made, limits: Limits) -> bool:
     """Whether it is an INT8 artifact that the limit refuses, and there is a recipe to repair it with."""
-    if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8" or made.recipe.mixed:
+    if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8":
         return False
     drop = drop_of(made.fidelity)
     return drop is not None and not limits.allow(drop)
@@ -75,31 +73,22 @@ def _repaired(maker: Maker, made: Made, max_drop: float, budget_s: float) -> Mad
 
 
 def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
-    artifact, subject = made.artifact, maker.subject
+    artifact = made.artifact
     assert artifact is not None
     assert made.fidelity is not None
-
-    def check(trial: Artifact) -> Fidelity:
-        found = maker.measured(trial)
-        if found.fidelity is None:
-            raise ConversionError(found.failed or "it cannot be compared with the original")
-        return found.fidelity
 
     def told(stage: str, done: int, total: int | None) -> None:
         maker.workers.progress(f"{made.recipe.name} {stage}", done, total)
 
-    identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
-    bench = WorkspaceBench(maker.workspace, made.recipe.format, check, store=subject.store, identity=identity)
-    mixed = f"{made.recipe.name}-mixed"
     target = Target(
         max_drop,
-        mixed=mixed if mixed in RECIPES else f"{made.recipe.format}-int8-mixed",
+        mixed=with_islands(made.recipe).name,
         others=_LAST_RESORTS[made.recipe.format],
         budget_s=budget_s,
     )
     start = Start(made.recipe.name, artifact.plan, Checked(drop_of(made.fidelity) or 0.0, made.fidelity))
     try:
-        return _story(made, repair(bench, start, target, told))
+        return _story(made, repair(maker.bench(made.recipe.format), start, target, told))
     except EdgekitError as error:
         return {
             "of": made.recipe.name, "recipe": made.recipe.name, "plan": plan_json(artifact.plan), "met": False,

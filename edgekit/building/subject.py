@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from edgekit.building.data import Sets, open_sets, unused_labels
-from edgekit.building.kept import kept_reference, key
+from edgekit.building.kept import kept_json, kept_reference, key
 from edgekit.building.request import BuildRequest
-from edgekit_converters import contract_file, fidelity
+from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, source_samples
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.progress import Progress
@@ -24,7 +25,9 @@ __all__ = ["Subject", "open_subject"]
 
 @dataclass(frozen=True)
 class Subject:
-    """findings: of the data, and what was guessed of the model. metric: None for the task's own."""
+    """findings: of the data, and what was guessed of the model. metric: None for the task's own. scratch: where an
+    interrupted stage leaves what it has, None for nowhere.
+    """
 
     source: SourceModel
     contract: Contract
@@ -33,6 +36,7 @@ class Subject:
     findings: tuple[Finding, ...]
     metric: Metric | None = None
     store: Store = NO_STORE
+    scratch: Path | None = None
 
     @property
     def evaluation(self) -> Evaluation:
@@ -55,7 +59,9 @@ class Subject:
         if self.sets.calibration is not None:
             samples = source_samples(self.sets.calibration, self.contract, self.source)
         contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
-        return Workspace(self.source, samples, progress, store=self.store, samples_digest=contract)
+        return Workspace(
+            self.source, samples, progress, store=self.store, samples_digest=contract, scratch=self.scratch
+        )
 
 
 def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Subject:
@@ -73,4 +79,20 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     used = bool(fidelity.task_metrics(contract, reference.labels, metric))
     unused = unused_labels(contract, used, reference.labels is not None, sets.evaluation.name)
     notes = tuple(Finding(note.code, "note", note.what, note.do) for note in source.notes)
-    return Subject(source, contract, sets, reference, (*sets.findings, *notes, *guesses, *unused), metric, store)
+    suspected = _suspicions(source, contract, sets, store, progress)
+    findings = (*sets.findings, *suspected, *notes, *guesses, *unused)
+    return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
+
+
+def _suspicions(
+    source: SourceModel, contract: Contract, sets: Sets, store: Store, progress: Progress
+) -> tuple[Finding, ...]:
+    """Whether the original does better when the data are read otherwise. Made-up data say nothing of that."""
+    if sets.random:
+        return ()
+    name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)
+
+    def found() -> list[list[str]]:
+        return [[f.code, f.what, f.do] for f in calibration.suspicions(source, contract, sets.evaluation, progress)]
+
+    return tuple(Finding(code, "warning", what, do) for code, what, do in kept_json(store, name, found))

@@ -30,7 +30,6 @@ UNTOUCHED = {
     "no limit": ([made("tflite-int8", 0.5)], Limits()),
     "float": ([made("tflite-f32", 0.5)], LIMIT),
     "dynamic": ([made("tflite-dynamic", 0.5)], LIMIT),
-    "mixed already": ([made("tflite-int8-mixed", 0.5)], LIMIT),
     "not made": ([made("tflite-int8", None)], LIMIT),
 }
 

@@ -8,11 +8,13 @@ Rules:
   (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width on
   average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
   class might be the one that is different;
-- with `resume`, the statistics are saved at checkpoints, and an interrupted run goes on from there.
+- with `resume`, the statistics are saved at checkpoints, and an interrupted run goes on from there; where they cannot be
+  saved, the run goes on all the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from edgekit_converters.calibration.tensor_statistics import TensorStatistics
 from edgekit_converters.calibration.thresholds import METHODS
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.graph.graph import Graph
+from edgekit_converters.graph.head import head
 from edgekit_converters.progress import Progress, silent
 
 __all__ = ["CHECKPOINT", "ObserveOptions", "observe", "visiting_order"]
@@ -88,7 +91,8 @@ def observe(
                 statistics.settled_at = statistics.samples
                 break
             if options.resume is not None and options.clock() - saved >= options.save_every:
-                statistics.save(options.resume)
+                with contextlib.suppress(CalibrationError):
+                    statistics.save(options.resume)
                 saved = options.clock()
     if statistics.samples == 0:
         raise CalibrationError("there is no calibration sample", do="Pass a calibration set: --calibration DIR")
@@ -125,7 +129,7 @@ class _Settling:
 def _resumed(graph: Graph, options: ObserveOptions) -> Statistics:
     """What an interrupted run left, or nothing yet."""
     axis = -1 if graph.format == "tflite" else 1
-    fresh = Statistics({name: TensorStatistics(axis) for name in graph.tensors})
+    fresh = Statistics({name: TensorStatistics(axis) for name in graph.tensors}, head(graph))
     fresh.digest = options.digest
     if options.resume is None or not options.resume.is_file():
         return fresh

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,22 +32,24 @@ _NO_AXIS = -9
 
 
 class Statistics:
-    """samples: how many were run. settled_at: after how many the ranges stood still and the rest was left unread, None
+    """head: tensors at the graph's end, whose range is never cut. samples: how many were run. settled_at: after how many the ranges stood still and the rest was left unread, None
     where all were read. tensors: by name, in the graph's order. digest: of what they were made from, if the caller said.
     """
 
-    def __init__(self, tensors: Mapping[str, TensorStatistics]) -> None:
+    def __init__(self, tensors: Mapping[str, TensorStatistics], head: Collection[str] = ()) -> None:
         self.tensors: dict[str, TensorStatistics] = dict(tensors)
+        self.head = frozenset(head)
         self.samples = 0
         self.settled_at: int | None = None
         self.digest = ""
         self._ranges: dict[RangeMethod, tuple[int, dict[str, tuple[float, float]]]] = {}
 
     def ranges(self, method: RangeMethod) -> dict[str, tuple[float, float]]:
-        """For every tensor: contains zero, finite, never empty."""
+        """For every tensor: contains zero, finite, never empty. In the head it is all that was seen, by any method."""
         known = self._ranges.get(method)
         if known is None or known[0] != self.samples:
-            known = self.samples, {name: tensor.range(method) for name, tensor in self.tensors.items()}
+            found = {n: t.range("minmax" if n in self.head else method) for n, t in self.tensors.items()}
+            known = self.samples, found
             self._ranges[method] = known
         return dict(known[1])
 
@@ -69,6 +71,7 @@ class Statistics:
         """A .npz without Python objects."""
         names = list(self.tensors)
         head = {"samples": self.samples, "settled_at": self.settled_at, "digest": self.digest, "names": names}
+        head["head"] = sorted(self.head)
         arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         arrays.update(_stacked([self.tensors[name] for name in names]))
         file = io.BytesIO()
@@ -82,7 +85,7 @@ class Statistics:
             with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
                 head = json.loads(arrays["head"].tobytes())
                 tensors = _unstacked({key: arrays[key] for key in arrays.files if key != "head"})
-            found = cls(dict(zip(head["names"], tensors, strict=True)))
+            found = cls(dict(zip(head["names"], tensors, strict=True)), head["head"])
             found.samples, found.settled_at, found.digest = head["samples"], head["settled_at"], head["digest"]
         except Exception as error:  # a damaged zip raises BadZipFile, zlib.error, EOFError, KeyError, ...
             raise CalibrationError(

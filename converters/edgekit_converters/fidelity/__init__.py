@@ -22,12 +22,13 @@ from edgekit_converters.fidelity.intervals import paired_interval
 from edgekit_converters.fidelity.latency import measure_ms
 from edgekit_converters.fidelity.layers import LayerError, layer_errors
 from edgekit_converters.fidelity.metrics import Metric, named_metric, task_metrics
-from edgekit_converters.fidelity.odd import OddInput, odd_inputs
+from edgekit_converters.fidelity.odd import ODD_SAMPLES, OddInput, odd_inputs
 from edgekit_converters.fidelity.reference import Reference, reference
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
 from edgekit_converters.fidelity.size import size_breakdown
 
 __all__ = [
+    "ODD_SAMPLES",
     "Boxes",
     "Case",
     "Cause",

@@ -33,10 +33,21 @@ from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
-__all__ = ["OddInput", "odd_inputs", "odd_samples"]
+__all__ = ["ODD_SAMPLES", "OddInput", "odd_inputs", "odd_samples"]
 
 TIMEOUT_S = 120.0
 _LARGE = 1e4
+
+ODD_SAMPLES = {
+    "zeros": "an input of zeros",
+    "ones": "an input of ones",
+    "smallest": "an input of the smallest value throughout",
+    "largest": "an input of the largest value throughout",
+    "single": "an input with a single value that is not zero",
+    "alternating": "an input that alternates between its extremes",
+    "noise": "an input of noise",
+}
+"""Name -> the sample in words."""
 
 
 @dataclass(frozen=True)

@@ -193,10 +193,9 @@ class _Search(Generic[T]):
 
     def _islands(self) -> None:
         ranked = self._ranked()
+        most = max(size for size in range(len(ranked) + 1) if self._share(ranked[:size]) <= MOST)
         failing, meeting = 0, 0
-        for size in _growing(len(ranked)):
-            if self._share(ranked[:size]) > MOST:
-                break
+        for size in _growing(most):
             if self._check_islands(ranked[:size]):
                 meeting = size
                 break

@@ -13,8 +13,19 @@ from __future__ import annotations
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_converters.targets.convert import convert
 from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.recipes import RECIPES, default_recipes, recipe
+from edgekit_converters.targets.recipes import RECIPES, default_recipes, recipe, with_islands
 from edgekit_converters.targets.samples import Samples
 from edgekit_converters.targets.workspace import Workspace
 
-__all__ = ["RECIPES", "Artifact", "Plan", "Recipe", "Samples", "Workspace", "convert", "default_recipes", "recipe"]
+__all__ = [
+    "RECIPES",
+    "Artifact",
+    "Plan",
+    "Recipe",
+    "Samples",
+    "Workspace",
+    "convert",
+    "default_recipes",
+    "recipe",
+    "with_islands",
+]

@@ -10,7 +10,7 @@ import difflib
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.targets.artifact import Recipe
 
-__all__ = ["RECIPES", "default_recipes", "recipe"]
+__all__ = ["RECIPES", "default_recipes", "recipe", "with_islands"]
 
 RECIPES: dict[str, Recipe] = {
     entry.name: entry
@@ -24,6 +24,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("onnx-int8-qdq", "onnx", "int8"),
         Recipe("onnx-int8-qdq-mixed", "onnx", "int8", mixed=True, default=False),
         Recipe("onnx-int8-qdq-symmetric", "onnx", "int8", symmetric=True, default=False),
+        Recipe("onnx-int8-qdq-symmetric-mixed", "onnx", "int8", mixed=True, symmetric=True, default=False),
         Recipe("onnx-int8-dynamic", "onnx", "dynamic", default=False),
         Recipe("onnx-f16", "onnx", "float16", default=False),
         Recipe("onnx-f32", "onnx", "float32"),
@@ -43,3 +44,8 @@ def recipe(name: str) -> Recipe:
 def default_recipes() -> tuple[str, ...]:
     """Names of the recipes that are tried when none is named."""
     return tuple(name for name, entry in RECIPES.items() if entry.default)
+
+
+def with_islands(entry: Recipe) -> Recipe:
+    """The form of an int8 recipe that leaves layers in float: itself where it is that already."""
+    return entry if entry.mixed else RECIPES[f"{entry.name}-mixed"]

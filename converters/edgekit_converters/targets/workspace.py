@@ -28,7 +28,7 @@ from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.deferred import actual
 from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.store import NO_STORE, Store, key
+from edgekit_converters.store import NO_STORE, Store, key, unfinished
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_converters.targets.described import described
 from edgekit_converters.targets.float_model import FloatModel, feeds
@@ -97,8 +97,8 @@ class Workspace:
                 name = key("float-model", format, self._keys[0])
                 stored = self._store.get(name)
                 if stored is None:
-                    self._progress("conversion", 0, None)
-                    stored = float_model_bytes(_resolved(FLOAT_MODELS[format])(actual(self.source), self._progress))
+                    made = _resolved(FLOAT_MODELS[format])(actual(self.source), self._told(format))
+                    stored = float_model_bytes(made)
                     self._store.put(name, stored)
                 self._models[format] = float_model_from(stored)
             return self._models[format]
@@ -178,7 +178,7 @@ class Workspace:
         name = key("refined", format, list(steps), *self._keys)
         stored = self._store.get(name)
         if stored is None:
-            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._progress)
+            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._told(format))
             stored = graph.data
             self._store.put(name, stored)
         model = replace(first.model, data=stored)
@@ -194,17 +194,26 @@ class Workspace:
             arrays = self.feeds(model.format)
             assert self._samples is not None
             options = ObserveOptions(getattr(self._samples, "shuffled", False), self._checkpoint(name), name)
-            statistics = observe(graph, arrays, len(self._samples), self._progress, options)
+            told = self._told(model.format)
+            statistics = observe(graph, arrays, len(self._samples), told, options)
+            if statistics.settled_at is not None:
+                told(f"ranges have settled after {statistics.settled_at} of {len(self._samples)}", 0, None)
             self._store.put(name, statistics.to_bytes())
         else:
             statistics = Statistics.from_bytes(stored)
         return Ground(model, graph, statistics)
 
     def _checkpoint(self, name: str) -> Path | None:
-        if self._scratch is None:
-            return None
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        return self._scratch / f"{name}.statistics"
+        return None if self._scratch is None else unfinished(self._scratch, name)
+
+    def _told(self, format: str) -> Progress:  # noqa: A002
+        """Progress with the format's name before the stage: two formats may be worked on at once."""
+        name = {"tflite": "TFLite", "onnx": "ONNX"}.get(format, format)
+
+        def told(stage: str, done: int, total: int | None) -> None:
+            self._progress(f"{name} {stage}", done, total)
+
+        return told
 
 
 def _resolved(entry: str) -> Callable[..., Any]:
