@@ -42,8 +42,7 @@ class Adapter:
         self._tensor = tensor
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
-        # A tensor input keeps the original's own axes: it is turned only where this artifact has them in another order.
-        self._to_nchw = tensor.layout == "NCHW" and (contract.image is not None or not self._fits(contract.shape))
+        self._axes = self._turned(contract, tensor)
         self._from_pixels = _pixel_step(contract, tensor) if contract.image is not None else None
 
     @property
@@ -57,7 +56,7 @@ class Adapter:
         if (
             item.dtype == self._dtype
             and self._fits(item.shape)
-            and (self._tensor.quantization is not None or not self._to_nchw)
+            and (self._tensor.quantization is not None or self._axes is None)
         ):
             return item[None]
         if item.shape != self._contract.shape:
@@ -73,8 +72,17 @@ class Adapter:
             w in (-1, h) for w, h in zip(self._item_shape, shape, strict=True)
         )
 
+    def _turned(self, contract: InputContract, tensor: TensorSpec) -> tuple[int, int, int] | None:
+        """The order of axes that this artifact takes, where it is another. An image is [H, W, C]; a tensor input keeps
+        the original's own axes, so only a shape that does not fit is turned."""
+        if contract.image is not None:
+            return (2, 0, 1) if tensor.layout == "NCHW" else None
+        if tensor.layout is None or len(contract.shape) != 3 or self._fits(contract.shape):
+            return None
+        return (2, 0, 1) if tensor.layout == "NCHW" else (1, 2, 0)
+
     def _layout(self, item: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(item.transpose(2, 0, 1)) if self._to_nchw else item
+        return item if self._axes is None else np.ascontiguousarray(item.transpose(self._axes))
 
     def _from_original(self, item: NDArray[Any]) -> NDArray[Any]:
         if self._tensor.quantization is not None:

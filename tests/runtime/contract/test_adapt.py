@@ -71,6 +71,18 @@ def test_float_artifacts_get_normalised_pixels_in_their_layout(layout):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_tensor_input_is_turned_only_where_the_artifact_has_its_axes_in_another_order(dtype, layout):
+    item = np.arange(48, dtype=np.float32).reshape(4, 4, 3)
+    quantization = Quantization(1.0, 0) if dtype == "int8" else None
+    for channels_first in (False, True):
+        given = item.transpose(2, 0, 1) if channels_first else item
+        adapter = Adapter(InputContract("x", given.shape, "float32"), tensor(dtype, quantization, layout))
+        wanted = item.transpose(2, 0, 1) if layout == "NCHW" else item
+        np.testing.assert_array_equal(adapter(given)[0], wanted)
+
+
 def test_an_array_ready_for_the_engine_is_not_touched():
     ready = np.zeros((4, 4, 3), np.int8)
     result = Adapter(image_input((0,) * 3, (1,) * 3), tensor("int8", Quantization(1.0, -128)))(ready)
