@@ -18,7 +18,7 @@ from typing import Any
 from cells import OURS, Bench
 from models import CASES
 from peers import COLUMNS, PEERS
-from tables import markdown, printed, put_between
+from tables import collapses, markdown, printed, put_between
 
 from edgekit.bench import conditions
 
@@ -64,6 +64,7 @@ def main() -> None:
     options.output.write_text(json.dumps(value, indent=1) + "\n")
     if options.docs:
         put_between(options.docs, "fidelity", markdown(found, conditions()))
+        put_between(options.docs, "collapses", collapses(found))
 
 
 def rows(cache: Path, name: str) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from models import CASES
 
-__all__ = ["markdown", "printed", "put_between"]
+__all__ = ["collapses", "markdown", "printed", "put_between"]
 
 _Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -53,6 +53,46 @@ def markdown(found: _Found, conditions: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def collapses(found: _Found) -> str:
+    """The models that are known to collapse: what the others make of them, what edgekit found, named and did."""
+    lines = [
+        "| model | the others' static INT8 | edgekit, as it is | edgekit, repaired | the cause it names |",
+        "|---|---|---|---|---|",
+    ]
+    for name in (name for name in found if CASES[name].naive):
+        cells = found[name]
+        theirs = [_brief(row, cells[row]) for row in cells if "edgekit" not in row and "dynamic" not in row]
+        plain = [_brief(row, cells[row]) for row in cells if "edgekit" in row and "repaired" not in row]
+        mended = [_repair(row, cells[row]) for row in cells if "repaired" in row]
+        causes = [_cause(row, cells[row]) for row in cells if "repaired" in row]
+        columns = ("; ".join(theirs), "; ".join(plain), "; ".join(mended), "; ".join(filter(None, causes)))
+        lines.append(f"| {name}{_original(cells)} | {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
+def _brief(row: str, cell: Mapping[str, Any]) -> str:
+    row = row.replace("*", "").removeprefix("edgekit, ").replace(", best of grid", ", best")
+    if "reason" in cell:
+        return f"{row}: {'does not run' if cell['reason'].startswith('does not run') else 'refused'}"
+    return f"{row}: {100 * (cell['artifact'] if 'artifact' in cell else cell['agreement']):.1f}"
+
+
+def _repair(row: str, cell: Mapping[str, Any]) -> str:
+    if "reason" in cell:
+        return f"{row.split(', ')[1]}: {cell['reason'][:90]}"
+    made = cell["made"]
+    if not made.get("repaired"):
+        return f"{row.split(', ')[1]}: {100 * cell['artifact']:.1f}, kept the limit as it was"
+    left = f"{made['float_layers']} layers and {100 * cell['float_macs']:.0f} % of the MACs in float"
+    met = "" if made["met"] else "; the limit is not met"
+    return f"{row.split(', ')[1]}: {100 * cell['artifact']:.1f}, {left}{met}"
+
+
+def _cause(row: str, cell: Mapping[str, Any]) -> str:
+    causes = cell.get("made", {}).get("causes", ())
+    return f"{row.split(', ')[1]}: {causes[0]}".replace("|", "/") if causes else ""
+
+
 def _original(cells: Mapping[str, Mapping[str, Any]]) -> str:
     cell = next((cell for cell in cells.values() if "original" in cell), None)
     return f"; float: {cell['metric']} {100 * cell['original']:.2f} on {cell['metric_items']}" if cell else ""
@@ -66,7 +106,7 @@ def _values(cell: Mapping[str, Any]) -> tuple[str, ...]:
         f"{cell['cosine']:.4f}",
         "?" if left is None else f"{100 * left:.0f} %",
         f"{cell['bytes'] / cell['float_bytes']:.2f}" if "float_bytes" in cell else f"{cell['bytes'] >> 10} KiB",
-        f"{cell['ratio']:.2f}x" if "ratio" in cell else "",
+        f"{cell['min_ratio']:.2f}x" if "min_ratio" in cell else "",
     )
 
 

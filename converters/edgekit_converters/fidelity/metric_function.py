@@ -4,7 +4,8 @@ def score(outputs, labels):                  # outputs: {name: array [N, ...]}; 
     return float(...)                        # higher is better, or say so: score.higher_is_better = False
 
 An answer that was not finite is handed over as zeros. The interval of the drop calls the function on resampled items, 100
-times for each model; a resample on which it fails (a class is missing, say) is left out.
+times for each model, or fewer where that would take longer than some seconds; a resample on which it fails (a class is
+missing, say) is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,15 +34,18 @@ from edgekit_converters.fidelity.result import Score
 __all__ = ["FunctionMetric", "open_metric_function"]
 
 _RESAMPLES = 100
+_LEAST_RESAMPLES = 20
+_PATIENCE_S = 3.0  # a repair compares dozens of artifacts, and a slow function would use up its time
 
 
 @dataclass(frozen=True)
 class FunctionMetric:
-    """name: `module:function`."""
+    """name: `module:function`. clock: seconds."""
 
     name: str
     function: Callable[[dict[str, NDArray[Any]], Any], Any]
     higher_is_better: bool = True
+    clock: Callable[[], float] = perf_counter
 
     def keep(self, answer: Outputs | None, label: Label) -> tuple[Outputs | None, Label]:
         return answer, label
@@ -51,7 +56,9 @@ class FunctionMetric:
         shapes = next(answer for answer, _ in original if answer is not None)
         first, second = (_stacked([answer for answer, _ in kept], shapes) for kept in (original, artifact))
         labels = [label for _, label in original]
+        start = self.clock()
         before, after = self._call(first, labels), self._call(second, labels)
+        took = self.clock() - start
         sign = 1 if self.higher_is_better else -1
 
         def drop(at: NDArray[np.int64]) -> float:
@@ -61,7 +68,8 @@ class FunctionMetric:
             except MetricError:
                 return math.nan
 
-        low, high = resampled_interval(drop, len(labels), _RESAMPLES)
+        resamples = int(min(max(_PATIENCE_S / max(took, 1e-9), _LEAST_RESAMPLES), _RESAMPLES))
+        low, high = resampled_interval(drop, len(labels), resamples)
         loss = sign * (before - after)
         interval = (loss, loss) if math.isnan(low) else (low, high)
         return Score(self.name, before, after, loss, interval, self.higher_is_better)

@@ -16,6 +16,7 @@ from edgekit_converters.calibration import open_dataset
 from edgekit_converters.contract_file import describe
 from edgekit_converters.errors import CalibrationError, MetricError
 from edgekit_converters.fidelity import Evaluation, compare, named_metric, reference, task_metrics
+from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.fidelity.metrics import MeanAbsoluteError, TopK, macro_f1
 
 SOURCE = linear((-1, 8), 8, weights=np.eye(8))
@@ -168,3 +169,17 @@ def test_a_function_of_ones_own_decides_and_says_which_way_is_better(measured):
 def test_a_function_that_fails_is_named_with_its_line(measured, name, message):
     with pytest.raises(MetricError, match=message):
         measured(np.arange(40) % 8, metric=f"own_metrics:{name}")
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.001, 2 + 2 * 100), (0.1, 2 + 2 * 30), (60.0, 2 + 2 * 20)])
+def test_a_slow_function_is_called_fewer_times_for_its_interval(seconds, calls):
+    counted = []
+
+    def rights(outputs, labels):
+        counted.append(len(labels))
+        return float((outputs["scores"].argmax(1) == labels).mean())
+
+    ticks = iter([0.0, seconds])
+    kept = [({"scores": np.eye(4, dtype=np.float32)[i % 4]}, i % 4) for i in range(12)]
+    score = FunctionMetric("own:rights", rights, clock=lambda: next(ticks)).compare(kept, kept)
+    assert (score.drop, len(counted)) == (0.0, calls)
