@@ -4,12 +4,13 @@
 
 Rules:
 - calibration data decide, by the noise that repair goes by too: no label and no evaluation item is looked at;
-- the plan that costs no more to make and is known to do well, `STATIC`, is left only for one with clearly less noise;
+- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with clearly less noise, and for percentiles or
+  entropy only if they halve it: these cut off most, and inputs that are not quite like the calibration set pay for that;
 - what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
 
-No method is the best for all networks. Noise at the outputs, with weights rounded by their error: EfficientNet-Lite0
-23.8 dB below the signal with min-max, 24.7 with MSE, 17.2 with percentiles and 11.6 with entropy, and 480, 489, 486 and 442
-of 500 answers unchanged.
+No method is the best for all networks. EfficientNet-Lite0 in TFLite, weights rounded by their error, 100 photos to calibrate
+with: min-max leaves 480 of 500 answers unchanged, MSE 487, percentiles 485, entropy 440. Calibrated with photos of another
+kind than those that are compared, percentiles had 2.5 dB less noise than min-max on the first and 2.7 dB more on the second.
 """
 
 from __future__ import annotations
@@ -19,33 +20,32 @@ from dataclasses import replace
 from typing import TypeVar
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.fidelity.repair import BETTER, METHODS, Bench
+from edgekit_converters.fidelity.repair import BETTER, Bench
 from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.plan import STATIC, Plan, RangeMethod
 from edgekit_runtime.errors import EngineError
 
 __all__ = ["first_plan"]
 
 T = TypeVar("T")
+_MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", BETTER), ("percentile", 0.5), ("entropy", 0.5))
+"""How much of the best so far a method's noise may be, for the method to be taken."""
 
 
 def first_plan(bench: Bench[T], recipe: Recipe) -> Plan:
-    """The plan of the least noise: every range method with the weights rounded by their error, and the best of them also
-    with the weights as they are. Recipes without calibration have an empty one.
+    """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and the
+    best of them also with the weights as they are. Recipes without calibration have an empty one.
     """
     if not recipe.needs_calibration:
         return Plan()
     best, least = STATIC, _noise(bench, recipe, STATIC)
-    for method in METHODS:
-        best, least = _better(bench, recipe, replace(STATIC, ranges=method), (best, least))
-    best, _ = _better(bench, recipe, replace(best, steps=()), (best, least))
-    return best
-
-
-def _better(bench: Bench[T], recipe: Recipe, plan: Plan, so_far: tuple[Plan, float]) -> tuple[Plan, float]:
-    best, least = so_far
-    noise = least if plan == best else _noise(bench, recipe, plan)
-    return (plan, noise) if noise < least * BETTER else so_far
+    for method, margin in _MARGINS:
+        plan = replace(STATIC, ranges=method)
+        noise = _noise(bench, recipe, plan)
+        if noise < least * margin:
+            best, least = plan, noise
+    as_they_are = replace(best, steps=())
+    return as_they_are if _noise(bench, recipe, as_they_are) < least * BETTER else best
 
 
 def _noise(bench: Bench[T], recipe: Recipe, plan: Plan) -> float:

@@ -36,7 +36,9 @@ MOST = 0.50
 METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile", "entropy")
 STEPS: tuple[tuple[Step, ...], ...] = (("round",), (), ("equalise", "round"))
 BETTER = 0.95
-"""Noise has to fall to this much of the best before a plan is looked at with the evaluation set."""
+"""Noise has to fall to this much of the best before a plan takes its place."""
+ALIKE = 1.1
+"""Up to this much of the least noise a plan is looked at with the evaluation set: it costs nothing on the board."""
 WORSE = 1.02
 """Noise may rise to this much when an island is given up as not needed."""
 SLACK = 1e-9
@@ -181,12 +183,13 @@ class _Search(Generic[T]):
         self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
 
     def _by_noise(self, plans: Sequence[tuple[str, Plan]]) -> None:
-        """Goes on with the plan of the least noise; checks those that bring it down."""
+        """Goes on with the plan of the least noise; checks those that are about as good or better."""
         least = self._noise("as it is", self.start.recipe, self._plan)
         for remedy, plan in plans:
             noise = self._noise(remedy, self.start.recipe, plan)
             if noise < least * BETTER:
                 least, self._plan = noise, plan
+            if noise <= least * ALIKE:
                 self._check(remedy, self.start.recipe, plan)
                 if self._met:
                     return

@@ -33,8 +33,12 @@ CHOSEN = {
     "all alike: the known one": ({}, STATIC),
     "a little less noise is no reason": ({("mse", ("round",)): 0.97}, STATIC),
     "clearly less noise": ({("mse", ("round",)): 0.8}, Plan("mse", steps=("round",))),
+    "cutting off more has to halve the noise": (
+        {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.5},
+        Plan("mse", steps=("round",)),
+    ),
     "the least of several": (
-        {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.4},
+        {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.3},
         Plan("entropy", steps=("round",)),
     ),
     "weights as they are": ({("minmax", ()): 0.5}, Plan()),

@@ -130,7 +130,7 @@ def test_noise_that_is_no_number_never_wins():
 
 
 def test_the_evaluation_set_is_not_asked_about_plans_that_calibration_refuses():
-    known = Known([0.001] * 19 + [0.5], factors={"mse": 1.5, "percentile": 0.99, "entropy": 9.0})
+    known = Known([0.001] * 19 + [0.5], factors={"mse": 1.5, "percentile": 1.2, "entropy": 9.0})
     repaired(known, 0.03)
     assert {plan.ranges for _, plan in known.checked} == {"minmax"}
 
