@@ -39,7 +39,8 @@ def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progr
 
 
 def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
-    """Layer by layer against the float file of the same format."""
+    """Layer by layer against the float file of the same format; where channels were equalised, against the float file after
+    that, which answers the same with other values inside."""
     artifact, form = made.artifact, made.recipe.format
     assert artifact is not None
 
@@ -47,7 +48,8 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
         progress(f"{made.recipe.name} {stage}", done, total)
 
     try:
-        original = workspace.graph(form)
+        steps = tuple(step for step in artifact.plan.steps if step == "equalise")
+        original = workspace.ground(form, steps).graph if steps else workspace.graph(form)
         answer = open_graph(form, artifact.data)
         case = examine(original, answer, workspace.feeds(form), _SAMPLES, said)
         errors, causes = case.errors, explain(case)

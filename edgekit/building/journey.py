@@ -33,6 +33,7 @@ from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
 from edgekit.packaging import Content, Shipped, SigningKey, assemble, load_signing_key, write_bundle, write_whole
 from edgekit_converters import fidelity, targets
+from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
@@ -68,7 +69,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         shown = _shown(maker, made)
         report = BuildReport(
             model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
-            findings=subject.findings,
+            findings=(*subject.findings, *_settled(subject, made)),
             candidates=shown,
             bundles=bundles,
             report=path,
@@ -118,6 +119,17 @@ def _tools(made: Sequence[Made]) -> dict[str, str]:
     for one in made:
         found.update(one.artifact.tools if one.artifact is not None else {})
     return dict(sorted(found.items()))
+
+
+def _settled(subject: Subject, made: Sequence[Made]) -> tuple[Finding, ...]:
+    """A note where calibration stopped before the last sample."""
+    given = len(subject.sets.calibration or ())
+    read = {one.recipe.format: one.artifact.samples for one in made if one.artifact and one.recipe.needs_calibration}
+    early = [f"{count} of {given} samples ({form})" for form, count in read.items() if count < given]
+    if not early:
+        return ()
+    what = f"calibration stopped after {' and '.join(early)}: the ranges had settled"
+    return (Finding("settled", "note", what, "More of the same kind would not change the artifact"),)
 
 
 def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:

@@ -110,6 +110,7 @@ def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
                 "recipe": attempt.recipe,
                 "float_layers": len(attempt.plan.float_layers),
                 "float_macs": attempt.float_macs,
+                "noise_db": None if not attempt.noise or math.isinf(attempt.noise) else -10 * math.log10(attempt.noise),
                 "drop": attempt.drop,
                 "failed": attempt.failed,
             }

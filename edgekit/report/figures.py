@@ -20,6 +20,11 @@ _CHOSEN, _OTHER, _REFUSED = "#2f6f5e", "#8aa39b", "#c98a7c"
 _LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
 
 
+_CLEAN_DB = 80.0
+"""Above this a layer is as good as float: the axis ends here, so that what matters is not flattened."""
+_PLACES = ("top center", "bottom center", "top right", "bottom left")
+
+
 def tradeoff(board: Board, report: Report) -> Figure | None:
     """Latency against quality on one board, a marker's area showing the file's size; None where nothing has a latency."""
     estimates = board.estimates
@@ -28,6 +33,8 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
         return None
     refused = {r["recipe"]: r for r in board.json.get("refused") or ()}
     traces = []
+    ranked = sorted(shown, key=lambda c: float(estimates[c.recipe]["mid_ms"]))
+    places = {c.recipe: _PLACES[rank % len(_PLACES)] for rank, c in enumerate(ranked)}  # neighbours' names apart
     for title, colour, members in (
         ("chosen", _CHOSEN, [c for c in shown if c.recipe == board.chosen]),
         ("acceptable", _OTHER, [c for c in shown if _code(refused, c) == "not-preferred"]),
@@ -35,10 +42,18 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
     ):
         if members:
             traces.append(_points(title, colour, members, estimates))
+            traces[-1]["textposition"] = [places[c.recipe] for c in members]
     layout = _layout("latency, ms (the range that was predicted or measured)", _quality_title(report))
     layout["xaxis"] |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
-    layout["yaxis"] |= {"tickformat": ".1%"}
+    layout["yaxis"] |= {"tickformat": ".1%", "range": _span_of([c.quality for c in shown if c.quality is not None])}
     return {"data": traces, "layout": layout}
+
+
+def _span_of(values: Sequence[float]) -> list[float]:
+    """An axis that shows differences of a point or more as such, with room for the dots and their names."""
+    low, high = min(values), max(values)
+    room = max(0.01, 0.35 * (high - low))
+    return [low - room, high + room]
 
 
 def _code(refused: dict[str, Any], candidate: Candidate) -> str | None:
@@ -55,7 +70,6 @@ def _points(title: str, colour: str, members: Sequence[Candidate], estimates: di
         "x": [e["mid_ms"] for e in of],
         "y": [c.quality for c in members],
         "text": [c.recipe for c in members],
-        "textposition": "top center",
         "cliponaxis": False,
         "error_x": {
             "type": "data",
@@ -95,9 +109,10 @@ def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
                 "mode": "lines+markers",
                 "name": candidate.recipe,
                 "x": depth,
-                "y": [row["sqnr_db"] for row in rows],
-                "text": [f"{_short(row['layer'])}<br>{row.get('op', '')}" for row in rows],
-                "hovertemplate": "%{text}<br>%{y:.1f} dB<extra>%{fullData.name}</extra>",
+                "y": [min(row["sqnr_db"], _CLEAN_DB) for row in rows],
+                "customdata": [f"{row['sqnr_db']:.1f}" for row in rows],
+                "text": [f"{words.layer(row['layer'])}<br>{row.get('op', '')}" for row in rows],
+                "hovertemplate": "%{text}<br>%{customdata} dB<extra>%{fullData.name}</extra>",
                 "line": {"color": colour, "width": 1.6},
                 "marker": {
                     "size": 6,
@@ -136,7 +151,11 @@ def histogram(item: Histogram) -> Figure:
     ]
     layout = _layout("value", "share of values")
     layout["yaxis"] |= {"type": "log", "tickformat": ".0e"}
-    layout["title"] = {"text": f"{_short(str(item.json['layer']))}  ({item.recipe})", "font": {"size": 13}, "x": 0.02}
+    layout["title"] = {
+        "text": f"{words.layer(str(item.json['layer']))}  ({item.recipe})",
+        "font": {"size": 13},
+        "x": 0.02,
+    }
     layout["margin"]["t"] = 36
     layout["bargap"] = 0
     return {"data": traces, "layout": layout}
@@ -159,10 +178,3 @@ def _layout(x: str, y: str) -> Figure:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
     }
-
-
-def _short(name: str) -> str:
-    """TensorFlow joins the names of everything it fused with ';', and each is a path: the last part of the first."""
-    first = name.split(";")[0]
-    parts = [part for part in first.split("/") if part]
-    return "/".join(parts[-2:])[-60:] or name[-60:]

@@ -9,12 +9,26 @@ from typing import Any
 
 from edgekit.report import words
 
-__all__ = ["Board", "Candidate", "Histogram", "Report"]
+__all__ = ["Board", "Candidate", "Damage", "Histogram", "Report"]
 
 Json = Mapping[str, Any]
 
 _WORST_LAYERS = 8
 _DISAGREEMENTS = 24
+_LARGE = 0.30
+"""Of the float file: an int8 file that is larger is asked what the rest is."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Causes of one kind, the worst first."""
+
+    code: str
+    causes: list[Json]
+
+    @property
+    def worst(self) -> Json:
+        return self.causes[0]
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,51 @@ class Candidate:
         return list(self.json.get("layers") or ())
 
     @property
-    def causes(self) -> list[Json]:
-        return list(self.json.get("causes") or ())
+    def ops(self) -> dict[str, str]:
+        """Layer -> what the format calls its operator."""
+        return {str(row["layer"]): str(row.get("op") or "") for row in self.layers}
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Why it drifts, by kind of cause."""
+        kinds: dict[str, list[Json]] = {}
+        for cause in self.json.get("causes") or ():
+            kinds.setdefault(str(cause["code"]), []).append(cause)
+        return [Damage(code, causes) for code, causes in kinds.items()]
+
+    @property
+    def harmless(self) -> bool:
+        """Whether what drifted changes next to no answer."""
+        drop, agreement = self.fidelity.get("drop"), self.fidelity.get("agreement")
+        return (drop is None or drop <= 0.005) and (agreement is None or agreement >= 0.99)
+
+    @property
+    def outputs(self) -> list[Json]:
+        return list(self.fidelity.get("outputs") or ())
+
+    @property
+    def scores(self) -> list[Json]:
+        """Metrics besides the one that decides."""
+        return [score for score in self.fidelity.get("scores") or () if score["metric"] != self.fidelity.get("metric")]
+
+    @property
+    def repair(self) -> Json | None:
+        """The story of the search that made it; on the artifact that missed the limit only where nothing better was found."""
+        story: Json | None = self.json.get("repair")
+        return story if story is not None and story["recipe"] == self.recipe else None
+
+    @property
+    def rest(self) -> str:
+        """Where the bytes of an int8 file are that is larger than it might be; empty for the others."""
+        parts = self.json.get("size_breakdown")
+        if not parts or self.ratio is None or self.ratio <= _LARGE or "int8" not in self.recipe:
+            return ""
+        named = (
+            ("weights in 8 bits", "int8_weights"),
+            ("other weights", "other_weights"),
+            ("operators and names", "graph"),
+        )
+        return ", ".join(f"{words.size(parts[key])} {name}" for name, key in named)
 
     @property
     def disagreements(self) -> list[Json]:
@@ -187,7 +244,16 @@ class Report:
     @property
     def damaged(self) -> list[Candidate]:
         """Those with something to say of where they broke."""
-        return [candidate for candidate in self.candidates if candidate.causes]
+        return [candidate for candidate in self.candidates if candidate.damage]
+
+    @property
+    def measured(self) -> list[Candidate]:
+        """Those with more to say of their outputs than the table of candidates does."""
+        return [candidate for candidate in self.candidates if candidate.outputs]
+
+    @property
+    def repairs(self) -> list[Candidate]:
+        return [candidate for candidate in self.candidates if candidate.repair]
 
     @cached_property
     def histograms(self) -> list[Histogram]:

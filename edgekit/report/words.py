@@ -10,7 +10,20 @@ from typing import Any
 
 from edgekit_profiles import milliseconds
 
-__all__ = ["DASH", "FILTERS", "decibels", "metric", "percent", "points", "share", "size", "span"]
+__all__ = [
+    "DASH",
+    "FILTERS",
+    "cause",
+    "decibels",
+    "layer",
+    "metric",
+    "number",
+    "percent",
+    "points",
+    "share",
+    "size",
+    "span",
+]
 
 DASH = "–"
 
@@ -22,6 +35,38 @@ _METRICS = {
     "map50": "mAP at 0.5",
     "mae": "mean absolute error",
 }
+
+
+_CAUSES = {
+    "channel-spread": "One scale for channels of very different size",
+    "clipped-range": "Values are cut off",
+    "concat-of-unlike-ranges": "Ranges of different size joined under one scale",
+    "input-scaling": "Inputs are not scaled as the model expects",
+    "large-integer-in-float": "Large whole numbers lose digits",
+    "noise-amplification": "Noise of the inputs is amplified",
+    "nothing-quantized": "Nothing is quantized",
+    "outlier-activation": "A few large values stretch the range",
+    "softmax-head-scale": "Small probabilities fall below one step",
+    "splits-graph": "The fast path is left and entered again",
+    "steep-function": "A steep function magnifies rounding",
+    "weight-resolution": "Rounded weights",
+}
+
+
+def cause(code: str) -> str:
+    """A title for a cause's code."""
+    return _CAUSES.get(code, code.replace("-", " ").capitalize())
+
+
+def layer(name: str) -> str:
+    """A layer's name that a person can read: TensorFlow joins the names of all that it fused with `;`, and each is a path
+    that begins with the network's own name."""
+    parts = [part for part in name.split(";")[0].split("/") if part]
+    return "/".join(parts[1:] if len(parts) > 2 else parts)[-60:] or name[-60:]
+
+
+def number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
@@ -70,6 +115,9 @@ def metric(name: str | None) -> str:
 
 
 FILTERS: dict[str, Callable[..., str]] = {
+    "cause": cause,
+    "layer": layer,
+    "number": number,
     "percent": percent,
     "share": share,
     "points": points,

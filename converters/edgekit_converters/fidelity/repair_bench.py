@@ -110,14 +110,29 @@ class WorkspaceBench:
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
-    """Noise power over signal power, the mean over outputs; infinite where an answer is not finite."""
+    """Noise power over signal power, the mean over outputs; infinite where an answer is not finite.
+
+    An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
+    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others.
+    """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
-        signal = sum(float(np.square(values, dtype=np.float64).sum()) for values in before)
-        noise = sum(float(np.square(y.astype(np.float64) - x).sum()) for x, y in zip(before, after, strict=True))
-        ratios.append(noise / signal if signal > 0 else noise)
+        signal = sum(_power(values, values.shape) for values in before)
+        noise = sum(_power(y.astype(np.float64) - x, x.shape) for x, y in zip(before, after, strict=True))
+        silent = signal <= 0
+        ratios.append(float(np.mean(np.where(silent, noise, noise / np.where(silent, 1.0, signal)))))
     mean = float(np.mean(ratios))
     return mean if np.isfinite(mean) else float("inf")
+
+
+def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Sums of squares, one a channel: [channels], or [1] where the whole is one. Channels are the shortest axis after the
+    batch, whichever layout it is in."""
+    squares = np.square(values, dtype=np.float64)
+    if len(shape) < 3:
+        return np.full(1, squares.sum())
+    channels = 1 + int(np.argmin(shape[1:]))
+    return np.asarray(squares.sum(axis=tuple(axis for axis in range(len(shape)) if axis != channels)))
 
 
 def drop_of(fidelity: Fidelity) -> float:

@@ -85,6 +85,16 @@ def test_layers_go_to_float_until_the_limit_holds(bench):
     assert found.plan.float_layers
 
 
+@pytest.mark.parametrize("axis", [1, 2], ids=["channels first", "channels last"])
+def test_large_coordinates_do_not_drown_the_noise_of_scores(axis):
+    corners, scores = np.full((1, 50), 100.0), np.full((1, 50), 0.5)
+    before = [[np.stack([corners, scores], axis)]]
+    assert output_noise(before, [[np.stack([corners, scores * 0], axis)]]) == pytest.approx(0.5)
+    assert output_noise(before, [[np.stack([corners * 0, scores], axis)]]) == pytest.approx(0.5)
+    silent = [[np.stack([corners, scores * 0], axis)]]
+    assert output_noise(silent, silent) == 0
+
+
 def test_noise_is_relative_to_the_signal_and_infinite_where_an_answer_is_no_number():
     before = [[np.array([3.0, 4.0])], [np.array([0.0, 5.0])]]
     assert output_noise(before, before) == 0
