@@ -91,7 +91,7 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
     from edgekit.building.repairing import with_repairs
     from edgekit.building.subject import open_subject
     from edgekit.building.workers import Workers
-    from edgekit_converters.choose import Limits, drop_of
+    from edgekit_converters.choose import Limits
     from edgekit_converters.store import DiskStore
     from edgekit_converters.targets.recipes import recipe
 
@@ -111,9 +111,9 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
         found = evidence(first, subject, maker.workspace, workers.progress)["causes"]
         causes = [f"{cause['layer']}: {cause['what']}" for cause in found[:3]]
         after = with_repairs(maker, made, Limits(max_drop=MAX_DROP), REPAIR_S, 1)
-    best = min((one for one in after if one.artifact and one.fidelity), key=lambda one: drop_of(one.fidelity) or 0.0)
+    best = min((one for one in after if one.artifact and one.fidelity), key=lambda one: one.fidelity.loss)
     repaired.write_bytes(best.artifact.data)
-    story = _told(best) | {"drop_before": drop_of(first.fidelity), "causes": causes, "repaired": False}
+    story = _told(best) | {"drop_before": first.fidelity.loss, "causes": causes, "repaired": False}
     told = next((one.repair for one in after if one.repair), None)
     if told:
         story |= {"repaired": True, "met": told["met"], "why": told["why"], "tried": len(told["tried"])}
@@ -121,10 +121,8 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
 
 
 def _told(made: Any) -> dict[str, Any]:
-    from edgekit_converters.choose import drop_of
-
     plan = made.artifact.plan
-    said = {"recipe": made.recipe.name, "ranges": plan.ranges, "steps": plan.steps, "drop": drop_of(made.fidelity)}
+    said = {"recipe": made.recipe.name, "ranges": plan.ranges, "steps": plan.steps, "drop": made.fidelity.loss}
     return said | {"float_layers": len(plan.float_layers)}
 
 

@@ -2,8 +2,8 @@
 
 A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`);
-- it drifts further than the limit (`drop`): the metric's drop where there are labels, else the share of items whose
-  answer changed; a drop equal to the limit passes;
+- it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels, else
+  the share of items whose answer changed, or how far the cosine is from 1; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
 - it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, or, where only one
@@ -29,7 +29,7 @@ from edgekit_converters.fidelity.result import Fidelity
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose", "drop_of"]
+__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
 
 RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "memory", "budget", "slower", "not-preferred"]
 
@@ -61,7 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Limits:
-    """max_drop: 0..1, on the metric's drop or, without labels, on the disagreement. ram_mb: the board's. None: no limit.
+    """max_drop: 0..1, on `Fidelity.loss`. ram_mb: the board's. None: no limit.
 
     alternates: how many runners-up are kept, at most.
     """
@@ -94,13 +94,6 @@ class Choice:
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
     alternates: tuple[Candidate, ...] = ()
-
-
-def drop_of(fidelity: Fidelity) -> float | None:
-    """What the limit applies to, or None where there are neither labels nor classes."""
-    if fidelity.metric is not None and fidelity.drop is not None:
-        return fidelity.drop
-    return None if fidelity.agreement is None else 1.0 - fidelity.agreement
 
 
 def choose(
@@ -151,16 +144,11 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
     fidelity = candidate.fidelity
     if fidelity is None:
         return Refusal(candidate.recipe, "it was not compared with the original, so the limit cannot be kept", "drop")
-    drop = drop_of(fidelity)
-    if drop is None or limits.allow(drop):
+    if limits.allow(fidelity.loss):
         return None
-    if fidelity.metric is not None:
-        found = f"{fidelity.metric} drops by {_points(drop)} points{_interval(fidelity)}"
-        reason = f"{found} on {fidelity.items} items, more than the {_points(limits.max_drop)} allowed"
-    else:
-        found = f"{_points(drop)} % of {fidelity.items} items get another answer than the original's"
-        allowed = f"more than the {_points(limits.max_drop)} % allowed"
-        reason = f"{found}, {allowed} (there are no labels to measure a drop with)"
+    reason = f"{_lost(fidelity)}, more than the {_points(limits.max_drop)}{_unit(fidelity)} allowed"
+    if fidelity.metric is None:
+        reason += " (there are no labels to measure a drop with)"
     return Refusal(candidate.recipe, reason, "drop")
 
 
@@ -270,16 +258,15 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
 def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
     notes = []
     if chosen.precision != "float32" and (chosen.estimate is None or chosen.estimate.grade != "measured"):
-        notes.append(f"{chosen.recipe} was not measured on the board: {_range(chosen.estimate)}")
+        found = chosen.why_no_estimate if chosen.estimate is None else ""
+        notes.append(f"{chosen.recipe} was not measured on the board: {found or _range(chosen.estimate)}")
     fidelity = chosen.fidelity
     if limits.max_drop is not None and fidelity is not None:
-        if drop_of(fidelity) is None:
-            why = f"the task has no metric and no classes (cosine {fidelity.cosine:.4f})"
-            notes.append(f"the limit on the drop could not be applied: {why}")
-        elif fidelity.ci95 is not None and not limits.allow(fidelity.ci95[1]):
+        interval = fidelity.loss_ci95
+        if interval is not None and not limits.allow(interval[1]):
             notes.append(
-                f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)} points: "
-                f"the drop is {_points(fidelity.drop or 0.0)}{_interval(fidelity)}"
+                f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
+                f"{_unit(fidelity) or ' points'}: the drop is {_points(fidelity.loss)}{_interval(fidelity)}"
             )
     return tuple(notes)
 
@@ -303,8 +290,23 @@ def _points(fraction: float) -> str:
     return f"{round(100 * fraction, 2) + 0.0:g}"
 
 
+def _lost(fidelity: Fidelity) -> str:
+    lost, items = _points(fidelity.loss), f"{fidelity.items} items"
+    if fidelity.metric is not None and fidelity.is_error:
+        return f"{fidelity.metric} grows by {lost} % of the original's{_interval(fidelity)} on {items}"
+    if fidelity.metric is not None:
+        return f"{fidelity.metric} drops by {lost} points{_interval(fidelity)} on {items}"
+    if fidelity.agreement is not None:
+        return f"{lost} % of {items} get another answer than the original's"
+    return f"its answers' cosine with the original's is {fidelity.cosine:.4f} on {items}: {lost} % short of 1"
+
+
+def _unit(fidelity: Fidelity) -> str:
+    return "" if fidelity.metric is not None and not fidelity.is_error else " %"
+
+
 def _interval(fidelity: Fidelity) -> str:
-    if fidelity.ci95 is None:
+    if fidelity.loss_ci95 is None:
         return ""
-    low, high = fidelity.ci95
+    low, high = fidelity.loss_ci95
     return f" (95 % interval {_points(low)} to {_points(high)})"

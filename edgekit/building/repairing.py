@@ -15,7 +15,7 @@ from typing import Any
 
 from edgekit.building.candidates import Made, Maker
 from edgekit.building.kept import key
-from edgekit_converters.choose import Limits, drop_of
+from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, repair
 from edgekit_converters.targets import recipe, with_islands
@@ -53,8 +53,7 @@ def _misses(made: Made, limits: Limits) -> bool:
     """Whether it is an INT8 artifact that the limit refuses, and there is a recipe to repair it with."""
     if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8":
         return False
-    drop = drop_of(made.fidelity)
-    return drop is not None and not limits.allow(drop)
+    return not limits.allow(made.fidelity.loss)
 
 
 def _repaired(maker: Maker, made: Made, max_drop: float, budget_s: float) -> Made:
@@ -86,13 +85,13 @@ def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dic
         others=_LAST_RESORTS[made.recipe.format],
         budget_s=budget_s,
     )
-    start = Start(made.recipe.name, artifact.plan, Checked(drop_of(made.fidelity) or 0.0, made.fidelity))
+    start = Start(made.recipe.name, artifact.plan, Checked(made.fidelity.loss, made.fidelity))
     try:
         return _story(made, repair(maker.bench(made.recipe.format), start, target, told))
     except EdgekitError as error:
         return {
             "of": made.recipe.name, "recipe": made.recipe.name, "plan": plan_json(artifact.plan), "met": False,
-            "drop": drop_of(made.fidelity), "why": str(error), "tried": [],
+            "drop": made.fidelity.loss, "why": str(error), "tried": [],
         }  # fmt: skip
 
 

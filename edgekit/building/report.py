@@ -200,6 +200,8 @@ def _change(value: float) -> str:
 
 def _table(metric: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
     head = tuple(title.format(metric=metric) for title in _HEAD)
+    told = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]  # no column of dashes
+    head, rows = tuple(head[i] for i in told), [tuple(row[i] for i in told) for row in rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]

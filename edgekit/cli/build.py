@@ -29,6 +29,8 @@ _GROUPS = {
     "How the build runs": ("jobs", "cache", "no-cache", "json", "help"),
 }
 _GRACE_S = 2.0
+_MAX_DROP = 0.05
+"""Where nobody says: a model that lost more is not what a person trained."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -92,7 +94,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--calibration",
     metavar="SET",
     help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which INT8 must "
-    "know. An image folder, .npy, .npz or module:function.",
+    "know. A folder of images or .wav files, .npy, .npz, bytes:DIR or text:DIR for other files, or module:function.",
 )
 @_option(
     "--evaluation",
@@ -115,7 +117,8 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--max-drop",
     type=PERCENT,
     metavar="PERCENT",
-    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. Default: no limit.",
+    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. Without labels: how many "
+    "answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
 )
 @budget_ms
 @_option(
@@ -213,6 +216,8 @@ def _request(**options: Any) -> Any:
     loading = LoadOptions.parse(
         **{name: options.pop(name) for name in ("shapes", "constants", "signature", "trust_model")}
     )
+    if options["max_drop"] is None and not options["allow_random"]:
+        options["max_drop"] = _MAX_DROP
     folder, without = options.pop("cache"), options.pop("no_cache")
     cache = None if without else folder or default_folder()
     return edgekit.building.BuildRequest(options=loading, cache=cache, command=("edgekit", *sys.argv[1:]), **options)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.result import Fidelity, Score
 from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
 
 BOTH = (
@@ -98,11 +98,24 @@ def test_a_drop_that_was_never_measured_does_not_keep_a_limit():
     assert choose("b", [item], Limits(), BOTH).chosen is item
 
 
-def test_a_task_without_metric_or_classes_passes_with_a_note_that_the_limit_was_not_applied():
+def test_a_task_without_metric_or_classes_is_held_to_its_cosine():
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(None, agreement=None))
-    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
-    assert choice.chosen is item
-    assert any("could not be applied" in note for note in choice.notes)
+    assert choose("b", [item], Limits(max_drop=0.05), BOTH).chosen is item
+    far = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(item.fidelity, cosine=0.93))
+    choice = choose("b", [far], Limits(max_drop=0.05), BOTH)
+    assert "cosine with the original's is 0.9300" in reason(choice, "tflite-int8")
+
+
+def test_an_error_may_grow_by_a_share_of_the_originals():
+    worse = replace(
+        fidelity(0.2, ci95=(0.1, 0.3)),
+        metric="mae", original=4.0, artifact=4.2, scores=(Score("mae", 4.0, 4.2, 0.2, (0.1, 0.3), higher_is_better=False),),
+    )  # fmt: skip
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=worse)
+    assert choose("b", [item], Limits(max_drop=0.06), BOTH).chosen is item
+    refused = reason(choose("b", [item], Limits(max_drop=0.02), BOTH), "tflite-int8")
+    assert refused.startswith("mae grows by 5 % of the original's (95 % interval 2.5 to 7.5)")
+    assert refused.endswith("more than the 2 % allowed")
 
 
 def test_an_interval_beyond_the_limit_is_noted():

@@ -30,7 +30,7 @@ from edgekit_converters.targets.recipes import recipe as named
 from edgekit_converters.targets.stored import plan_json
 from edgekit_converters.targets.workspace import Workspace
 
-__all__ = ["SAMPLES", "WorkspaceBench", "drop_of", "output_noise"]
+__all__ = ["SAMPLES", "WorkspaceBench", "output_noise"]
 
 SAMPLES = 24
 ALONE = 8
@@ -73,7 +73,7 @@ class WorkspaceBench:
     def check(self, recipe: str, plan: Plan) -> Checked[Fidelity]:
         artifact = self._workspace.make(named(recipe), plan)
         fidelity = self._check(artifact)
-        return Checked(drop_of(fidelity), fidelity)
+        return Checked(fidelity.loss, fidelity)
 
     def _kept(self, recipe: str, plan: Plan, samples: int) -> float:
         name = key("noise", recipe, plan_json(plan), samples, *self._identity)
@@ -133,10 +133,3 @@ def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.full(1, squares.sum())
     channels = 1 + int(np.argmin(shape[1:]))
     return np.asarray(squares.sum(axis=tuple(axis for axis in range(len(shape)) if axis != channels)))
-
-
-def drop_of(fidelity: Fidelity) -> float:
-    """What a limit is on: the metric's drop; without labels the share of changed answers; of other outputs 1 - cosine."""
-    if fidelity.metric is not None and fidelity.drop is not None:
-        return fidelity.drop
-    return 1.0 - (fidelity.agreement if fidelity.agreement is not None else fidelity.cosine)

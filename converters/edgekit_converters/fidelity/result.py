@@ -96,3 +96,26 @@ class Fidelity:
     outputs: tuple[OutputDrift, ...] = ()
     scores: tuple[Score, ...] = ()
     size: SizeBreakdown | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the metric counts errors, as `mae` does: it has the target's unit, and less is better."""
+        return any(score.metric == self.metric and not score.higher_is_better for score in self.scores)
+
+    @property
+    def loss(self) -> float:
+        """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's; without
+        labels the share of answers that changed; where there are no classes either, how far the cosine is from 1."""
+        if self.metric is not None and self.drop is not None:
+            return self._relative(self.drop)
+        return 1.0 - (self.agreement if self.agreement is not None else self.cosine)
+
+    @property
+    def loss_ci95(self) -> tuple[float, float] | None:
+        """Of `loss`; None where there is no metric."""
+        if self.metric is None or self.ci95 is None:
+            return None
+        return self._relative(self.ci95[0]), self._relative(self.ci95[1])
+
+    def _relative(self, drop: float) -> float:
+        return drop / self.original if self.is_error and self.original else drop

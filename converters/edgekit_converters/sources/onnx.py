@@ -173,7 +173,7 @@ def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[No
     if not pairs:
         return ()
     carried = ", ".join(f"'{output}' is the next '{name}'" for name, output in pairs)
-    more = f" {', '.join(wrapped)} got a first axis of 1 for the batch." if wrapped else ""
+    more = f" {', '.join(wrapped)} got a first axis of 1 for the batch" if wrapped else ""
     return (
         Note(
             "explicit-state",

@@ -10,7 +10,8 @@ Rules:
   part in float;
 - tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float is
   named exactly, whatever characters its name has;
-- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise;
+- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise, but
+  for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which costs nothing;
 - what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
 - divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network
@@ -46,6 +47,7 @@ _YOUNG = frozenset(
     {"SQRT", "LOG"}
 )  # tflite-runtime 2.14 has no int8 kernel: in a mixed file float costs next to nothing
 _SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine loads it, and running it fails
+_CHOOSERS = frozenset({"REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D"})  # they pick one of their inputs: alike in 8 bits
 _PARTS = {"SLICE": 0, "STRIDED_SLICE": 0, "SPLIT": 1, "SPLIT_V": 0}  # the input that is taken apart
 _SINGULAR = {"DIV": 1, "FLOOR_DIV": 1, "FLOOR_MOD": 1, "LOG": 0, "RSQRT": 0}  # the input in which 0 is a pole
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
@@ -218,7 +220,7 @@ def _check(
     """What is in float is what was asked for, and in a mixed file what has no integer kernel."""
     left = [(name, op) for name, op in _layers(model)]
     ops = dict(before)
-    if missed := sorted(asked - {name for name, _ in left}):
+    if missed := sorted(name for name in asked - {name for name, _ in left} if ops[name] not in _CHOOSERS):
         raise ConversionError(
             f"the quantizer did not leave '{missed[0]}' ({ops[missed[0]]}) in float as it was told to",
             where=recipe.name,
