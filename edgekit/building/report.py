@@ -162,6 +162,8 @@ def summary(report: BuildReport) -> Iterator[str]:
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
     yield ""
     yield f"report  {report.page or report.report}   {report.seconds:.0f} s"
+    if report.page is None:
+        yield "        as a page too, once its tools are there: pip install 'edgekit-deploy[convert]'"
 
 
 _HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "cosine")
