@@ -4,7 +4,7 @@
     found.met, found.plan.float_layers, found.why
 
 Remedies, the cheapest artifact first: ranges found by another method; other steps on the float weights; the fewest
-layers back to float; the target's other recipes.
+layers back to float, or all that multiply nothing; the target's other recipes.
 
 Rules:
 - calibration data decide what to try: the noise at the outputs, for which no labels are needed. The evaluation set only
@@ -195,7 +195,10 @@ class _Search(Generic[T]):
                     return
 
     def _islands(self) -> None:
-        ranked = self._ranked()
+        """The fewest layers in float. Where it is enough that products alone are in int8, from among the others."""
+        cheap = [unit for unit in self.bench.units if not unit.macs]
+        enough = self._products_alone(cheap)
+        ranked = self._ranked(cheap if enough else self.bench.units)
         most = max(size for size in range(len(ranked) + 1) if self._share(ranked[:size]) <= MOST)
         failing, meeting = 0, 0
         for size in _growing(most):
@@ -211,6 +214,22 @@ class _Search(Generic[T]):
                 failing = middle
         if meeting > 1:
             self._give_up_needless(ranked[:meeting])
+
+    def _products_alone(self, others: Sequence[Unit]) -> bool:
+        """All work in int8 and all else in float: what many small layers lose together, no single island shows."""
+        if not others or len(others) == len(self.bench.units):
+            return False
+        plans = [replace(self._plan, ranges=method) for method in METHODS]
+        remedy = "products alone in int8"
+        found = [
+            (self._noise(remedy, self.target.mixed, self._with(others, plan)), place)
+            for place, plan in enumerate(plans)
+        ]
+        plan = plans[min(found)[1]]
+        if not self._check(remedy, self.target.mixed, self._with(others, plan)):
+            return False
+        self._plan = plan
+        return True
 
     def _give_up_needless(self, chosen: Sequence[Unit]) -> None:
         """Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds."""
@@ -231,9 +250,9 @@ class _Search(Generic[T]):
 
     # --- measuring
 
-    def _ranked(self) -> tuple[Unit, ...]:
+    def _ranked(self, among: Sequence[Unit]) -> tuple[Unit, ...]:
         noise: dict[str, float] = {}
-        units = measuring_order(self.bench.units)
+        units = measuring_order(among)
         until = self._half_of_what_is_left()
         for done, unit in enumerate(units):
             if self.clock() >= until:
@@ -280,8 +299,8 @@ class _Search(Generic[T]):
         count = len(units)
         return self._check(f"{count} island{'s' * (count > 1)} in float", self.target.mixed, self._with(units))
 
-    def _with(self, units: Sequence[Unit]) -> Plan:
-        return replace(self._plan, float_layers=frozenset().union(*(unit.layers for unit in units)))
+    def _with(self, units: Sequence[Unit], plan: Plan | None = None) -> Plan:
+        return replace(plan or self._plan, float_layers=frozenset().union(*(unit.layers for unit in units)))
 
     def _share(self, units: Sequence[Unit]) -> float:
         return sum(unit.macs for unit in units)

@@ -106,6 +106,18 @@ def test_a_model_that_is_mostly_float_is_not_tried():
     assert found.why.endswith("nothing else is left to try")
 
 
+def test_where_all_that_multiplies_nothing_hurts_it_goes_to_float_before_single_layers_are_measured():
+    known = Known([0.001] * 2 + [0.1] * 30, macs=[0.5, 0.5, *[0.0] * 30])
+    found = repaired(known, 0.01, budget_s=20.0)
+    assert (found.met, found.plan.float_layers) == (True, {f"u{i}" for i in range(2, 32)})
+    assert "(0 % of the work)" in found.why
+
+
+def test_of_what_multiplies_nothing_no_more_goes_to_float_than_is_needed():
+    found = repaired(Known([0.001] * 2 + [0.1] * 2 + [0.0] * 20, macs=[0.5, 0.5, *[0.0] * 22]), 0.01)
+    assert (found.met, found.plan.float_layers) == (True, {"u2", "u3"})
+
+
 def test_wider_activations_are_the_last_resort():
     found = repaired(Known([0.1] * 10), 0.05, others=(WIDE,))
     assert (found.met, found.recipe, found.plan.float_layers) == (True, WIDE, frozenset())
