@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from answers import opened
+from peers.feeding import turned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import compare
@@ -43,8 +44,11 @@ def _openvino(path: str, example: Any) -> Callable[[], Any]:
 
     core = openvino.Core()
     settings = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    request = core.compile_model(core.read_model(path), "CPU", settings).create_infer_request()
-    request.set_input_tensor(openvino.Tensor(np.ascontiguousarray(example)))
+    model = core.read_model(path)
+    shape = [side.get_length() if side.is_static else 1 for side in model.input(0).get_partial_shape()]
+    model.reshape(shape)
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    request.set_input_tensor(openvino.Tensor(turned(np.asarray(example), shape)))
     return request.infer
 
 

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from tables import put_between
 
 from edgekit.bench import conditions
 from edgekit_converters.targets.plan import RangeMethod
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs=2, default=[100, 10_000])
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/memory.json"))
+    parser.add_argument("--docs", type=Path)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -47,6 +49,19 @@ def main() -> None:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(value, indent=2) + "\n")
     print(f"\nwritten to {options.output}", file=sys.stderr)
+    if options.docs:
+        put_between(options.docs, "memory", _markdown(rows, options.counts))
+
+
+def _markdown(rows: list[dict[str, Any]], counts: list[int]) -> str:
+    few, many = counts
+    lines = [f"| | {few} images | {many:,} images | ratio | an image |", "|---|---|---|---|---|"]
+    for row in rows:
+        peaks = " | ".join(f"{row['mib'][count]:.0f} MiB" for count in counts)
+        lines.append(
+            f"| {row['format']}, {', '.join(row['methods'])} | {peaks} | {row['ratio']:.2f} | {row['ms_an_image']} ms |"
+        )
+    return "\n".join(lines)
 
 
 def _rows(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:

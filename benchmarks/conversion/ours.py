@@ -5,8 +5,7 @@
 - repaired: what `--max-drop 0.5%` makes of that, given evaluate.npz to keep the limit on; where the limit is kept as it is,
   that is the same artifact.
 
-No model is treated by its name. Detection brings its own metric, `detection:map50`; where there is neither a truth nor a
-class, the limit is kept on the cosine with the original's answers, `scoring:alike`. The last line on stdout is JSON:
+No model is treated by its name. Detection brings its own metric, `detection:map50`. The last line on stdout is JSON:
 {"plain": {...}, "repaired": {...}}.
 """
 
@@ -48,8 +47,6 @@ def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any
     with np.load(folder / "evaluate.npz") as stored:
         evaluate = dict(stored)
     metric = "detection:map50" if evaluate.get("y", np.zeros(0)).ndim == 3 else None
-    if np.load(folder / "truth.npz").files == ["who"]:
-        metric, evaluate["y"] = "scoring:alike", _original(model, evaluate["x"])
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         np.savez(scratch / "calibrate.npz", x=calibrate)
@@ -73,15 +70,6 @@ def _options(model: Path, calibrate: NDArray[Any]) -> Any:
     value = onnx.load(model).graph.input[0]
     sides = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
     return LoadOptions(shapes={value.name: (1, *calibrate.shape[1:])}) if 0 in sides[1:] else LoadOptions()
-
-
-def _original(model: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """The original's largest output for each item, flat."""
-    from edgekit_converters import sources
-
-    answers = sources.load(model).predict([x])
-    largest = max((np.asarray(answer) for answer in answers), key=lambda array: array[0].size)
-    return largest.reshape(len(largest), -1)
 
 
 def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 from detection import boxes, mean_average_precision, says_the_same
 from numpy.typing import NDArray
 
-__all__ = ["alike", "reference", "score", "wilson"]
+__all__ = ["reference", "score", "wilson"]
 
 _Array = NDArray[Any]
 
@@ -42,13 +42,6 @@ def score(task: str, folder: Path, outputs: Sequence[_Array]) -> dict[str, Any]:
     )
     cosines = _cosines(flat[0][0], flat[1][0])
     return values | {"cosine": float(cosines.mean()), "cosine_worst": float(cosines.min())}
-
-
-def alike(outputs: dict[str, _Array], labels: Any) -> float:
-    """`--metric scoring:alike`, for models without a truth: the mean cosine of the largest output with the original's,
-    which stand where labels would."""
-    largest = max(outputs.values(), key=lambda array: array[0].size)
-    return float(_cosines(largest.reshape(len(largest), -1), np.asarray(labels)).mean())
 
 
 def wilson(hits: int, items: int, z: float = 1.959963984540054) -> tuple[float, float]:
