@@ -162,3 +162,20 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("several") / "several.keras"
     keras.Model([zebra, apple, ids], outputs, name="several").save(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `divided.keras`, a network with a division, and `x.npz`, what it is calibrated with.
+
+    TFLite's int8 division fails where the divisor is 0.
+    """
+    import keras
+
+    folder = tmp_path_factory.mktemp("divided")
+    x = keras.Input((16,), name="x")
+    hidden = keras.layers.Dense(24, activation="relu")(x)
+    shares = keras.ops.divide(hidden, keras.ops.sum(hidden, axis=1, keepdims=True) + 1e-6)
+    keras.Model(x, keras.layers.Dense(5, name="y")(shares)).save(folder / "divided.keras")
+    np.savez(folder / "x.npz", x=np.random.default_rng(0).normal(size=(80, 16)).astype(np.float32))
+    return folder

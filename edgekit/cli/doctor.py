@@ -26,9 +26,13 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         "serve the fleet page",
     ),
     "convert": (
-        (("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
+        (
+            *(("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
+            *(("jinja2",), ("plotly",)),
+        ),
         "build bundles",
     ),
+    "torch": ((("torch",), ("onnx",), ("onnxscript",), ("onnxslim",)), "build from PyTorch"),
     "onnx-tflite": (
         (("onnx2tf",), ("onnx-graphsurgeon",), ("sng4onnx",), ("sne4onnx",), ("tf-keras",)),
         "make TFLite of ONNX",

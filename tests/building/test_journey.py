@@ -119,20 +119,6 @@ def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path)
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def divided(tmp_path_factory):
-    """A network with a division, and what it is calibrated with. TFLite's int8 division fails where the divisor is 0."""
-    import keras
-
-    folder = tmp_path_factory.mktemp("divided")
-    x = keras.Input((16,), name="x")
-    hidden = keras.layers.Dense(24, activation="relu")(x)
-    shares = keras.ops.divide(hidden, keras.ops.sum(hidden, axis=1, keepdims=True) + 1e-6)
-    keras.Model(x, keras.layers.Dense(5, name="y")(shares)).save(folder / "divided.keras")
-    np.savez(folder / "x.npz", x=np.random.default_rng(0).normal(size=(80, 16)).astype(np.float32))
-    return folder
-
-
 def test_where_a_model_cannot_be_all_int8_it_is_made_with_layers_in_float(divided, edgekit):
     ran = edgekit(
         "build", divided / "divided.keras", "--profile", "raspberry-pi-4", "--calibration", divided / "x.npz",

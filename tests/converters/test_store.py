@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key
+from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key, unfinished
 
 A, B, C = (key(name) for name in "abc")
 
@@ -113,6 +114,16 @@ def test_partial_files_of_a_build_that_died_go_away(tmp_path: Path):
     os.utime(stale, (1e9, 1e9))
     DiskStore(tmp_path).put(B, b"x")
     assert not stale.exists()
+
+
+def test_what_an_interrupted_build_left_stays_for_two_weeks(tmp_path: Path):
+    waiting, abandoned = unfinished(tmp_path, A), unfinished(tmp_path, B)
+    for path, age_days in ((waiting, 13), (abandoned, 15)):
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age_days * 86_400,) * 2)
+    DiskStore(tmp_path).put(A, b"x")
+    assert waiting.exists()
+    assert not abandoned.exists()
 
 
 def test_two_builds_at_once_see_whole_entries_only(tmp_path: Path):

@@ -8,8 +8,8 @@ Rules:
   (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width on
   average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
   class might be the one that is different;
-- with `resume`, the statistics are saved at checkpoints, and an interrupted run goes on from there; where they cannot be
-  saved, the run goes on all the same.
+- with `resume`, the statistics are saved at checkpoints and when the one who is told of the progress says stop, and an
+  interrupted run goes on from there; where they cannot be saved, the run goes on all the same.
 """
 
 from __future__ import annotations
@@ -84,21 +84,30 @@ def observe(
     with graph.watch() as watched:
         for feed in islice(feeds, statistics.samples, total):
             statistics.add(watched.run(feed))
-            progress(STAGE, statistics.samples, total)
+            try:
+                progress(STAGE, statistics.samples, total)
+            except BaseException:  # told to stop, between two samples
+                _save(statistics, options)
+                raise
             if statistics.samples % CHECKPOINT:
                 continue
             if settling.settled() and options.shuffled and statistics.samples < total:
                 statistics.settled_at = statistics.samples
                 break
-            if options.resume is not None and options.clock() - saved >= options.save_every:
-                with contextlib.suppress(CalibrationError):
-                    statistics.save(options.resume)
+            if options.clock() - saved >= options.save_every:
+                _save(statistics, options)
                 saved = options.clock()
     if statistics.samples == 0:
         raise CalibrationError("there is no calibration sample", do="Pass a calibration set: --calibration DIR")
     if options.resume is not None:
         options.resume.unlink(missing_ok=True)
     return statistics
+
+
+def _save(statistics: Statistics, options: ObserveOptions) -> None:
+    if options.resume is not None:
+        with contextlib.suppress(CalibrationError):
+            statistics.save(options.resume)
 
 
 class _Settling:

@@ -123,6 +123,19 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path):
     assert not state.exists()
 
 
+def test_one_who_says_stop_loses_no_sample(tmp_path: Path):
+    feeds, state = samples(50), tmp_path / "statistics.npz"
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if done == 21:
+            raise KeyboardInterrupt
+
+    options = ObserveOptions(resume=state)
+    with pytest.raises(KeyboardInterrupt):
+        observe(GRAPH, feeds, 50, stop, options)
+    assert same(observe(GRAPH, feeds, 50, options=options), observe(GRAPH, feeds, 50))
+
+
 @pytest.mark.parametrize("spoil", ["digest", "bytes", "tensors"])
 def test_what_another_run_left_is_not_taken_up(tmp_path: Path, spoil: str):
     feeds, state = samples(40), tmp_path / "statistics.npz"

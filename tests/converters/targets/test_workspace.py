@@ -1,0 +1,65 @@
+"""What a workspace makes once, and what it keeps of work that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit_converters import sources
+from edgekit_converters.targets import recipe
+from edgekit_converters.targets.workspace import Workspace
+
+pytestmark = pytest.mark.convert
+
+
+class Counted:
+    """Samples that remember how often they were read."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self._images, self.read = images, 0
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __iter__(self):
+        for image in self._images:
+            self.read += 1
+            yield [np.ascontiguousarray(image[None].transpose(0, 3, 1, 2))]
+
+
+@pytest.fixture(scope="module")
+def images(digits_model) -> np.ndarray:
+    return np.load(digits_model.calibration)["x"][:60]
+
+
+def test_an_interrupted_calibration_goes_on_and_gives_the_same_artifact(digits_onnx, images, tmp_path: Path) -> None:
+    source, entry = sources.load(digits_onnx), recipe("onnx-int8-qdq")
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "ONNX calibration" and done == 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Workspace(source, Counted(images), stop, scratch=tmp_path).make(entry)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
+    seen: list[tuple[str, int]] = []
+    later = Workspace(source, Counted(images), lambda stage, done, _: seen.append((stage, done)), scratch=tmp_path)
+    artifact = later.make(entry)
+    assert [done for stage, done in seen if stage == "ONNX calibration"] == list(range(41, 61))
+    assert not list(tmp_path.iterdir())
+    assert artifact.data == Workspace(source, Counted(images)).make(entry).data
+
+
+def test_several_artifacts_need_one_conversion_and_one_calibration(digits_onnx, images) -> None:
+    told: list[str] = []
+    samples = Counted(images)
+    workspace = Workspace(sources.load(digits_onnx), samples, lambda stage, done, _: told.append(stage))
+    workspace.statistics("onnx")
+    read = samples.read
+    for name in ("onnx-int8-qdq-symmetric", "onnx-int8-dynamic", "onnx-f32"):
+        workspace.make(recipe(name))
+    assert told.count("ONNX calibration") == len(images)
+    assert told.count("ONNX conversion") == 1
+    assert samples.read <= 2 * read  # rounding looks at them once more
