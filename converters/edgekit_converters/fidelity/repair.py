@@ -39,6 +39,9 @@ BETTER = 0.95
 """Noise has to fall to this much of the best before a plan takes its place."""
 ALIKE = 1.1
 """Up to this much of the least noise a plan is looked at with the evaluation set: it costs nothing on the board."""
+LOST = 1.0
+"""Noise as loud as the signal: about half of a classifier's answers are wrong. Ranges and weights do not mend that, and which
+of them is the best cannot be told."""
 WORSE = 1.02
 """Noise may rise to this much when an island is given up as not needed."""
 SLACK = 1e-9
@@ -179,6 +182,8 @@ class _Search(Generic[T]):
         self._by_noise([(f"ranges by {plan.ranges}", plan) for plan in plans])
 
     def _other_steps(self) -> None:
+        if self._noise("as it is", self.start.recipe, self._plan) > LOST:
+            return
         plans = [replace(self._plan, steps=steps) for steps in STEPS if steps != self._plan.steps]
         self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
 
@@ -189,7 +194,7 @@ class _Search(Generic[T]):
             noise = self._noise(remedy, self.start.recipe, plan)
             if noise < least * BETTER:
                 least, self._plan = noise, plan
-            if noise <= least * ALIKE:
+            if noise <= min(least * ALIKE, LOST):
                 self._check(remedy, self.start.recipe, plan)
                 if self._met:
                     return

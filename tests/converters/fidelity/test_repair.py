@@ -113,6 +113,13 @@ def test_where_all_that_multiplies_nothing_hurts_it_goes_to_float_before_single_
     assert "(0 % of the work)" in found.why
 
 
+def test_no_evaluation_is_spent_on_ranges_and_weights_where_noise_is_louder_than_the_signal():
+    known = Known([0.001] * 2 + [0.1] * 30, macs=[0.5, 0.5, *[0.0] * 30])
+    repaired(known, 0.01)
+    assert all(plan.float_layers for _, plan in known.checked)
+    assert {plan.steps for _, plan in known.checked} == {STATIC.steps}
+
+
 def test_of_what_multiplies_nothing_no_more_goes_to_float_than_is_needed():
     found = repaired(Known([0.001] * 2 + [0.1] * 2 + [0.0] * 20, macs=[0.5, 0.5, *[0.0] * 22]), 0.01)
     assert (found.met, found.plan.float_layers) == (True, {"u2", "u3"})
