@@ -77,6 +77,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
             command=request.command,
             tools=_tools(made),
             random_data=subject.sets.random,
+            limits={"max_drop": request.max_drop, "budget_ms": request.budget_ms},
             not_repaired=tuple(failed_repairs(made, limits)),
             cache_failure=store.failure if isinstance(store, DiskStore) else "",
         )

@@ -70,7 +70,7 @@ class BuildReport:
 
     command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
     repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
-    was. page: the report as one HTML file, None where the tools to write it are not installed.
+    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML file, None where the tools to write it are not installed.
     """
 
     model: dict[str, str]
@@ -84,6 +84,7 @@ class BuildReport:
     random_data: bool = False
     not_repaired: tuple[dict[str, Any], ...] = ()
     cache_failure: str = ""
+    limits: dict[str, float | None] = field(default_factory=dict)
     page: Path | None = None
 
     @property
@@ -103,6 +104,7 @@ class BuildReport:
             "command": shlex.join(self.command),
             "tools": self.tools,
             "random_data": self.random_data,
+            "limits": self.limits,
         }
 
 

@@ -269,6 +269,17 @@ class Report:
         return list(self.json.get("data") or ())
 
     @property
+    def limits(self) -> str:
+        """What was asked for, in words; empty where nothing was."""
+        found = self.json.get("limits") or {}
+        parts = []
+        if found.get("max_drop") is not None:
+            parts.append(f"a drop of at most {words.share(found['max_drop'])}")
+        if found.get("budget_ms") is not None:
+            parts.append(f"at most {found['budget_ms']:g} ms an answer")
+        return ", ".join(parts)
+
+    @property
     def random_data(self) -> bool:
         return bool(self.json.get("random_data"))
 

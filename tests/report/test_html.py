@@ -104,6 +104,51 @@ def test_trade_off_shows_only_what_has_a_latency_on_that_board() -> None:
     assert figure["data"][0]["x"] == [20.7]
 
 
+def test_what_was_asked_for_is_said() -> None:
+    assert "Asked for: a drop of at most 1 %, at most 50 ms an answer." in html(
+        report(limits={"max_drop": 0.01, "budget_ms": 50.0})
+    )
+    assert "Asked for" not in html(report(limits={"max_drop": None, "budget_ms": None}))
+
+
+def test_a_repair_is_told_with_what_was_tried() -> None:
+    story = {
+        "of": "tflite-int8", "recipe": "tflite-int8-mixed", "met": True, "drop": 0.001, "why": "1 of 9 layers in float keeps it",
+        "tried": [{"remedy": "ranges by mse", "recipe": "tflite-int8", "float_layers": 0, "float_macs": 0.0,
+                   "noise_db": 21.3, "drop": 0.04, "failed": ""}],
+    }  # fmt: skip
+    mixed = {"recipe": "tflite-int8-mixed", "bytes": 9, "fidelity": FIDELITY, "repair": story}
+    missed = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "repair": story}
+    page = html(report(candidates=[missed, mixed]))
+    assert page.count("1 of 9 layers in float keeps it") == 1
+    for text in ("tflite-int8-mixed, made from tflite-int8", "ranges by mse", "21.3 dB", "+4.0"):
+        assert text in page
+
+
+def test_causes_of_one_kind_stand_together_and_layers_have_names_that_can_be_read() -> None:
+    causes = [
+        {
+            "layer": f"net/block_{i}/add;net/block_{i}/conv",
+            "code": "weight-resolution",
+            "what": f"what {i}",
+            "remedy": "x",
+        }
+        for i in range(3)
+    ]
+    page = html(report(candidates=[{"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "causes": causes}]))
+    assert page.count("Rounded weights") == 1
+    assert "2 more" in page
+    assert ">block_1/add<" in page
+
+
+def test_a_large_int8_file_says_what_the_rest_is() -> None:
+    parts = {"int8_weights": 4000, "other_weights": 100, "graph": 9000}
+    int8 = {"recipe": "tflite-int8", "bytes": 13_100, "fidelity": FIDELITY, "size_breakdown": parts}
+    float32 = {"recipe": "tflite-f32", "bytes": 20_000, "fidelity": FIDELITY}
+    page = html(report(candidates=[int8, float32]))
+    assert "4.0 kB weights in 8 bits, 100 B other weights, 9.0 kB operators and names" in page
+
+
 def test_random_calibration_is_said_at_the_top() -> None:
     assert "Calibrated on random data" in html(report(random_data=True))
     assert "Calibrated on random data" not in html(report())
