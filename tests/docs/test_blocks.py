@@ -4,6 +4,7 @@
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
   After `<!-- not run: why -->` an `edgekit` command is only parsed.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
+  After `<!-- in the finder's folder -->` that is where docs/examples/finder.py has left its network.
 - ```toml must be accepted by the reader of contract files, or of profiles where it has a [core].
 """
 
@@ -28,7 +29,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 RUN = {"edgekit", "openssl", "echo", "head", "mkdir"}
-NOT_RUN = {"git", "cd", "sudo", "python", "python3", "uv", ".venv/bin/python"}  # installing, on some other machine
+NOT_RUN = {"git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python"}  # installing, elsewhere
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,19 @@ def folder(demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "demo").symlink_to(demo.folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def finder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the page on repair works in: the network is trained once, in half a minute."""
+    pytest.importorskip("keras")
+    place = tmp_path_factory.mktemp("finder")
+    script = shutil.copy(ROOT / "docs" / "examples" / "finder.py", place)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=place, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return place
 
 
 def shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -161,7 +175,13 @@ def check_parses(words: list[str]) -> None:
 
 @pytest.mark.convert
 @written_in("console")
-def test_console_block_shows_what_is_printed(block: Block, folder: Path, environment: dict[str, str]):
+def test_console_block_shows_what_is_printed(
+    block: Block, request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    if block.remark == "in the finder's folder":
+        monkeypatch.chdir(request.getfixturevalue("finder"))
+    else:
+        request.getfixturevalue("folder")
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, expected = part.split("\n", 1)
         printed = shell(command, environment).stdout

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 RECORDS = sorted((DOCS / "adr").glob("[0-9]*.md"))
-BUILDER, DEVELOPER, FORMAT = (DOCS / f"{name}.md" for name in ("builder", "app-developer", "bundle-format"))
+REFERENCE, DEVELOPER, FORMAT = (DOCS / f"{name}.md" for name in ("builder-reference", "app-developer", "bundle-format"))
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -63,29 +63,37 @@ def test_the_readme_stays_short():
     assert len(prose(ROOT / "README.md").splitlines()) <= 160
 
 
-def test_the_builders_page_names_every_key_recipe_board_and_refusal():
+def test_the_builders_reference_names_every_key_recipe_board_and_refusal():
     from edgekit_converters.choose import RefusalCode
     from edgekit_converters.contract_file.images import IMAGE_KEYS
     from edgekit_converters.targets import RECIPES
     from edgekit_profiles import Grade, names
 
     keys = ["task", "labels", "scores", "input", "inputs", "kind", *IMAGE_KEYS]
-    assert lacking(BUILDER, [*keys, *RECIPES, *names(), *get_args(RefusalCode), *get_args(Grade)]) == []
+    assert lacking(REFERENCE, [*keys, *RECIPES, *names(), *get_args(RefusalCode), *get_args(Grade)]) == []
 
 
-def test_the_builders_page_names_every_option_of_build():
+def test_the_builders_reference_names_every_option_of_build():
     from edgekit.cli.build import build
 
-    assert lacking(BUILDER, [max(option.opts, key=len) for option in build.params if option.name != "model"]) == []
+    assert lacking(REFERENCE, [max(option.opts, key=len) for option in build.params if option.name != "model"]) == []
 
 
-def test_the_builders_page_names_every_finding_of_the_data_check():
-    from edgekit_converters.calibration import lint
+def test_the_builders_reference_names_every_finding():
+    found = codes_in(r"(?:Finding|Note)\(\s*\"([a-z0-9-]+)\"", ROOT / "converters", ROOT / "edgekit")
+    assert len(found) >= 18
+    assert lacking(REFERENCE, found) == []
 
-    codes = re.findall(r'^            "([a-z-]+)",$', Path(lint.__code__.co_filename).read_text(), re.MULTILINE)
-    found = [code for code in codes if code not in ("error", "warning", "note")]
-    assert len(found) >= 8
-    assert lacking(BUILDER, found) == []
+
+def test_the_builders_reference_names_every_cause_of_damage():
+    found = codes_in(r"Cause\(\s*[^,]+,\s*\"([a-z-]+)\"", ROOT / "converters" / "edgekit_converters" / "fidelity")
+    assert len(found) >= 15
+    assert lacking(REFERENCE, found) == []
+
+
+def codes_in(pattern: str, *folders: Path) -> list[str]:
+    sources = (path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
+    return sorted({code for source in sources for code in re.findall(pattern, source)})
 
 
 def test_the_developers_page_names_every_error_option_and_variable():
