@@ -89,8 +89,16 @@ def _repair(row: str, cell: Mapping[str, Any]) -> str:
 
 
 def _cause(row: str, cell: Mapping[str, Any]) -> str:
-    causes = cell.get("made", {}).get("causes", ())
-    return f"{row.split(', ')[1]}: {causes[0]}".replace("|", "/") if causes else ""
+    """The first that is named, and the second where there was something to repair."""
+    made = cell.get("made", {})
+    causes = [_short(cause) for cause in made.get("causes", ())[: 1 + bool(made.get("repaired"))]]
+    return f"{row.split(', ')[1]}: {'. '.join(causes)}".replace("|", "/") if causes else ""
+
+
+def _short(cause: str) -> str:
+    """A cause with the last part of its layer's name: TensorFlow joins those of all that it fused."""
+    layer, what = cause.split(": ", 1)
+    return f"`{layer.split(';')[-1]}`: {what}" if layer else what
 
 
 def _original(cells: Mapping[str, Mapping[str, Any]]) -> str:
