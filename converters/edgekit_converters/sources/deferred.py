@@ -5,14 +5,13 @@
     actual(source)                           # opened now, for whatever has to run or convert it
 
 Rules: what is remembered belongs to these very bytes, options and tools; a model whose file is not all of it (a PyTorch
-function, an ONNX file) is opened every time; asking for answers opens the model.
+function, an ONNX file) is opened every time; asking for answers opens the model, and what is found then must be the very
+model that was described.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_converters.sources.description import Description
+from edgekit_converters.sources.digest import changed, content_sha256
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.options import LoadOptions
@@ -64,9 +64,18 @@ def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
     name = key("source", content, path.suffix.lower(), _said(options))
     stored = _description(store.get(name), path)
     if stored is not None:
-        return DeferredSource(**vars(stored), open=lambda: load(path, options))
+        return DeferredSource(**vars(stored), open=lambda: _same(load(path, options), stored.sha256))
     source = load(path, options)
+    if _content(path) != content:
+        raise changed(path)
     store.put(name, _bytes(source))
+    return source
+
+
+def _same(source: SourceModel, sha256: str) -> SourceModel:
+    """The source, if it is the one that everything stored was made from. Raises SourceError."""
+    if source.sha256 != sha256:
+        raise changed(source.path)
     return source
 
 
@@ -78,26 +87,11 @@ def _said(options: LoadOptions) -> list[Any]:
 def _content(path: Path) -> str | None:
     """A digest of everything that the model is made of, None where that cannot be told or opening it is quick."""
     try:
-        if path.is_file() and path.suffix.lower() in _WHOLE:
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        if (path / "saved_model.pb").is_file():
-            return _folder(path)
+        if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
+            return content_sha256(path)
     except OSError:
         pass  # `load` says what is wrong
     return None
-
-
-def _folder(root: Path) -> str:
-    state = hashlib.sha256()
-    for folder, inner, names in os.walk(root):
-        inner.sort()
-        for name in sorted(names):
-            path = Path(folder, name)
-            state.update(f"{path.relative_to(root).as_posix()}\0".encode())
-            with path.open("rb") as file:
-                state.update(hashlib.file_digest(file, "sha256").digest())
-    return state.hexdigest()
 
 
 def _bytes(source: SourceModel) -> bytes:

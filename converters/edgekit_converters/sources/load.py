@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources.digest import changed, content_sha256
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.options import LoadOptions
 
@@ -59,7 +60,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
     """Open a trained model: a file, a SavedModel folder, or `module:function` that returns a torch.nn.Module.
 
-    Raises SourceError when it is missing, empty, damaged, not a model, holds something edgekit does not take, or does not
+    Raises SourceError when it is missing, empty, damaged, not a model, changes meanwhile, holds something edgekit does not take, or does not
     fit the options; and MissingExtraError when the tools that read it are not installed.
     """
     path, options = Path(path), options or LoadOptions()
@@ -70,7 +71,23 @@ def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
         _refuse(path, f"--constant is for ONNX files, and this is {_article(format)}", "Export it to ONNX first")
     module, function = LOADERS[format].split(":")
     loader = getattr(importlib.import_module(module), function)
-    return cast(SourceModel, loader(path, options))
+    before = _content(path)
+    try:
+        source = cast(SourceModel, loader(path, options))
+    except SourceError as error:
+        if _content(path) != before:  # half a file looks like a damaged one
+            raise changed(path) from error
+        raise
+    if _content(path) != before:
+        raise changed(path)
+    return source
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return content_sha256(path)
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror or error}", "Check its permissions", error)
 
 
 def _format(path: Path) -> str:
@@ -80,6 +97,8 @@ def _format(path: Path) -> str:
         _refuse(path, "there is no such file", "Check the path")
     if path.is_dir():
         return _folder(path)
+    if not path.is_file():
+        _refuse(path, "this is not a regular file, but a pipe, a socket or a device", "Save the model in a file")
     suffix = path.suffix.lower()
     try:
         if path.stat().st_size == 0:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
 from edgekit_converters.sources.description import Description, Note
-from edgekit_converters.sources.digest import model_sha256
+from edgekit_converters.sources.digest import with_options
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.onnx_finish import finished
 from edgekit_converters.sources.options import LoadOptions
@@ -90,7 +90,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     return OnnxSource(
         path=path,
         format="onnx",
-        sha256=model_sha256(path, options, file.others),
+        sha256=with_options(file.sha256, options),
         inputs=inputs,
         outputs=outputs,
         state="explicit" if pairs else "none",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.digest import changed, file_sha256, folder_sha256
 from edgekit_converters.sources.finite import check_finite
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import MissingExtraError
@@ -59,10 +60,10 @@ _LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """model: with every weight inside. others: the files that weights were read from."""
+    """model: with every weight inside. sha256: of the file, and of those that weights were read from."""
 
     model: Any
-    others: tuple[Path, ...] = ()
+    sha256: str
 
 
 def read(path: Path) -> OnnxFile:
@@ -79,9 +80,9 @@ def read(path: Path) -> OnnxFile:
         _refuse(path, "this is not an ONNX model, or it is damaged", cause=error)
     if not model.graph.node or not model.opset_import:
         _refuse(path, "this is not an ONNX model, or it has no operators")
-    others = _with_external_data(path, model)
+    sha256 = _with_external_data(path, model)
     check_graph(str(path), model)
-    return OnnxFile(model, others)
+    return OnnxFile(model, sha256)
 
 
 def check_graph(where: str, model: Any) -> None:
@@ -132,13 +133,13 @@ def _check_operators(where: str, model: Any) -> None:
         )
 
 
-def _with_external_data(path: Path, model: Any) -> tuple[Path, ...]:
-    """Read weights that stand beside the model into it. Nothing outside of the model's folder is opened."""
+def _with_external_data(path: Path, model: Any) -> str:
+    """Read weights that stand beside the model into it; the digest of all. Nothing outside of the model's folder is opened."""
     import onnx
 
     tensors = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
     if not tensors:
-        return ()
+        return file_sha256(path)
     sizes: dict[Path, int] = {}
     for tensor in tensors:
         file, end = _place(path, tensor)
@@ -148,11 +149,14 @@ def _with_external_data(path: Path, model: Any) -> tuple[Path, ...]:
             _refuse(path, f"its weights' file {file.name} is too short: it is truncated", "Copy or download it again")
     if sum(file.stat().st_size for file in sizes) > _LARGEST:
         _refuse(path, "its weights are larger than 2 GB: no board takes it", "Pass a smaller model")
+    before = folder_sha256(path.parent, [path, *sorted(sizes)])
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # noqa: BLE001 - onnx raises ValidationError, ValueError and OSError here
         _refuse(path, f"its weights cannot be read: {first_line(error)}", cause=error)
-    return tuple(sorted(sizes))
+    if folder_sha256(path.parent, [path, *sorted(sizes)]) != before:
+        raise changed(path)
+    return before
 
 
 def _place(path: Path, tensor: Any) -> tuple[Path, int]:

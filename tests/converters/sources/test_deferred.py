@@ -43,3 +43,23 @@ def test_what_is_no_model_is_said_by_the_reader(tmp_path, name):
     (tmp_path / "folder").mkdir()
     with pytest.raises(SourceError, match=name):
         open_source(tmp_path / name, LoadOptions(), NO_STORE)
+
+
+@pytest.mark.convert
+def test_a_model_that_is_replaced_before_it_is_opened_is_not_taken_for_the_one_that_was_described(
+    digits_model, tmp_path
+):
+    store = DiskStore(tmp_path / "store")
+    path = tmp_path / "net.keras"
+    path.write_bytes(digits_model.model.read_bytes())
+    open_source(path, LoadOptions(), store)
+    described = open_source(path, LoadOptions(), store)
+    assert isinstance(described, DeferredSource)
+    import keras
+
+    image = keras.Input((8, 8, 1))
+    keras.Model(image, keras.layers.Flatten()(image)).save(path)
+    for _ in range(2):  # also where the first refusal was passed over
+        with pytest.raises(SourceError, match="changed while it was read"):
+            actual(described)
+    assert open_source(path, LoadOptions(), store).outputs[0].shape == (-1, 64)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import LoadOptions, tflite
+from edgekit_converters.sources.load import LOADERS
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.shapes import image_layout
 
 pytestmark = pytest.mark.convert
+
+TINY = Path(__file__).parents[2] / "models" / "tiny_f32.tflite"
 
 
 def refusal(path: Path) -> SourceError:
@@ -115,6 +122,68 @@ def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path
     first = source.sha256
     (tmp_path / "net.data").write_bytes(np.float32(4).tobytes())
     assert sources.load(path).sha256 != first
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["as it was read", "before it was read"])
+@pytest.mark.parametrize(
+    "content",
+    [(TINY.parent / "tiny_int8.tflite").read_bytes(), TINY.read_bytes()[:1000]],
+    ids=["another model", "half a file"],
+)
+def test_a_file_that_is_written_while_it_is_read_is_refused_as_that(
+    tmp_path: Path, monkeypatch, content: bytes, after: bool
+) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(TINY.read_bytes())
+
+    def overtaken(path: Path, options: LoadOptions):
+        source = tflite.load(path, options) if after else None
+        path.write_bytes(content)
+        return source or tflite.load(path, options)
+
+    monkeypatch.setitem(LOADERS, "tflite", f"{__name__}:_OVERTAKEN")
+    monkeypatch.setitem(globals(), "_OVERTAKEN", overtaken)
+    error = refusal(path)
+    assert "changed while it was read" in error.what
+    assert "Run the build again" in error.do
+
+
+def test_a_folder_that_is_written_while_it_is_read_is_refused_as_that(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"x")
+
+    def overtaken(path: Path, options: LoadOptions):
+        (path / "variables").mkdir()
+        (path / "variables" / "variables.index").write_bytes(b"x")
+
+    monkeypatch.setitem(LOADERS, "saved-model", f"{__name__}:_OVERTAKEN")
+    monkeypatch.setitem(globals(), "_OVERTAKEN", overtaken)
+    assert "changed while it was read" in refusal(tmp_path).what
+
+
+def test_weights_beside_the_model_that_change_while_they_are_read_are_refused(tmp_path: Path, monkeypatch) -> None:
+    path = save_external(tmp_path, "net.data")
+    (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
+    read = onnx.load_external_data_for_model
+
+    def overtaken(model, folder: str) -> None:
+        read(model, folder)
+        (tmp_path / "net.data").write_bytes(np.float32(4).tobytes())
+
+    monkeypatch.setattr(onnx, "load_external_data_for_model", overtaken)
+    assert "changed while it was read" in refusal(path).what
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "net.onnx"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            listener.bind(os.path.relpath(path))  # the whole path may be longer than a socket's name
+        else:
+            path = Path(os.devnull)
+        assert "not a regular file" in refusal(path).what
 
 
 def test_a_lambda_layer_is_refused_with_the_reason(tmp_path: Path) -> None:
