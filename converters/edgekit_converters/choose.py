@@ -6,8 +6,8 @@ A candidate is refused, by the first that applies, when
   the share of items whose answer changed, or how far the cosine is from 1; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
-- it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, or, where only one
-  of the two was measured on the board, when the ranges do not even touch.
+- it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, of measured ones
+  by more than 3 %, or, where only one of the two was measured on the board, when the ranges do not even touch.
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
 then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The
@@ -35,6 +35,9 @@ RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "memor
 
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
+
+_SAME = 1.03
+"""Two times on one machine that are closer than this are the same time."""
 
 OURS = 0.5
 """The share of a board's memory that inference may take: the rest is the system's and the application's."""
@@ -194,6 +197,8 @@ def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | 
 
 
 def _is_slower(quantized: Estimate, original: Estimate) -> bool:
+    if quantized.grade == original.grade == "measured":
+        return quantized.mid_ms > original.mid_ms * _SAME
     if (quantized.grade == "measured") == (original.grade == "measured"):
         return quantized.mid_ms > original.mid_ms
     return quantized.low_ms > original.high_ms
@@ -298,7 +303,11 @@ def _lost(fidelity: Fidelity) -> str:
         return f"{fidelity.metric} drops by {lost} points{_interval(fidelity)} on {items}"
     if fidelity.agreement is not None:
         return f"{lost} % of {items} get another answer than the original's"
-    return f"its answers' cosine with the original's is {fidelity.cosine:.4f} on {items}: {lost} % short of 1"
+    if fidelity.likeness < fidelity.cosine:
+        found = f"the worst channel of its answers has a cosine of {fidelity.likeness:.4f} with the original's"
+    else:
+        found = f"its answers' cosine with the original's is {fidelity.cosine:.4f}"
+    return f"{found} on {items}: {lost} % short of 1"
 
 
 def _unit(fidelity: Fidelity) -> str:

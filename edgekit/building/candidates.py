@@ -13,9 +13,11 @@ import hashlib
 import json
 import os
 import platform
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from edgekit.building.disagreements import Watcher
@@ -93,6 +95,11 @@ class Maker:
             if isinstance(error, ConversionError) and plan is None:
                 subject.store.put(name, str(error).encode())
             return Made(recipe, None, None, str(error))
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
+            traceback.print_exc(file=sys.stderr)
+            return Made(recipe, None, None, f"a fault of edgekit's own: {type(error).__name__}: {error}")
 
     def _first_plan(self, recipe: Recipe) -> Plan:
         if recipe.needs_calibration:
@@ -111,13 +118,23 @@ class Maker:
         return self._benches[format]
 
     def _checked(self, trial: Artifact) -> Fidelity:
-        found = self.measured(trial)
+        found = self.compared(trial)
         if found.fidelity is None:
             raise ConversionError(found.failed or "it cannot be compared with the original")
         return found.fidelity
 
     def measured(self, artifact: Artifact) -> Made:
-        """Compared with the original. A float32 artifact that answers otherwise is no candidate."""
+        """Compared with the original, and asked what no set asks. Raises EngineError, CalibrationError or MetricError."""
+        made = self.compared(artifact)
+        if made.artifact is None:
+            return made
+        if artifact.recipe.precision == "dynamic" and artifact.quantized_weights == 0:
+            return Made(artifact.recipe, None, None, "no weight of this model is large enough to be worth 8 bits")
+        why = self._fails_on(artifact)
+        return Made(artifact.recipe, None, None, why) if why else made
+
+    def compared(self, artifact: Artifact) -> Made:
+        """With the original. A float32 artifact that answers otherwise is no candidate."""
         subject, recipe = self.subject, artifact.recipe
         made = Made(recipe, artifact, None, None)
         name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
@@ -127,8 +144,6 @@ class Maker:
         measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
         if recipe.precision == "float32" and measured.cosine < ALIKE:
             return Made(recipe, None, None, _unlike(measured))
-        if why := self._fails_on(artifact):
-            return Made(recipe, None, None, why)
         return replace(made, fidelity=measured, differing=tuple(found["differing"]))
 
     def _fails_on(self, artifact: Artifact) -> str:
@@ -238,18 +253,29 @@ def is_here(profile: Profile, machine: str | None = None) -> bool:
     return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
-def timer(subject: Subject, store: Store) -> Callable[[Made], Estimate]:
-    """Times each artifact on this machine at most once, however many builds there are."""
+def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Made], Estimate]:
+    """Times all artifacts on this machine one after the other, when the first is asked for: times of another day, when the
+    machine did other work, are not compared with today's. Kept for a build of the very same artifacts.
+    """
+    existing = [one for one in made if one.artifact is not None]
 
-    def timed(made: Made) -> Estimate:
-        def taken() -> list[float]:
-            assert made.artifact is not None
-            (example,) = subject.sets.evaluation.pick([0])
-            return list(fidelity.measure_ms(made.artifact, subject.contract, example))
+    def taken() -> dict[str, list[float]]:
+        (example,) = subject.sets.evaluation.pick([0])
+        return {
+            one.sha256: list(fidelity.measure_ms(one.artifact, subject.contract, example))
+            for one in existing
+            if one.artifact is not None
+        }
 
-        name = key("time", made.sha256, _machine(), to_json(subject.contract))
-        p50_ms, p95_ms = kept_json(store, name, taken)
-        return measured(p50_ms, p95_ms, source=f"{pick(made.recipe.format)} on this machine")
+    @cache
+    def times() -> dict[str, list[float]]:
+        name = key("times", sorted(one.sha256 for one in existing), _machine(), to_json(subject.contract))
+        found: dict[str, list[float]] = kept_json(store, name, taken)
+        return found
+
+    def timed(one: Made) -> Estimate:
+        p50_ms, p95_ms = times()[one.sha256]
+        return measured(p50_ms, p95_ms, source=f"{pick(one.recipe.format)} on this machine")
 
     return timed
 

@@ -54,8 +54,8 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
         case = examine(original, answer, workspace.feeds(form), _SAMPLES, said)
         errors, causes = case.errors, explain(case)
         histograms = layer_histograms(original, answer, workspace.feeds(form), worst(errors, _WORST), limit=_SAMPLES)
-    except EdgekitError as error:
-        return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error)}
+    except (EdgekitError, ValueError, KeyError, IndexError) as error:
+        return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error) or type(error).__name__}
     return {
         "layers": [finite(asdict(error)) for error in errors],
         "causes": [finite(asdict(cause)) for cause in causes],

@@ -16,9 +16,9 @@ import errno
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from edgekit import __version__
@@ -38,7 +38,7 @@ from edgekit_converters.choose import Candidate, Choice, Limits, choose
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
-from edgekit_profiles import Profile, ProfileError, RuntimeSupport, installable, load
+from edgekit_profiles import Estimate, Profile, ProfileError, RuntimeSupport, installable, load
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.errors import MissingExtraError
 
@@ -65,7 +65,8 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
         made = _made(maker, recipes, boards)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
-        bundles = tuple(_bundle(request, subject, board, made, keys) for board in boards)
+        packer = _Packer(request, subject, made, keys, timer(subject, subject.store, made))
+        bundles = tuple(packer.bundle(board) for board in boards)
         shown = _shown(maker, made)
         report = BuildReport(
             model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
@@ -95,7 +96,10 @@ def _written(report: BuildReport) -> BuildReport:
     report = report if page is None else with_page
     write_whole(report.report, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
     if page is not None and report.page is not None:
-        write_whole(report.page, page.encode(), "the HTML report")
+        try:
+            write_whole(report.page, page.encode(), "the HTML report")
+        except OutputError as error:  # bundles and JSON are there; the page is made of the latter
+            return replace(report, page=None, page_failure=str(error))
     return report
 
 
@@ -163,40 +167,47 @@ def _runs(recipe: Recipe, support: Sequence[RuntimeSupport]) -> bool:
     return any(s.ok and s.format == recipe.format for s in support)
 
 
-def _bundle(
-    request: BuildRequest, subject: Subject, board: Board, made: Sequence[Made], keys: Sequence[SigningKey]
-) -> BundleReport:
-    profile, support = board
-    limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
-    seen = candidates(profile, support, made, timer(subject, subject.store))
-    choice = choose(profile.name, seen, limits, support)
-    if choice.chosen is None:
-        return BundleReport(profile.name, None, choice, tuple(seen))
-    path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
-    draft, manifest = assemble(_content(request, subject, profile, made, choice))
-    write_bundle(path, draft, manifest, keys)
-    return BundleReport(profile.name, path, choice, tuple(seen))
+@dataclass(frozen=True)
+class _Packer:
+    """Chooses for a board among what was made, and writes its bundle. timed: the time of an artifact on this machine."""
 
+    request: BuildRequest
+    subject: Subject
+    made: Sequence[Made]
+    keys: Sequence[SigningKey]
+    timed: Callable[[Made], Estimate]
 
-def _content(
-    request: BuildRequest, subject: Subject, profile: Profile, made: Sequence[Made], choice: Choice
-) -> Content:
-    assert choice.chosen is not None
-    golden = subject.sets.evaluation.pick(fidelity.pick_golden(subject.reference))
-    primary, *alternates = (_shipped(candidate, made) for candidate in (choice.chosen, *choice.alternates))
-    return Content(
-        name=request.bundle_name,
-        version=request.version,
-        model_id=subject.source.sha256,
-        contract=subject.contract,
-        target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
-        artifact=primary.artifact,
-        golden=[example.inputs for example in golden],
-        fidelity=primary.fidelity,
-        estimate=primary.estimate,
-        tools={"edgekit-deploy": __version__},
-        alternates=alternates,
-    )
+    def bundle(self, board: Board) -> BundleReport:
+        profile, support = board
+        request = self.request
+        limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
+        seen = candidates(profile, support, self.made, self.timed)
+        choice = choose(profile.name, seen, limits, support)
+        if choice.chosen is None:
+            return BundleReport(profile.name, None, choice, tuple(seen))
+        path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
+        draft, manifest = assemble(self._content(profile, choice))
+        write_bundle(path, draft, manifest, self.keys)
+        return BundleReport(profile.name, path, choice, tuple(seen))
+
+    def _content(self, profile: Profile, choice: Choice) -> Content:
+        assert choice.chosen is not None
+        request, subject = self.request, self.subject
+        golden = subject.sets.evaluation.pick(fidelity.pick_golden(subject.reference))
+        primary, *alternates = (_shipped(candidate, self.made) for candidate in (choice.chosen, *choice.alternates))
+        return Content(
+            name=request.bundle_name,
+            version=request.version,
+            model_id=subject.source.sha256,
+            contract=subject.contract,
+            target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
+            artifact=primary.artifact,
+            golden=[example.inputs for example in golden],
+            fidelity=primary.fidelity,
+            estimate=primary.estimate,
+            tools={"edgekit-deploy": __version__},
+            alternates=alternates,
+        )
 
 
 def _shipped(candidate: Candidate, made: Sequence[Made]) -> Shipped:

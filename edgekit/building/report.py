@@ -70,7 +70,7 @@ class BuildReport:
 
     command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
     repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
-    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML file, None where the tools to write it are not installed.
+    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML file, None where the tools to write it are not installed, or where it could not be written, and then page_failure says why.
     """
 
     model: dict[str, str]
@@ -86,6 +86,7 @@ class BuildReport:
     cache_failure: str = ""
     limits: dict[str, float | None] = field(default_factory=dict)
     page: Path | None = None
+    page_failure: str = ""
 
     @property
     def complete(self) -> bool:
@@ -152,7 +153,7 @@ def summary(report: BuildReport) -> Iterator[str]:
     for candidate in report.candidates:
         story = candidate["repair"]
         if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
-            yield f"{candidate['recipe']} is {story['of']}, repaired: {story['why']}"
+            yield f"{story['of']} was repaired: {story['why']}"
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
@@ -164,7 +165,9 @@ def summary(report: BuildReport) -> Iterator[str]:
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
     yield ""
     yield f"report  {report.page or report.report}   {report.seconds:.0f} s"
-    if report.page is None:
+    if report.page_failure:
+        yield f"warning: there is no page: {report.page_failure}"
+    elif report.page is None:
         yield "        as a page too, once its tools are there: pip install 'edgekit-deploy[convert]'"
 
 
@@ -178,13 +181,14 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     metric = ("-", "-", "-")
     if found["drop"] is not None:
         low, high = found["ci95"]
-        number, change = (_number, _change) if found["metric"] not in _SHARES else (_percent, _points)
+        number, change = (_number, _change) if found["metric"] in _ERRORS else (_percent, _points)
         metric = (number(found["artifact"]), change(found["drop"]), f"{change(low)} to {change(high)}")
     agrees = "-" if found["agreement"] is None else _percent(found["agreement"])
     macs = f"{100 * found['quantized_macs']:.0f} %"
     return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, f"{found['cosine']:.4f}")
 
 
+_ERRORS = {"mae"}
 _SHARES = {"top1": "top-1", "top5": "top-5", "f1": "F1", "map": "mAP", "map50": "mAP50"}
 
 

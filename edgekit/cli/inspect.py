@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["inspect"]
+
+_METRICS = {"top1": "top-1", "top5": "top-5", "f1": "F1", "map": "mAP", "map50": "mAP50"}
 
 
 @click.command()
@@ -66,19 +68,21 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
         yield f"    out      {tensor.name}: {_tensor(tensor)}"
     found, expected = entry.fidelity, entry.estimate
     if found is not None:
-        drop = (
-            ""
-            if found["drop"] is None
-            else (
-                f"top-1 {100 * found['artifact']:.1f} %, drop {100 * found['drop']:+.1f} points "
-                f"(95 % interval {100 * found['ci95'][0]:+.1f} to {100 * found['ci95'][1]:+.1f}), "
-            )
-        )
+        drop = "" if found["drop"] is None else (f"{_METRICS.get(found['metric'], found['metric'])} {_drop(found)}, ")
         agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
         yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {found['items']} items with {found['engine']}"
     if expected is not None:
         mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
         yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"
+
+
+def _drop(found: dict[str, Any]) -> str:
+    """The artifact's metric and what it lost: a share in points, an error in its own unit."""
+    low, high = found["ci95"]
+    if found["metric"] == "mae":
+        return f"{found['artifact']:.4g}, {found['drop']:+.3g} (95 % interval {low:+.3g} to {high:+.3g})"
+    points = f"drop {100 * found['drop']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * found['artifact']:.1f} %, {points}"
 
 
 def _signed(bundle: Bundle) -> str:

@@ -16,7 +16,7 @@ __all__ = ["error_by_layer", "histogram", "tradeoff"]
 
 Figure = dict[str, Any]
 
-_CHOSEN, _OTHER, _REFUSED = "#2f6f5e", "#8aa39b", "#c98a7c"
+_CHOSEN, _BESIDE, _OTHER, _REFUSED = "#2f6f5e", "#5b6fae", "#8aa39b", "#c98a7c"
 _LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
 
 
@@ -37,6 +37,7 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
     places = {c.recipe: _PLACES[rank % len(_PLACES)] for rank, c in enumerate(ranked)}  # neighbours' names apart
     for title, colour, members in (
         ("chosen", _CHOSEN, [c for c in shown if c.recipe == board.chosen]),
+        ("kept beside it", _BESIDE, [c for c in shown if c.recipe in board.alternates]),
         ("acceptable", _OTHER, [c for c in shown if _code(refused, c) == "not-preferred"]),
         ("refused", _REFUSED, [c for c in shown if _code(refused, c) not in (None, "not-preferred")]),
     ):
@@ -53,7 +54,7 @@ def _span_of(values: Sequence[float]) -> list[float]:
     """An axis that shows differences of a point or more as such, with room for the dots and their names."""
     low, high = min(values), max(values)
     room = max(0.01, 0.35 * (high - low))
-    return [low - room, high + room]
+    return [max(-0.05, low - room), min(1.05, high + room)]
 
 
 def _code(refused: dict[str, Any], candidate: Candidate) -> str | None:
@@ -94,6 +95,8 @@ def _diameter(count: int | None) -> float:
 
 
 def _quality_title(report: Report) -> str:
+    if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
+        return "cosine with the original"
     return words.metric(report.metric)
 
 

@@ -139,6 +139,7 @@ def test_a_budget_is_not_promised_without_an_estimate():
 
 SLOWER = {
     "measured slower": (measured(9, 10), measured(6, 7), True),
+    "measured as fast, but for noise": (measured(6.1, 7), measured(6, 7), False),
     "measured faster": (measured(6, 7), measured(9, 10), False),
     "estimated slower by the middle": (estimated(3, 9, 20), estimated(4, 8, 16), True),
     "estimated equal": (estimated(3, 8, 20), estimated(4, 8, 16), False),

@@ -58,7 +58,9 @@ def compare(
     where the metric does not fit the labels.
     """
     contract = evaluation.contract
-    drift = Drift([output.name for output in contract.outputs], _class_scores(contract, reference))
+    names = [output.name for output in contract.outputs]
+    largest = {name: max(float(np.linalg.norm(answer[name])) for answer in reference.outputs) for name in names}
+    drift = Drift(names, _class_scores(contract, reference), largest)
     metrics = task_metrics(contract, reference.labels, evaluation.metric)
     kept: list[list[Any]] = [[] for _ in metrics]
     recipe = artifact.recipe

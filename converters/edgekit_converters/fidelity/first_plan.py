@@ -4,7 +4,7 @@
 
 Rules:
 - calibration data decide, by the noise that repair goes by too: no label and no evaluation item is looked at;
-- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with clearly less noise, and for percentiles or
+- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or
   entropy only if they halve it: these cut off most, and inputs that are not quite like the calibration set pay for that;
 - what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
 
@@ -28,7 +28,7 @@ from edgekit_runtime.errors import EngineError
 __all__ = ["first_plan"]
 
 T = TypeVar("T")
-_MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", BETTER), ("percentile", 0.5), ("entropy", 0.5))
+_MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 0.5), ("entropy", 0.5))
 """How much of the best so far a method's noise may be, for the method to be taken."""
 
 

@@ -23,7 +23,8 @@ class OutputDrift:
     agreement: share of items with the same best class; agreement_top5: share whose original class is among the artifact's
     five best (None for five classes or fewer); agreement_sure: agreement on the items where the original gives its answer
     a probability over 0.5 (None where there is no such item). All three are None for an output that is not one score a
-    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
+    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value. worst_channel_db: the least SQNR of any channel, where the output is a map or
+    a list with channels (its shortest axis), as a detector's boxes beside its scores; None for one row, or without noise.
     """
 
     name: str
@@ -35,6 +36,7 @@ class OutputDrift:
     sqnr_db: float | None
     sqnr_ci95: tuple[float, float] | None
     worst: float
+    worst_channel_db: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,17 @@ class Fidelity:
     @property
     def loss(self) -> float:
         """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's; without
-        labels the share of answers that changed; where there are no classes either, how far the cosine is from 1."""
+        labels the share of answers that changed; where there are no classes either, how far `likeness` is from 1."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
-        return 1.0 - (self.agreement if self.agreement is not None else self.cosine)
+        return 1.0 - (self.agreement if self.agreement is not None else self.likeness)
+
+    @property
+    def likeness(self) -> float:
+        """The cosine, or that of the worst channel of an output where it is less: a detector's boxes in pixels have a cosine
+        of 1.0000 whatever becomes of the scores beside them. Of noise alone, cos = 1 / sqrt(1 + noise / signal)."""
+        channels = [o.worst_channel_db for o in self.outputs if o.worst_channel_db is not None]
+        return min([self.cosine, *(float((1.0 + 10.0 ** (-db / 10.0)) ** -0.5) for db in channels)])
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:

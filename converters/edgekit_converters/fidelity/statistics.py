@@ -26,6 +26,13 @@ FLOOR_DB = -200.0
 SURE = 0.5
 """An original whose best probability is above this is sure of its answer."""
 
+SILENT = 0.01
+"""Of an output's largest answer: where both the original and the artifact stay below it, they say the same, nothing. The
+direction of what is left is chance."""
+
+FAINT = 1e-8
+"""Of the power of an output's strongest channel: what is below it has no signal to lose."""
+
 SUM_TO_ONE = 1e-2
 """How far a quantized softmax's sum may be from 1."""
 
@@ -34,14 +41,18 @@ class Drift:
     """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
 
     names: of the outputs. classes: those of them that hold one score a class; agreement is counted on these.
+    largest: the greatest norm of each output's original answers, 0 where it is not known.
     An item with an answer that is not finite counts as cosine 0, as disagreement and, for the noise, as an answer of
     zeros: it can never look better than it is, and one NaN does not hide what the other items say.
     """
 
-    def __init__(self, names: Sequence[str], classes: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, names: Sequence[str], classes: frozenset[str] = frozenset(), largest: Mapping[str, float] | None = None
+    ) -> None:
         self.items = 0
         self.not_finite = 0
-        self._outputs = {name: _Output(name in classes) for name in names}
+        known = largest or {}
+        self._outputs = {name: _Output(name in classes, SILENT * known.get(name, 0.0)) for name in names}
 
     def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]]) -> bool:
         """One item's outputs by name, the original's finite. Returns whether the answer was finite."""
@@ -72,10 +83,12 @@ class _Output:
     """One output: three numbers an item, and counts."""
 
     classes: bool
+    silent: float = 0.0
     cosines: list[float] = field(default_factory=list)
     signal: list[float] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
     worst: float = 0.0
+    channels: NDArray[np.float64] | None = None
     wide: bool = False
     same: int = 0
     in_five: int = 0
@@ -86,12 +99,33 @@ class _Output:
         """answer: None where it is not finite."""
         x = original.astype(np.float64).reshape(-1)
         y = np.zeros_like(x) if answer is None else answer.astype(np.float64).reshape(-1)
-        self.cosines.append(0.0 if answer is None else cosine(x, y))
         self.signal.append(float(x @ x))
         self.noise.append(float((x - y) @ (x - y)))
+        both = max(self.signal[-1], float(y @ y)) ** 0.5
+        self.cosines.append(0.0 if answer is None else 1.0 if both < self.silent else cosine(x, y))
+        self._by_channel(original.shape, x, y)
         self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
         if self.classes:
             self._agree(original, answer)
+
+    def _by_channel(self, shape: tuple[int, ...], x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+        """Signal and noise of each channel, [2, channels], where the output has more than one row of them."""
+        sides = tuple(side for side in shape if side > 1)
+        if len(sides) < 2:
+            return
+        axis = int(np.argmin(sides))
+        others = tuple(place for place in range(len(sides)) if place != axis)
+        power = np.array([np.square(values.reshape(sides)).sum(axis=others) for values in (x, x - y)])
+        self.channels = power if self.channels is None else self.channels + power
+
+    @property
+    def _worst_channel_db(self) -> float | None:
+        if self.channels is None:
+            return None
+        signal, noise = self.channels
+        heard = signal > FAINT * signal.max()
+        found = [decibels(float(s), float(n)) for s, n in zip(signal[heard], noise[heard], strict=True)]
+        return min((db for db in found if db is not None), default=None)
 
     def _agree(self, original: NDArray[Any], answer: NDArray[Any] | None) -> None:
         best = best_class(original)
@@ -118,6 +152,7 @@ class _Output:
             sqnr_db=db,
             sqnr_ci95=ratio_interval_db(signal, noise) if db is not None and signal.any() else None,
             worst=self.worst,
+            worst_channel_db=self._worst_channel_db,
         )
 
 

@@ -5,7 +5,8 @@ Rules:
 - what has only constant inputs is no layer: a weight stored in 16 bits behind DEQUANTIZE is a constant;
 - `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors share
   is parted first;
-- with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates.
+- with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates;
+- a tensor that the interpreter keeps no values for, as it does of a fused LSTM's scratch space, is not in sight.
 
     graph = TfliteGraph(Path("model.tflite").read_bytes())
 """
@@ -190,7 +191,8 @@ class _Watched:
             self._interpreter.invoke()
         except (RuntimeError, ValueError) as error:
             raise _failed(error) from error
-        return {name: self._as_float(index) for name, index in self._indexes.items()}
+        seen = ((name, self._as_float(index)) for name, index in self._indexes.items())
+        return {name: values for name, values in seen if values is not None}
 
     def _fit(self, inputs: Sequence[NDArray[Any]]) -> None:
         """Resizes inputs whose shape the file leaves free."""
@@ -212,8 +214,11 @@ class _Watched:
             return tensor.affine.to_integer(array, dtype)
         return np.ascontiguousarray(array, dtype)
 
-    def _as_float(self, index: int) -> NDArray[Any]:
-        values = self._interpreter.get_tensor(index)
+    def _as_float(self, index: int) -> NDArray[Any] | None:
+        try:
+            values = self._interpreter.get_tensor(index)
+        except ValueError:
+            return None
         tensor = self._tensors[index]
         if tensor.affine is not None and values.dtype.kind in "iu":
             return tensor.affine.to_float(values)

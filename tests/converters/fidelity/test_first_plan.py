@@ -31,8 +31,9 @@ def bench(noises):
 
 CHOSEN = {
     "all alike: the known one": ({}, STATIC),
-    "a little less noise is no reason": ({("mse", ("round",)): 0.97}, STATIC),
-    "clearly less noise": ({("mse", ("round",)): 0.8}, Plan("mse", steps=("round",))),
+    "as much noise is no reason": ({("mse", ("round",)): 1.0}, STATIC),
+    "less noise": ({("mse", ("round",)): 0.97}, Plan("mse", steps=("round",))),
+    "a little less noise is no reason to take weights as they are": ({("minmax", ()): 0.97}, STATIC),
     "cutting off more has to halve the noise": (
         {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.5},
         Plan("mse", steps=("round",)),

@@ -22,6 +22,36 @@ def drift(pairs) -> Drift:
     return found
 
 
+def test_an_item_on_which_both_say_nothing_is_no_disagreement():
+    found = Drift(["out"], largest={"out": 1.0})
+    found.add({"out": np.array([1.0, 0.0])}, {"out": np.array([1.0, 0.0])})
+    found.add({"out": np.array([1e-12, 0.0])}, {"out": np.array([0.0, 0.0])})
+    assert found.cosine == 1.0
+    found.add({"out": np.array([0.0, 0.005])}, {"out": np.array([0.5, 0.0])})  # the artifact says something
+    assert found.cosine == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["channels first", "channels last"])
+def test_a_channel_that_is_lost_shows_beside_a_strong_one(first):
+    boxes, scores = np.full(20, 100.0), np.full(20, 0.5)
+
+    def rows(*channels):
+        return np.stack(channels, 0 if first else 1)
+
+    found = Drift(["out"])
+    found.add({"out": rows(boxes, scores)}, {"out": rows(boxes, scores * 0)})
+    (output,) = found.outputs()
+    assert output.cosine > 0.9999
+    assert output.worst_channel_db == pytest.approx(0.0)
+    silent = Drift(["out"])
+    silent.add({"out": rows(boxes, scores * 0)}, {"out": rows(boxes * 1.01, scores * 1e-6)})
+    assert silent.outputs()[0].worst_channel_db == pytest.approx(40.0)
+
+
+def test_one_row_has_no_channels():
+    assert drift([([3.0, 4.0], [3.0, 4.1])]).outputs()[0].worst_channel_db is None
+
+
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -101,6 +102,23 @@ def test_constants_of_other_shapes_and_names_are_refused():
             graph.constant(name)
         with pytest.raises(KeyError):
             graph.with_constants({name: np.zeros(3, np.float32)})
+
+
+@pytest.mark.convert
+def test_a_tensor_without_values_is_left_out_of_what_is_seen():
+    """A loop's body leaves tensors of the main graph without values."""
+    import keras
+
+    from edgekit_converters import sources
+    from edgekit_converters.targets.workspace import Workspace
+
+    with TemporaryDirectory() as folder:
+        x = keras.Input((6, 5), name="x")
+        keras.Model(x, keras.layers.Dense(3)(keras.layers.LSTM(8)(x))).save(Path(folder) / "lstm.keras")
+        graph = Workspace(sources.load(Path(folder) / "lstm.keras")).graph("tflite")
+    with graph.watch() as watched:
+        seen = watched.run([np.ones((1, 6, 5), np.float32)])
+    assert set(graph.outputs) <= set(seen) <= set(graph.tensors)
 
 
 def test_a_name_that_the_file_lacks_is_left_out_of_what_is_seen():
