@@ -85,6 +85,56 @@ def test_pixels_of_another_scale_are_told_with_labels_and_without(give) -> None:
         assert all("mean = " in f.do for f in found if f.code == "normalisation")
 
 
+@dataclass
+class WithoutNormalisation:
+    """A made-up original of one layer and a bias: red or green, from pixels 0..1; surer of both at any larger scale."""
+
+    inputs = ByColour.inputs
+    outputs = ByColour.outputs
+
+    def predict(self, arrays: Any) -> Any:
+        red, green = arrays[0].mean((1, 2))[:, 0], arrays[0].mean((1, 2))[:, 1]
+        none = np.full_like(red, -3.0)
+        logits = np.stack([10 * red + 1.0, 10 * green, none, none], 1)
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        return [odds / odds.sum(1, keepdims=True)]
+
+
+def red_or_green(mistakes: int = 0) -> tuple[Any, Any]:
+    """200 pictures, about a tenth of which only the bias makes red; and labels, some of them wrong."""
+    pictures = np.zeros((200, 16, 16, 3), np.uint8)
+    reds, greens = np.random.default_rng(5).integers(60, 200, (2, 200))
+    pictures[..., 0], pictures[..., 1] = reds[:, None, None], greens[:, None, None]
+    labels = np.where(reds / 255 + 0.1 > greens / 255, 0, 1)
+    labels[1 : 1 + 11 * mistakes : 11] ^= 1
+    return pictures, labels
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_small_network_that_is_surer_at_a_larger_scale_raises_no_suspicion(give, labelled) -> None:
+    x, y = red_or_green(mistakes=8)
+    right = contract(0.0, 255.0)
+    given = give(x, right, **({"y": y} if labelled else {}))
+    assert "normalisation" not in codes(suspicions(WithoutNormalisation(), right, given))
+
+
+def test_a_scale_that_costs_a_few_right_answers_is_told_with_labels(give) -> None:
+    x, y = red_or_green(mistakes=8)
+    wrong = contract(0.0, 1.0)
+    (finding,) = suspicions(WithoutNormalisation(), wrong, give(x, wrong, y=y))
+    assert finding.code == "normalisation"
+    assert "of 200 items are recognised then that are not now" in finding.what
+    assert finding.do.endswith("write mean = 0 and std = 255 in the contract file")
+
+
+def test_the_evidence_without_labels_is_in_plain_words(give) -> None:
+    x, _ = coloured()
+    wrong = contract(0.0, 1.0)
+    (finding,) = (f for f in suspicions(ByColour(), wrong, give(x, wrong)) if f.code == "normalisation")
+    assert "kinds of picture apart, not" in finding.what
+    assert "nats" not in finding.what
+
+
 def test_bytes_of_the_other_layout_are_told_and_flat_ones_are_not(give) -> None:
     from PIL import Image
 
