@@ -104,7 +104,7 @@ class Maker:
     def _first_plan(self, recipe: Recipe) -> Plan:
         if recipe.needs_calibration:
             self.workspace.ground(recipe.format, STATIC.steps)  # says what it does, and what follows takes seconds
-            self.workers.progress(f"{recipe.name} range methods", 0, None)
+            self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
         return first_plan(self.bench(recipe.format), recipe)
 
     def bench(self, format: str) -> WorkspaceBench:  # noqa: A002

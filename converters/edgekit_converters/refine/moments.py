@@ -113,6 +113,6 @@ def observe(
                 patches = None if values is None else entry.patches(values, random)
                 if patches is not None:
                     entry.add(patches)
-            progress("refinement", done, total)
+            progress("adjusting weights", done, total)
     found = {name: entry.moments() for name, entry in sums.items()}
     return {name: moments for name, moments in found.items() if moments is not None}
