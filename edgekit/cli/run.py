@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from edgekit.cli.options import BUNDLE, as_json, budget_ms, print_json, threads,
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
+    from edgekit_runtime.contract import Contract
 
 __all__ = ["run"]
 
@@ -39,7 +41,7 @@ def run(bundle: Path, inputs: tuple[str, ...], as_json: bool, **options: Any) ->
     with open_bundle(bundle, **options) as model:
         for given in inputs:
             try:
-                answer = model.predict(_load(given), budget_ms=budget)
+                answer = model.predict(_load(given, model.contract), budget_ms=budget)
             except EdgekitError as error:
                 failed = True
                 answers.append({"input": given, "error": error.as_json()})
@@ -63,25 +65,16 @@ def _tell_telemetry(model: Model) -> None:
         click.echo(f"telemetry: {why}; {told.waiting} window(s) wait in the spool", err=True)
 
 
-def _load(given: str) -> Any:
+def _load(given: str, contract: Contract) -> Any:
     """Arrays from .npy and .npz files; anything else is the decoder's business."""
     if not given.endswith((".npy", ".npz")):
         return given
-    import zipfile
+    from edgekit_runtime.array_file import read_arrays
+    from edgekit_runtime.contract.decode import MAX_PIXELS
 
-    import numpy as np
-
-    from edgekit_runtime import InputError
-
-    try:
-        with open(given, "rb") as file:  # noqa: PTH123 - np.load keeps lazily to the open file
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            arrays = dict(loaded)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read: {why}", where=given, do="Pass an image, a .npy or a .npz") from error
+    # The widest numbers of the shape, or the largest picture that the decoder takes.
+    most = max(16 * math.prod(spec.shape) + (spec.image is not None) * 4 * MAX_PIXELS for spec in contract.inputs)
+    arrays = read_arrays(Path(given), most)
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
 
 

@@ -38,6 +38,7 @@ from edgekit_runtime.cache import CacheStats, Flights, Identity, MemoryCache, Mi
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
 from edgekit_runtime.errors import BudgetError, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.remote.errors import HostError
@@ -162,6 +163,11 @@ class Model:
         self._watch: Future[Served[Tensors]] | None = None
         self._max_batch = self._measure_batch()
         self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self._max_batch)
+
+    @property
+    def contract(self) -> Contract:
+        """What `predict` takes and what an answer means."""
+        return self._contract
 
     def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
         """Answer one item, waiting for it.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
+import socket
+import zipfile
+
 import numpy as np
 import pytest
 import tiny
@@ -54,6 +59,48 @@ def test_a_broken_array_file_is_a_clear_error(edgekit, bundle, tmp_path, data):
 def test_pickles_are_never_loaded(edgekit, bundle, tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object))
     assert "x.npy: cannot be read" in edgekit("run", bundle, "x.npy").err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are POSIX")
+@pytest.mark.parametrize("name", ["pipe.npy", "pipe.npz", "pipe.png", "zero.npy", "zero.png", "socket.npy"])
+def test_only_regular_files_are_read(edgekit, bundle, tmp_path, name):
+    kind, made = name.split(".")[0], tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(made)
+    elif kind == "zero":
+        made.symlink_to("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(os.path.relpath(made))
+    ran = edgekit("run", bundle, name)
+    assert ran.code == 1
+    assert ran.err.startswith(f"error: {name}: not a regular file")
+    assert len(ran.err.splitlines()) == 1
+
+
+def array_header(*shape: int) -> bytes:
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return head.getvalue()
+
+
+def test_a_header_that_promises_more_than_its_file_holds_is_one_line(edgekit, bundle, tmp_path):
+    (tmp_path / "lie.npy").write_bytes(array_header(1 << 40, 8, 8, 3) + b"0" * 1000)
+    ran = edgekit("run", bundle, "lie.npy")
+    assert ran.err.startswith("error: lie.npy: cannot be read: its header promises 844.4 TB, and there are 1.1 kB")
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_bomb_is_refused_by_what_it_declares(edgekit, bundle, tmp_path):
+    packed = zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with packed as archive, archive.open("x.npy", "w") as member:
+        member.write(array_header(700_000, 8, 8, 3))
+        for _ in range(70):
+            member.write(bytes(10_000 * 8 * 8 * 3 * 4))
+    ran = edgekit("run", bundle, "bomb.npz")
+    assert ran.err.startswith(
+        "error: bomb.npz: holds an array of shape [700000, 8, 8, 3], 537.6 MB, and the model takes"
+    )
 
 
 def test_bench_prints_every_promised_key(edgekit, bundle):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.array_file import refuse_irregular
 from edgekit_runtime.contract.check import check_dtype, check_values
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError, MissingExtraError
@@ -46,7 +47,8 @@ class Encoded:
 
     @classmethod
     def read(cls, path: Path) -> Encoded:
-        """Raises InputError naming the file."""
+        """Raises InputError naming the file. Only regular files are read: a pipe or a device may never end."""
+        refuse_irregular(path)
         try:
             return cls(path.read_bytes(), str(path))
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
