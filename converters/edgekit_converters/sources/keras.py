@@ -24,6 +24,7 @@ from edgekit_converters.sources import keras_config
 from edgekit_converters.sources.description import Note
 from edgekit_converters.sources.digest import model_sha256
 from edgekit_converters.sources.finite import check_finite
+from edgekit_converters.sources.keras_names import make_layers_scopes, scope
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_keras, quiet
@@ -94,7 +95,9 @@ def _load(file: _File, options: LoadOptions) -> TracedSource:
     check_finite(((variable.path, np.asarray(variable)) for variable in _variables(model)), where=where)
     inputs = _inputs(keras, model, options, where)
     outputs = unique_names(_output_names(keras, model), where=where, kind="output")
-    flat = keras.Model(list(model.inputs), list(model.outputs), name=model.name)
+    if tools == ("keras",):
+        make_layers_scopes(model)
+    flat = keras.Model(list(model.inputs), list(model.outputs), name=scope(model.name))
 
     def call(*tensors: Any) -> list[Any]:
         answers = flat(list(tensors), training=False)

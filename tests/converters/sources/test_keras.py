@@ -11,6 +11,7 @@ from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, TensorFlowSource, onnx_graph
 from edgekit_converters.sources.keras_config import code
+from edgekit_converters.targets import tflite
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -111,3 +112,36 @@ def test_damaged_weights_are_named_with_their_layer(tmp_path: Path) -> None:
     model.save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"the weights 'head/kernel' are damaged: 2 of 6 values are NaN"):
         sources.load(tmp_path / "net.keras")
+
+
+def test_names_that_tensorflow_does_not_take_are_kept_in_the_contract(tmp_path: Path) -> None:
+    """Of inputs, outputs, layers, models inside models, and weights."""
+    import keras
+
+    inner = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(5, name="é"), keras.layers.Dense(5, name="è")], name="in ner"
+    )
+    image = keras.Input((4,), name="a b")
+    made = keras.layers.Dense(3, name="-first")(inner(image))
+    model = keras.Model(image, [made, keras.layers.Dense(2, name="out put é")(made)], name="mö del")
+    path = tmp_path / "net.keras"
+    model.save(path)
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    source = sources.load(path)
+    assert isinstance(source, TensorFlowSource)
+    assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["a b", "-first", "out put é"]
+    first, second, third = (np.asarray(variable) for variable in model.variables[:6:2])  # biases are zero
+    np.testing.assert_allclose(source.predict([x])[0], x @ first @ second @ third, atol=1e-5)
+    assert tflite.float_model(source).outputs == ("-first", "out put é")
+    with load_engine("onnx", source.onnx()) as engine:
+        np.testing.assert_allclose(engine.run([x])[1], source.predict([x])[1], atol=1e-5)
+
+
+def test_a_sequential_models_layers_stay_apart_where_their_names_are_replaced(tmp_path: Path) -> None:
+    import keras
+
+    layers = [keras.layers.Dense(5, name="é"), keras.layers.Dense(3, name="è"), keras.layers.Dense(2, name="_")]
+    keras.Sequential([keras.Input((4,), name="ñ"), *layers]).save(tmp_path / "net.keras")
+    source = sources.load(tmp_path / "net.keras")
+    assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["ñ", "_"]
+    assert tflite.float_model(source).inputs == ("ñ",)
