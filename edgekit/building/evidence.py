@@ -9,9 +9,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from edgekit.building.candidates import Made
 from edgekit.building.disagreements import shown
 from edgekit.building.kept import kept_json, key
+from edgekit.building.making import Made
 from edgekit.building.subject import Subject
 from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edgekit import __version__
-from edgekit.building.candidates import Made, Maker, candidates, make, timer
+from edgekit.building.candidates import candidates, timer
 from edgekit.building.evidence import evidence
 from edgekit.building.folder import output_folder
+from edgekit.building.making import Made, Maker, make
 from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit.building.report import BuildReport, BundleReport, candidate_json, estimate_json, fidelity_json
 from edgekit.building.request import BuildRequest

@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgekit.building.candidates import Made, Maker
 from edgekit.building.kept import key
+from edgekit.building.making import Made, Maker
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, repair

@@ -14,7 +14,7 @@ from edgekit_converters.fidelity import Fidelity
 from edgekit_profiles import Estimate, milliseconds
 
 if TYPE_CHECKING:
-    from edgekit.building.candidates import Made
+    from edgekit.building.making import Made
 
 __all__ = ["BuildReport", "BundleReport", "candidate_json", "estimate_json", "fidelity_json", "summary"]
 

@@ -1,21 +1,12 @@
-"""Where a time on this machine is a time on the board, and what is no candidate at all."""
+"""Where a time on this machine is a time on the board."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from edgekit.building import BuildRequest
-from edgekit.building.candidates import Maker, is_here
-from edgekit.building.subject import open_subject
-from edgekit.building.workers import Workers
-from edgekit_converters import targets
-from edgekit_converters.progress import silent
-from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.described import described
-from edgekit_converters.targets.plan import Plan
+from edgekit.building.candidates import is_here
 from edgekit_profiles import load
 
 
@@ -32,29 +23,3 @@ from edgekit_profiles import load
 )
 def test_only_a_profile_that_says_so_takes_this_machines_time(profile, machine, here):
     assert is_here(profile, machine) is here
-
-
-@pytest.mark.convert
-def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
-    """TensorFlow's own quantizer makes an int8 division, which fails where its divisor is 0."""
-    import keras
-    import tensorflow as tf
-
-    samples = np.load(divided / "x.npz")["x"]
-    converter = tf.lite.TFLiteConverter.from_keras_model(keras.saving.load_model(divided / "divided.keras"))
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([row[None]] for row in samples)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-    data = converter.convert()
-
-    request = BuildRequest(divided / "divided.keras", (), tmp_path, str(divided / "x.npz"))
-    with Workers(1, silent) as workers:
-        subject = open_subject(request, NO_STORE, workers.progress)
-        maker = Maker(subject, subject.workspace(workers.progress), workers)
-        entry = targets.recipe("tflite-int8")
-        form = maker.workspace.float_model("tflite")
-        made = maker.measured(described(subject.source, form, entry, Plan(), data))
-        float32 = maker.measured(maker.workspace.make(targets.recipe("tflite-f32")))
-    assert made.artifact is None
-    assert "which the float file does" in (made.failed or "")
-    assert float32.failed is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgekit.building.candidates import Made
+from edgekit.building.making import Made
 from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity

@@ -1,0 +1,208 @@
+"""Every recipe carried out once, and measured once.
+
+Rules:
+- a recipe that fails is a reason, never the end of the build; where a model cannot be all int8, the form with layers in
+  float is made in its place;
+- recipes are worked on side by side; what an earlier build made of the same model, data and tools is not made again;
+- an artifact that fails on silence or another odd input, which the float file answers, is no candidate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from edgekit.building.disagreements import Watcher
+from edgekit.building.kept import kept_json, key
+from edgekit.building.subject import Subject
+from edgekit.building.workers import Workers
+from edgekit_converters import fidelity, targets
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.fidelity.first_plan import first_plan
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench
+from edgekit_converters.targets import Artifact, Recipe
+from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["ALIKE", "Made", "Maker", "make"]
+
+ALIKE = 0.99
+"""The least mean cosine of a float32 artifact: it only rounds otherwise, so anything below is another network."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none.
+
+    differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
+    repairing the recipe it was made from, or of repairing it.
+    """
+
+    recipe: Recipe
+    artifact: Artifact | None
+    fidelity: Fidelity | None
+    failed: str | None
+    differing: tuple[dict[str, Any], ...] = ()
+    repair: dict[str, Any] | None = None
+
+    @property
+    def sha256(self) -> str:
+        assert self.artifact is not None
+        return hashlib.sha256(self.artifact.data).hexdigest()
+
+
+class Maker:
+    """Makes an artifact of the subject and measures it."""
+
+    def __init__(self, subject: Subject, workspace: Workspace, workers: Workers) -> None:
+        self.subject, self.workspace, self.workers = subject, workspace, workers
+        self._benches: dict[str, WorkspaceBench] = {}
+
+    @property
+    def calibrates(self) -> bool:
+        return self.subject.sets.calibration is not None
+
+    def make(self, recipe: Recipe, plan: Plan | None = None) -> Made:
+        """A ConversionError of the same model and tools comes again, so it is remembered too."""
+        subject = self.subject
+        if recipe.needs_calibration and not self.calibrates:
+            return Made(recipe, None, None, "int8 needs representative data: give --calibration")
+        name = key(
+            "failed", recipe.name, subject.source.sha256, subject.sets.calibration_digest, to_json(subject.contract)
+        )
+        known = subject.store.get(name) if plan is None else None
+        if known is not None:
+            return Made(recipe, None, None, known.decode("utf-8", "replace"))
+        try:
+            self.workers.progress(f"{recipe.name} conversion", 0, None)
+            return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)))
+        except EdgekitError as error:
+            if isinstance(error, ConversionError) and plan is None:
+                subject.store.put(name, str(error).encode())
+            return Made(recipe, None, None, str(error))
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
+            traceback.print_exc(file=sys.stderr)
+            return Made(recipe, None, None, f"a fault of edgekit's own: {type(error).__name__}: {error}")
+
+    def _first_plan(self, recipe: Recipe) -> Plan:
+        if recipe.needs_calibration:
+            self.workspace.ground(recipe.format, STATIC.steps)  # says what it does, and what follows takes seconds
+            self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
+        return first_plan(self.bench(recipe.format), recipe)
+
+    def bench(self, format: str) -> WorkspaceBench:  # noqa: A002
+        """What plans are compared with: one for each format, so that nothing is measured twice."""
+        if format not in self._benches:
+            subject = self.subject
+            identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
+            self._benches[format] = WorkspaceBench(
+                self.workspace, format, self._checked, store=subject.store, identity=identity
+            )
+        return self._benches[format]
+
+    def _checked(self, trial: Artifact) -> Fidelity:
+        found = self.compared(trial)
+        if found.fidelity is None:
+            raise ConversionError(found.failed or "it cannot be compared with the original")
+        return found.fidelity
+
+    def measured(self, artifact: Artifact) -> Made:
+        """Compared with the original, and asked what no set asks. Raises EngineError, CalibrationError or MetricError."""
+        made = self.compared(artifact)
+        if made.artifact is None:
+            return made
+        if artifact.recipe.precision == "dynamic" and artifact.quantized_weights == 0:
+            return Made(artifact.recipe, None, None, "no weight of this model is large enough to be worth 8 bits")
+        why = self._fails_on(artifact)
+        return Made(artifact.recipe, None, None, why) if why else made
+
+    def compared(self, artifact: Artifact) -> Made:
+        """With the original. A float32 artifact that answers otherwise is no candidate."""
+        subject, recipe = self.subject, artifact.recipe
+        made = Made(recipe, artifact, None, None)
+        name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
+        found = kept_json(subject.evaluation_store, name, lambda: self._compared(artifact))
+        measured = from_json(Fidelity, found["fidelity"], "a stored comparison")
+        # What the store knows was found for these bytes; which layers are float is the plan's to say.
+        measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
+        if recipe.precision == "float32" and measured.cosine < ALIKE:
+            return Made(recipe, None, None, _unlike(measured))
+        return replace(made, fidelity=measured, differing=tuple(found["differing"]))
+
+    def _fails_on(self, artifact: Artifact) -> str:
+        """An odd input that the artifact does not answer and the float file does, in words; "" where there is none."""
+        if artifact.recipe.precision == "float32":
+            return ""
+        failed = self._odd(artifact)
+        if not failed:
+            return ""
+        original = self._odd(self.workspace.make(targets.recipe(f"{artifact.recipe.format}-f32")))
+        for name, what in failed.items():
+            if name not in original:
+                return f"it does not answer {fidelity.ODD_SAMPLES[name]}, which the float file does: {what}"
+        return ""
+
+    def _odd(self, artifact: Artifact) -> dict[str, str]:
+        """Odd input -> why there is no finite answer to it."""
+        data = hashlib.sha256(artifact.data).hexdigest()
+        name = key(
+            "odd inputs", data, to_json(artifact.inputs), to_json(artifact.outputs), to_json(self.subject.contract)
+        )
+
+        def failed() -> dict[str, str]:
+            verdicts = fidelity.odd_inputs(artifact, self.subject.contract)
+            return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
+
+        found: dict[str, str] = kept_json(self.subject.store, name, failed)
+        return found
+
+    def _compared(self, artifact: Artifact) -> dict[str, Any]:
+        watcher = Watcher(self.subject.reference, self.subject.contract)
+        found = fidelity.compare(
+            self.subject.reference, artifact, self.subject.evaluation, self.workers.progress, watcher
+        )
+        return {"fidelity": to_json(found), "differing": watcher.differing}
+
+
+def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
+    """In the order of the recipes, each followed by what was made in its place. Work begins with one of each format, so that neither waits for the other's conversion."""
+    order = _alternating(recipes)
+    made = maker.workers.run([partial(_possible, maker, recipe) for recipe in order])
+    by_recipe = dict(zip((recipe.name for recipe in order), made, strict=True))
+    found = [one for recipe in recipes for one in by_recipe[recipe.name]]
+    return list({one.recipe.name: one for one in found}.values())
+
+
+def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
+    """The recipe's outcome; where the model does not allow all of it in int8, that of its form with islands besides."""
+    first = maker.make(recipe)
+    if first.artifact is not None or recipe.precision != "int8" or recipe.mixed or not maker.calibrates:
+        return [first]
+    second = maker.make(targets.with_islands(recipe))
+    return [first] if second.artifact is None else [first, second]
+
+
+def _alternating(recipes: Sequence[Recipe]) -> list[Recipe]:
+    places = dict[str, int]()
+    ranked = []
+    for recipe in recipes:
+        places[recipe.format] = places.get(recipe.format, -1) + 1
+        ranked.append((places[recipe.format], recipe))
+    return [recipe for _, recipe in sorted(ranked, key=lambda entry: entry[0])]
+
+
+def _unlike(found: Fidelity) -> str:
+    return (
+        f"it is float32 and yet does not answer what the original does: cosine {found.cosine:.4f} on {found.items} items, "
+        f"where {ALIKE} is the least; the conversion is wrong for this model"
+    )
