@@ -4,7 +4,7 @@ Rules:
 - `--help` imports no framework: a command's module is loaded when it is run, and its rooms when it starts to work;
 - an EdgekitError is printed as one message without a traceback; with `--json` it is the one object on stdout, and so is
   an interruption and a fault of edgekit's own (whose traceback goes to stderr);
-- a reader that stops reading is no error, a full disk is one sentence;
+- a reader that stops reading is no error, a full disk and too little memory are one sentence;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.
 """
 
@@ -15,6 +15,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -148,6 +149,11 @@ def _execute(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: told with its traceback
         from edgekit_runtime.errors import EdgekitError
 
+        short = _out_of_memory(error)
+        if short is not None:
+            told = _memory_error(short, arguments)
+            _tell(as_json, f"error: {told['what']}. {told['do']}", told)
+            return 1
         if isinstance(error, EdgekitError):
             _tell(as_json, f"error: {error}", error.as_json())
             return 1
@@ -157,6 +163,21 @@ def _execute(arguments: list[str]) -> int:
         _tell(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _out_of_memory(error: BaseException | None) -> MemoryError | None:
+    """The MemoryError that this is, or was made of."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__
+    return error
+
+
+def _memory_error(error: MemoryError, arguments: Sequence[str]) -> dict[str, str]:
+    amount = re.search(r"allocate ([\d.]+?)\.? (\w+)", str(error))  # numpy names it: "112. GiB"
+    what = f"there is not enough memory: {amount[1]} {amount[2]} at once" if amount else "there is not enough memory"
+    build = "build" in arguments[:1]
+    less = "Use smaller inputs (--shape), fewer at once (--jobs 1)," if build else "Use smaller inputs,"
+    return {"code": "memory", "what": what, "where": "", "do": f"{less} or a machine with more memory"}
 
 
 def _tell(as_json: bool, sentence: str, error: dict[str, str]) -> None:

@@ -75,6 +75,27 @@ def test_a_refusal_is_one_sentence_or_one_object(edgekit, command, tmp_path):
     }
 
 
+@pytest.mark.convert
+def test_inputs_larger_than_memory_are_one_sentence_or_one_object(edgekit, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    image = onnx.helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["N", 3, "H", "W"])
+    mean = onnx.helper.make_tensor_value_info("mean", onnx.TensorProto.FLOAT, ["N", 3, 1, 1])
+    node = onnx.helper.make_node("GlobalAveragePool", ["image"], ["mean"])
+    graph = onnx.helper.make_graph([node], "net", [image], [mean])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "net.onnx")
+    asked = ["build", "net.onnx", "--profile", "raspberry-pi-4", "--allow-random", "--shape", "image=1,3,999999,999999"]
+    told = edgekit(*asked)
+    assert (told.code, told.out) == (1, "")
+    assert told.err.splitlines()[-1].startswith(
+        "error: there is not enough memory: 10.9 TiB at once. Use smaller inputs"
+    )
+    assert "Traceback" not in told.err
+    error = edgekit(*asked, "--json").json["error"]
+    assert error["code"] == "memory"
+    assert "--jobs 1" in error["do"]
+
+
 def test_an_unknown_profile_is_told_the_near_ones(edgekit):
     ran = edgekit("profiles", "show", "rasberry-pi4", "--json")
     assert ran.code == 1
