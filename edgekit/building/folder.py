@@ -1,7 +1,8 @@
 """The folder that bundles go to: writable before the long work starts, and one build's at a time.
 
 Rules: a build waits for another one that writes into the same folder, and says so; the lock is the kernel's, so that one
-which was killed holds nothing; what was made for a build that failed goes away again.
+which was killed holds nothing; what was made for a build that failed goes away again. What is no folder cannot be the cache
+either; a cache that is one and cannot be written is done without.
 
     with output_folder(Path("bundles"), progress): ...
 """
@@ -18,7 +19,21 @@ from pathlib import Path
 from edgekit.errors import OutputError
 from edgekit_converters.progress import Progress, silent
 
-__all__ = ["output_folder"]
+__all__ = ["check_cache", "output_folder"]
+
+
+def check_cache(folder: Path | None) -> None:
+    """Raises OutputError for a path that cannot be a folder: a file stands there, or in its way."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        if there.exists() and not there.is_dir():
+            raise OutputError(
+                "a file cannot be the cache" if there == folder else f"{there} is a file, so this cannot be the cache",
+                where=str(folder),
+                do="Choose a folder with --cache, or keep nothing: --no-cache",
+            )
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from functools import partial
 from edgekit import __version__
 from edgekit.building.candidates import candidates, timer
 from edgekit.building.evidence import evidence
-from edgekit.building.folder import output_folder
+from edgekit.building.folder import check_cache, output_folder
 from edgekit.building.making import Made, Maker, make
 from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit.building.report import BuildReport, BundleReport, candidate_json, estimate_json, fidelity_json
@@ -55,6 +55,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     keys = [load_signing_key(request.sign)] if request.sign else []
     path = request.output / f"{request.bundle_name}-build.json"
+    check_cache(request.cache)
     store = NO_STORE if request.cache is None else DiskStore(request.cache)
     with (
         _disk_full_is_told(),

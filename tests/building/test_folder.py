@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgekit.building.folder import output_folder
+from edgekit.building.folder import check_cache, output_folder
 from edgekit.errors import OutputError
 
 
@@ -32,6 +32,20 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"), output_folder(tmp_path / "file" / "out"):
         pass
+
+
+@pytest.mark.parametrize("inside", ["file", "file/deeper/still"])
+def test_a_file_is_refused_as_the_cache_before_any_work(tmp_path, inside):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cache\. Choose a folder with --cache"):
+        check_cache(tmp_path / inside)
+
+
+def test_a_cache_that_is_not_there_yet_is_not_made_by_looking_for_it(tmp_path):
+    check_cache(tmp_path / "new" / "cache")
+    check_cache(tmp_path)
+    check_cache(None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_build_waits_for_the_first_and_says_so(tmp_path):

@@ -96,6 +96,14 @@ def test_inputs_larger_than_memory_are_one_sentence_or_one_object(edgekit, tmp_p
     assert "--jobs 1" in error["do"]
 
 
+def test_a_cache_that_is_a_file_is_refused_at_once(edgekit, tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    asked = ["build", "net.onnx", "--profile", "raspberry-pi-4", "--allow-random", "--cache", "afile", "--json"]
+    error = edgekit(*asked).json["error"]
+    assert (error["code"], error["where"]) == ("output", "afile")
+    assert not (tmp_path / "bundles").exists()
+
+
 def test_an_unknown_profile_is_told_the_near_ones(edgekit):
     ran = edgekit("profiles", "show", "rasberry-pi4", "--json")
     assert ran.code == 1

@@ -100,7 +100,8 @@ def observe(
     if statistics.samples == 0:
         raise CalibrationError("there is no calibration sample", do="Pass a calibration set: --calibration DIR")
     if options.resume is not None:
-        options.resume.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # nothing was saved where nothing can be written
+            options.resume.unlink(missing_ok=True)
     return statistics
 
 
@@ -140,11 +141,11 @@ def _resumed(graph: Graph, options: ObserveOptions) -> Statistics:
     axis = -1 if graph.format == "tflite" else 1
     fresh = Statistics({name: TensorStatistics(axis) for name in graph.tensors}, head(graph))
     fresh.digest = options.digest
-    if options.resume is None or not options.resume.is_file():
+    if options.resume is None:
         return fresh
     try:
         found = Statistics.load(options.resume)
     except CalibrationError:
-        return fresh  # it was cut short; calibrating again is all that is lost
+        return fresh  # there is none, or it was cut short; calibrating again is all that is lost
     usable = found.digest == options.digest and list(found.tensors) == list(fresh.tensors)
     return found if usable else fresh

@@ -204,3 +204,9 @@ def test_an_extreme_sample_is_never_lost_wherever_it_comes(place: int):
     found = observe(GRAPH, feeds, 150)
     assert found.ranges("minmax")["x"] == (-45.0, 50.0)
     assert found.tensors["x"].histogram.total == 150 * 6
+
+
+def test_a_run_whose_state_can_be_neither_read_nor_saved_nor_removed_goes_on(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    options = ObserveOptions(resume=tmp_path / "file" / "state", digest="a", save_every=0)
+    assert observe(GRAPH, samples(40), 40, options=options).samples == 40
