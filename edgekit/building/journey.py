@@ -67,7 +67,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
         made = _made(maker, recipes, boards)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
-        packer = _Packer(request, subject, made, keys, timer(subject, subject.store, made))
+        packer = _Packer(request, maker, made, keys, timer(subject, subject.store, made))
         bundles = tuple(packer.bundle(board) for board in boards)
         shown = _shown(maker, made)
         report = BuildReport(
@@ -174,7 +174,7 @@ class _Packer:
     """Chooses for a board among what was made, and writes its bundle. timed: the time of an artifact on this machine."""
 
     request: BuildRequest
-    subject: Subject
+    maker: Maker
     made: Sequence[Made]
     keys: Sequence[SigningKey]
     timed: Callable[[Made], Estimate]
@@ -188,13 +188,22 @@ class _Packer:
         if choice.chosen is None:
             return BundleReport(profile.name, None, choice, tuple(seen))
         path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
-        draft, manifest = assemble(self._content(profile, choice))
+        batches = self._batches(choice.chosen, limits)
+        draft, manifest = assemble(self._content(profile, choice, batches))
         write_bundle(path, draft, manifest, self.keys)
-        return BundleReport(profile.name, path, choice, tuple(seen))
+        return BundleReport(profile.name, path, choice, tuple(seen), tuple(batches))
 
-    def _content(self, profile: Profile, choice: Choice) -> Content:
+    def _batches(self, chosen: Candidate, limits: Limits) -> list[Made]:
+        """The chosen artifact for several items at once, where its file has a fixed batch. What drifts too far is none."""
+        one = next(one for one in self.made if one.recipe.name == chosen.recipe)
+        if one.artifact is None or one.artifact.inputs[0].shape[0] != 1:
+            return []
+        found = [self.maker.batched(one, size) for size in self.request.batches]
+        return [_within(each, limits) for each in found]
+
+    def _content(self, profile: Profile, choice: Choice, batches: Sequence[Made]) -> Content:
         assert choice.chosen is not None
-        request, subject = self.request, self.subject
+        request, subject = self.request, self.maker.subject
         golden = subject.sets.evaluation.pick(fidelity.pick_golden(subject.reference))
         primary, *alternates = (_shipped(candidate, self.made) for candidate in (choice.chosen, *choice.alternates))
         return Content(
@@ -209,7 +218,14 @@ class _Packer:
             estimate=primary.estimate,
             tools={"edgekit-deploy": __version__},
             alternates=alternates,
+            batches=[Shipped(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None],
         )
+
+
+def _within(made: Made, limits: Limits) -> Made:
+    if made.fidelity is None or limits.allow(made.fidelity.loss):
+        return made
+    return replace(made, artifact=None, fidelity=None, failed="it drifts further than the limit")
 
 
 def _shipped(candidate: Candidate, made: Sequence[Made]) -> Shipped:

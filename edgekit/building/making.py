@@ -94,6 +94,15 @@ class Maker:
             traceback.print_exc(file=sys.stderr)
             return Made(recipe, None, None, f"a fault of edgekit's own: {type(error).__name__}: {error}")
 
+    def batched(self, made: Made, batch: int) -> Made:
+        """The same artifact for `batch` items at once, compared with the original in batches of that size."""
+        assert made.artifact is not None
+        try:
+            self.workers.progress(f"{made.recipe.name} for a batch of {batch}", 0, None)
+            return self.compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch))
+        except EdgekitError as error:
+            return Made(made.recipe, None, None, str(error))
+
     def _first_plan(self, recipe: Recipe) -> Plan:
         if recipe.needs_calibration:
             self.workspace.ground(recipe.format, STATIC.steps)  # says what it does, and what follows takes seconds

@@ -21,12 +21,15 @@ __all__ = ["BuildReport", "BundleReport", "candidate_json", "estimate_json", "fi
 
 @dataclass(frozen=True)
 class BundleReport:
-    """One board's outcome. path: None where no artifact was acceptable. candidates: every recipe as this board sees it."""
+    """One board's outcome. path: None where no artifact was acceptable. candidates: every recipe as this board sees it.
+    batches: the chosen artifact for several items at once, or why there is none.
+    """
 
     profile: str
     path: Path | None
     choice: Choice
     candidates: tuple[Candidate, ...] = ()
+    batches: tuple[Made, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         chosen = self.choice.chosen
@@ -37,7 +40,19 @@ class BundleReport:
             "bytes": chosen.size_bytes if chosen else None,
             "fidelity": fidelity_json(chosen.fidelity) if chosen else None,
             "estimate": estimate_json(chosen.estimate) if chosen else None,
-            "notes": list(self.choice.notes),
+            "notes": [
+                *self.choice.notes,
+                *(f"no artifact for a batch: {one.failed}" for one in self.batches if one.failed),
+            ],
+            "batches": [
+                {
+                    "batch": one.artifact.inputs[0].shape[0],
+                    "bytes": len(one.artifact.data),
+                    "fidelity": fidelity_json(one.fidelity),
+                }
+                for one in self.batches
+                if one.artifact is not None
+            ],
             "alternates": [
                 {
                     "recipe": kept.recipe,
@@ -227,6 +242,11 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
             yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}"
     for kept in bundle.choice.alternates:
         yield f"  beside it, to be tried on the board: {kept.recipe}"
+    for one in bundle.batches:
+        if one.artifact is not None:
+            yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"
+        else:
+            yield f"  note: no artifact for a batch: {one.failed}"
     for note in bundle.choice.notes:
         yield f"  note: {note}"
     for refusal in bundle.choice.refused:

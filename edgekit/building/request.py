@@ -21,7 +21,8 @@ class BuildRequest:
     calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the model.
     name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. sign: PEM of an Ed25519 private key.
     options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s: seconds
-    that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. jobs: how much is
+    that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. batches: sizes for which a
+    variant is packed where the chosen file has a fixed batch. jobs: how much is
     done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
     the report.
     """
@@ -43,6 +44,7 @@ class BuildRequest:
     repair_s: float = 120.0
     metric: str | None = None
     alternates: int = 1
+    batches: tuple[int, ...] = ()
     jobs: int = 2
     cache: Path | None = None
     command: tuple[str, ...] = ()

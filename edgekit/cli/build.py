@@ -24,7 +24,7 @@ __all__ = ["build"]
 _GROUPS = {
     "What to build for": ("profile", "name", "model-version", "sign", "output"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
-    "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates"),
+    "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
     "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
     "How the build runs": ("jobs", "cache", "no-cache", "json", "help"),
 }
@@ -143,6 +143,14 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     default=1,
     show_default=True,
     help="How many runners-up to keep in each bundle, so that the board itself can find out which is faster.",
+)
+@_option(
+    "--batch",
+    "batches",
+    type=click.IntRange(2, 256),
+    multiple=True,
+    metavar="N",
+    help="Pack the chosen artifact for N items at once besides, where its file cannot take them otherwise; repeatable.",
 )
 @_option(
     "--contract",

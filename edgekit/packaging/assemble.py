@@ -45,7 +45,7 @@ class Content:
     """What goes into one bundle.
 
     artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning on
-    the board. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them.
+    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them.
     engine: the engine whose answers become golden; None for the one `pick` chooses.
     """
 
@@ -61,6 +61,7 @@ class Content:
     tools: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
     alternates: Sequence[Shipped] = ()
+    batches: Sequence[Shipped] = ()
 
 
 def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
@@ -68,6 +69,7 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
     draft = BundleDraft()
     shipped = (Shipped(content.artifact, content.fidelity, content.estimate), *content.alternates)
     entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
+    entries += tuple(_entry(draft, one, "batch") for one in content.batches)
     answers = [_answers(draft, content, one.artifact) for one in shipped]
     golden = tuple(_golden(draft, item, each) for item, *each in zip(content.golden, *answers, strict=True))
     manifest = Manifest(
@@ -100,7 +102,7 @@ def tolerance(artifact: Artifact) -> Tolerance:
     return Tolerance(steps=500, cosine=0.95)
 
 
-def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alternate"]) -> ArtifactEntry:
+def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alternate", "batch"]) -> ArtifactEntry:
     artifact = shipped.artifact
     return ArtifactEntry(
         role=role,

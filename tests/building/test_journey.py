@@ -119,13 +119,18 @@ def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path)
         )  # fmt: skip
 
 
-def test_where_a_model_cannot_be_all_int8_it_is_made_with_layers_in_float(divided, edgekit):
+def test_where_a_model_cannot_be_all_int8_it_is_made_with_layers_in_float(divided, edgekit, tmp_path):
     ran = edgekit(
         "build", divided / "divided.keras", "--profile", "raspberry-pi-4", "--calibration", divided / "x.npz",
-        "--recipe", "tflite-int8", "--recipe", "tflite-f32", "--json",
+        "--recipe", "tflite-int8", "--recipe", "tflite-f32", "--batch", "4", "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     (bundle,) = ran.json["bundles"]
+    entries = read_bundle(tmp_path / bundle["path"]).manifest.artifacts
+    assert [(entry.role, entry.inputs[0].shape[0]) for entry in entries if entry.role != "alternate"] == [
+        ("primary", 1), ("batch", 4),
+    ]  # fmt: skip
+    assert [one["batch"] for one in bundle["batches"]] == [4]
     assert {c["recipe"] for c in ran.json["candidates"]} == {"tflite-int8-mixed", "tflite-f32"}
     refused = next(r for r in bundle["refused"] if r["recipe"] == "tflite-int8")
     assert refused["code"] == "conversion-failed"

@@ -18,8 +18,10 @@ from edgekit_runtime.tensors import Layout, TensorSpec
 __all__ = ["described"]
 
 
-def described(source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan, data: bytes) -> Artifact:
-    """Raises ConversionError where the result does not load, or contradicts the source."""
+def described(
+    source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan, data: bytes, batch: int = 1
+) -> Artifact:
+    """batch: the one that the file was made with, where it cannot be free. Raises ConversionError where the result does not load, or contradicts the source."""
     where = f"{source.path.name}, {recipe.name}"
     try:
         with load_engine(recipe.format, data) as engine:
@@ -34,7 +36,7 @@ def described(source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan
     for kind, named, specs, turned in sides:
         shapes = {spec.name: turned_shape(spec) if spec.name in turned else spec.shape for spec in specs}
         for tensor in named:
-            if not _fits(tensor.shape, shapes[tensor.name]):
+            if not _fits(tensor.shape, shapes[tensor.name], batch):
                 raise ConversionError(
                     f"{kind} '{tensor.name}' became {list(tensor.shape)}; the original has {list(shapes[tensor.name])}",
                     where=where,
@@ -61,9 +63,9 @@ def _layout(spec: TensorSpec, model: FloatModel) -> Layout | None:
     return "NCHW" if spec.layout == "NHWC" else "NHWC"
 
 
-def _fits(got: Sequence[int], want: Sequence[int]) -> bool:
-    """Same rank and sizes; the batch axis may be fixed at 1 where the source leaves it free."""
-    return len(got) == len(want) and tuple(got[1:]) == tuple(want[1:]) and got[0] in (1, -1)
+def _fits(got: Sequence[int], want: Sequence[int], batch: int) -> bool:
+    """Same rank and sizes; the batch axis may be fixed where the source leaves it free."""
+    return len(got) == len(want) and tuple(got[1:]) == tuple(want[1:]) and got[0] in (batch, -1)
 
 
 def _quantized_fraction(recipe: Recipe, data: bytes) -> tuple[float, float]:

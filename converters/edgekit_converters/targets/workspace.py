@@ -86,22 +86,24 @@ class Workspace:
         self._samples, self._progress, self._store = samples, progress, store
         self._scratch = scratch
         self._keys = (source.sha256, samples_digest)
-        self._models: dict[str, FloatModel] = {}
+        self._models: dict[tuple[str, int], FloatModel] = {}
         self._grounds: dict[tuple[str, tuple[Step, ...]], Ground] = {}
         self._locks = {name: RLock() for name in FLOAT_MODELS}
 
-    def float_model(self, format: str) -> FloatModel:  # noqa: A002
-        """Raises ConversionError where the source cannot be written in that format."""
+    def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
+        """batch: of a file whose batch is fixed; others take any. Raises ConversionError where the source cannot be written
+        in that format, or not with that batch."""
         with self._locks[format]:
-            if format not in self._models:
-                name = key("float-model", format, self._keys[0])
+            if (format, batch) not in self._models:
+                name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
                 stored = self._store.get(name)
                 if stored is None:
-                    made = _resolved(FLOAT_MODELS[format])(actual(self.source), self._told(format))
-                    stored = float_model_bytes(made)
+                    convert, told = _resolved(FLOAT_MODELS[format]), self._told(format)
+                    source = actual(self.source)
+                    stored = float_model_bytes(convert(source, told) if batch == 1 else convert(source, told, batch))
                     self._store.put(name, stored)
-                self._models[format] = float_model_from(stored)
-            return self._models[format]
+                self._models[format, batch] = float_model_from(stored)
+            return self._models[format, batch]
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)
@@ -140,6 +142,40 @@ class Workspace:
         artifact = self._made(recipe, plan)
         self._store.put(name, artifact_bytes(artifact))
         return artifact
+
+    def make_batch(self, recipe: Recipe, plan: Plan, batch: int) -> Artifact:
+        """The artifact of that plan that takes `batch` items at once, for a format whose files have a fixed batch: the same
+        weights and ranges. Raises ConversionError where the source has a fixed batch itself, or gives another graph.
+        """
+        if recipe.format != "tflite":
+            raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
+        name = key("artifact", recipe.name, plan_json(plan), *self._keys, batch)
+        stored = self._store.get(name)
+        if stored is not None:
+            return artifact_from(stored)
+        model, statistics = self.float_model(recipe.format, batch), None
+        if recipe.needs_calibration:
+            ground = self._with_islands(recipe.format, plan)
+            statistics = ground.statistics
+            model = replace(model, data=self._refined_alike(model, ground))
+        data = _resolved(MAKERS[recipe.format])(model, recipe, plan, statistics)
+        artifact = described(self.source, model, recipe, plan, data, batch)
+        artifact = replace(artifact, samples=statistics.samples if statistics is not None else 0)
+        self._store.put(name, artifact_bytes(artifact))
+        return artifact
+
+    def _refined_alike(self, model: FloatModel, ground: Ground) -> bytes:
+        """`model` with the refined weights of `ground`, which is the same graph with a batch of 1."""
+        plain, refined = self.graph(model.format), open_graph(model.format, ground.model.data)
+        graph = open_graph(model.format, model.data)
+        if [layer.name for layer in graph.layers] != [layer.name for layer in plain.layers]:
+            raise ConversionError("with another batch it becomes another graph", where=self.source.path.name)
+        values = {}
+        for old, new in zip(plain.layers, graph.layers, strict=True):
+            for before, after in ((old.weight, new.weight), (old.bias, new.bias)):
+                if before is not None and after is not None:
+                    values[after] = refined.constant(before)
+        return graph.with_constants(values).data
 
     def trial(self, recipe: Recipe, plan: Plan) -> bytes:
         """The artifact's bytes and no more, past the store: for a search that makes many and keeps one."""

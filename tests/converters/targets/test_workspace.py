@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from edgekit_converters import sources
+from edgekit_converters.errors import ConversionError
 from edgekit_converters.targets import recipe
+from edgekit_converters.targets.plan import STATIC
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -63,3 +66,21 @@ def test_several_artifacts_need_one_conversion_and_one_calibration(digits_onnx, 
     assert told.count("ONNX calibration") == len(images)
     assert told.count("ONNX conversion") == 1
     assert samples.read <= 2 * read  # rounding looks at them once more
+
+
+def test_a_variant_for_several_items_gives_each_the_answer_it_gets_alone(digits_model, images) -> None:
+    samples = [[image[None]] for image in images]
+    workspace = Workspace(sources.load(digits_model.model), samples)
+    entry = recipe("tflite-int8")
+    single, four = workspace.make(entry), workspace.make_batch(entry, STATIC, 4)
+    assert four.inputs[0].shape == (4, *single.inputs[0].shape[1:])
+    assert four.inputs[0].quantization == single.inputs[0].quantization
+    given = np.random.default_rng(0).integers(-128, 128, four.inputs[0].shape, np.int8)
+    with load_engine("tflite", single.data) as one, load_engine("tflite", four.data) as many:
+        alone = [np.array(one.run([row[None]])[0]) for row in given]
+        np.testing.assert_array_equal(many.run([given])[0], np.concatenate(alone))
+
+
+def test_a_format_that_takes_any_batch_has_no_variants(digits_onnx, images) -> None:
+    with pytest.raises(ConversionError, match="takes any batch"):
+        Workspace(sources.load(digits_onnx), Counted(images)).make_batch(recipe("onnx-f32"), STATIC, 4)
