@@ -72,7 +72,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         shown = _shown(maker, made)
         report = BuildReport(
             model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
-            findings=(*subject.findings, *_settled(subject, made)),
+            findings=(*subject.findings, *_settled(subject, made), *_transposed(maker, made)),
             candidates=shown,
             bundles=bundles,
             report=path,
@@ -137,6 +137,19 @@ def _settled(subject: Subject, made: Sequence[Made]) -> tuple[Finding, ...]:
         return ()
     what = f"calibration stopped after {' and '.join(early)}: the ranges had settled"
     return (Finding("settled", "note", what, "More of the same kind would not change the artifact"),)
+
+
+def _transposed(maker: Maker, made: Sequence[Made]) -> tuple[Finding, ...]:
+    """A note where a TFLite graph turns pictures from one layout to the other on its way."""
+    if not any(one.artifact is not None and one.recipe.format == "tflite" for one in made):
+        return ()
+    count = maker.workspace.float_model("tflite").transposes
+    if not count:
+        return ()
+    what = f"{count} layout transpose{'s' * (count > 1)} {'are' if count > 1 else 'is'} left in the TFLite graph"
+    return (
+        Finding("layout-transposes", "note", what, "They cost time and no accuracy; channels-last models have none"),
+    )
 
 
 def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:
