@@ -52,7 +52,8 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
             return value
         text = str(value).strip()
         if not text.endswith("%"):
-            self.fail(f"{value!r} has no per cent sign; write it as 1%", param, ctx)
+            meant = text if _is_share(text) else "1"
+            self.fail(f"{value!r} has no per cent sign; write it as {meant}%", param, ctx)
         try:
             share = float(text[:-1]) / 100
         except ValueError:
@@ -60,6 +61,13 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
         if not 0 <= share <= 1:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return share
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 100
+    except ValueError:
+        return False
 
 
 PERCENT = _Percent()

@@ -55,7 +55,9 @@ def test_wrong_usage_with_json_is_one_error_object(edgekit):
 
 
 def test_a_percentage_needs_its_sign(edgekit):
-    assert "write it as 1%" in edgekit("build", "m", "--profile", "raspberry-pi-4", "--max-drop", "1").err
+    for given, advice in (("1", "1%"), ("0.5", "0.5%"), ("some", "1%")):
+        ran = edgekit("build", "m", "--profile", "raspberry-pi-4", "--max-drop", given)
+        assert f"write it as {advice}" in ran.err
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench", "run"])
