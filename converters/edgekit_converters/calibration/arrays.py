@@ -1,4 +1,7 @@
-"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Read item by item (see `mapped`)."""
+"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Read item by item (see `mapped`).
+
+What cannot be read so, because it is packed, is refused where it would fill more than a third of the machine's memory.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical, check_kind
 from edgekit_converters.calibration.labels import Classes
-from edgekit_converters.calibration.mapped import map_npy, map_npz, npz_names
+from edgekit_converters.calibration.mapped import map_npy, map_npz, memory_bytes, npz_names
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.array_file import declared, in_bytes
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import EdgekitError
 
@@ -57,6 +61,7 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
         names = ", ".join(spec.name for spec in contract.inputs)
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
     try:
+        declared(path)  # a header that promises what the file does not hold would ask for that much memory
         array = map_npy(path)
     except Exception as error:  # a damaged header raises ValueError, TokenError, SyntaxError, ...
         raise _unreadable(path, error) from error
@@ -71,7 +76,9 @@ def open_npz(path: Path, contract: Contract) -> Arrays:
     if _begins_with(path, npy_format.MAGIC_PREFIX):
         raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
-        members = map_npz(path, _members(path, npz_names(path), contract))
+        names = _members(path, npz_names(path), contract)
+        _refuse_larger(path, memory_bytes() // 3)
+        members = map_npz(path, names)
     except EdgekitError:
         raise
     except Exception as error:  # as above, and what zipfile and its decompressors raise
@@ -88,6 +95,17 @@ def _begins_with(path: Path, magic: bytes) -> bool:
             return file.read(len(magic)) == magic
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _refuse_larger(path: Path, most: int) -> None:
+    """Raises CalibrationError where the packed arrays, which have to be read whole, are more than `most` bytes."""
+    size = sum(one.nbytes for one in declared(path).values() if one.packed)
+    if size > most:
+        raise CalibrationError(
+            f"is {in_bytes(size)} when unpacked",
+            where=str(path),
+            do="Save the array as .npy, which is read piece by piece, or use fewer examples",
+        )
 
 
 def _members(path: Path, names: list[str], contract: Contract) -> list[str]:

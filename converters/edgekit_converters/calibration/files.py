@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical
-from edgekit_converters.calibration.folder import files_in, labels_of
+from edgekit_converters.calibration.folder import files_in, labels_of, refuse_unreadable
 from edgekit_converters.calibration.wav import loudest, read_wav
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract
@@ -129,6 +129,7 @@ def _check(root: Path, contract: Contract, kinds: str, what: str, files: tuple[P
             do="Turn them into what the model takes: a .npz, or module:function that yields arrays",
         )
     if not files:
+        refuse_unreadable(root, {".wav"} if what == "recordings" else None)
         raise CalibrationError(f"no {what} in this folder", where=str(root), do="Put some there")
 
 

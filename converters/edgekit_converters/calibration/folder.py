@@ -17,7 +17,7 @@ from edgekit_converters.calibration.labels import Classes
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["EXTENSIONS", "ImageFolder", "files_in", "labels_of", "open_folder"]
+__all__ = ["EXTENSIONS", "ImageFolder", "files_in", "labels_of", "open_folder", "refuse_unreadable"]
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -63,6 +63,7 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
         )
     files = files_in(root, EXTENSIONS)
     if not files:
+        refuse_unreadable(root, EXTENSIONS)
         raise CalibrationError(
             "no images in this folder", where=str(root), do=f"Put some there: {', '.join(sorted(EXTENSIONS))}"
         )
@@ -95,10 +96,21 @@ def _known(root: Path, folders: list[str], classes: Classes) -> tuple[dict[str, 
 
 def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]:
     """Files with these extensions (None: any), in the order of their paths. Raises CalibrationError for a closed folder."""
-    return tuple(sorted(_files(root, extensions), key=lambda file: file.relative_to(root).parts))
+    # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
+    files = (file for file in _entries(root, extensions) if file.is_file() or not file.exists())
+    return tuple(sorted(files, key=lambda file: file.relative_to(root).parts))
 
 
-def _files(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
+def refuse_unreadable(root: Path, extensions: Collection[str] | None) -> None:
+    """Raises CalibrationError, with a name, where a folder without files has pipes, devices or sockets in their place."""
+    odd = sorted(_entries(root, extensions))
+    if odd:
+        none = "its one file cannot be read" if len(odd) == 1 else f"none of its {len(odd)} files can be read"
+        what = f"{none}: {odd[0].relative_to(root)} is not a regular file"
+        raise CalibrationError(what, where=str(root), do="Put copies of the files there")
+
+
+def _entries(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
     seen: set[str] = set()
     for folder, inner, names in os.walk(root, followlinks=True, onerror=_refuse):
         real = os.path.realpath(folder)
@@ -109,9 +121,8 @@ def _files(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in names:
             file = Path(folder, name)
-            # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
             fits = extensions is None or file.suffix.lower() in extensions
-            if not name.startswith(".") and fits and (file.is_file() or not file.exists()):
+            if not name.startswith(".") and fits:
                 yield file
 
 

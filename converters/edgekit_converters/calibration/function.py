@@ -74,7 +74,7 @@ class Generated:
                 yield value
         except EdgekitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
             raise _failed(self.name, error) from error
 
     def _apart(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
@@ -115,10 +115,13 @@ def open_function(spec: str, contract: Contract) -> Generated:
                 f"there is no module '{error.name}'", where=spec, do="Run edgekit in the folder that holds it"
             ) from error
         raise _failed(spec, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(spec, error) from error
     function = getattr(module, function_name, None)
     if not callable(function):
+        if function is not None:
+            do = "Name a function that yields examples"
+            raise CalibrationError(f"'{function_name}' is not a function, but {_kind(function)}", where=spec, do=do)
         near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
         raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
@@ -135,7 +138,13 @@ def _importable(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _failed(where: str, error: Exception) -> CalibrationError:
+def _kind(value: Any) -> str:
+    """`an int`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _failed(where: str, error: BaseException) -> CalibrationError:
     """The person's own line is what helps them: name it instead of showing a traceback."""
     last = list(itertools.islice(reversed(traceback.extract_tb(error.__traceback__)), 1))
     place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""

@@ -9,6 +9,8 @@ one that `numpy.savez_compressed` packed has to be read whole. Nothing is ever u
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import zipfile
 from collections.abc import Sequence
@@ -19,8 +21,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-__all__ = ["map_npy", "map_npz", "npz_names"]
+__all__ = ["map_npy", "map_npz", "memory_bytes", "npz_names"]
 
+_CONTAINERS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
+_UNKNOWN = 8 << 30  # where no system call tells
 _LOCAL_HEADER_BYTES = 30
 _NAME_LENGTHS_AT = 26
 _HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
@@ -32,6 +36,17 @@ def map_npy(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:  # an array with no items cannot be mapped
         return np.load(path, allow_pickle=False)
+
+
+def memory_bytes() -> int:
+    """Of the machine, or of the container that this runs in where that has less."""
+    found = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in _CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):  # "max", or no such file
+            found.append(int(limit.read_text()))
+    return min(found, default=_UNKNOWN)
 
 
 def npz_names(path: Path) -> list[str]:

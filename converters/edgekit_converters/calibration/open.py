@@ -39,6 +39,10 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
         raise CalibrationError(
             "is no set of examples", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
         )
+    if place.exists():
+        raise CalibrationError(
+            "is not a regular file", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
+        )
     reading, _, folder = str(path).partition(":")
     if reading in PREPROCESSINGS and Path(folder).is_dir():
         return open_files(reading, Path(folder), contract, labelled=labelled)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_converters.calibration import open_dataset
+from edgekit_converters.calibration import arrays, open_dataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 
@@ -75,6 +75,13 @@ class TestFolder:
         os.mkfifo(tmp_path / "pipe.png")
         picture(tmp_path / "a.png")
         assert [Path(e.origin).name for e in open_dataset(tmp_path, IMAGES)] == ["a.png"]
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are POSIX")
+    def test_a_folder_of_nothing_else_is_refused_with_a_name(self, tmp_path):
+        for name in ("b.png", "a.png"):
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(CalibrationError, match=r"none of its 2 files can be read: a.png is not a regular file"):
+            open_dataset(tmp_path, IMAGES)
 
     def test_a_label_that_is_a_number_wins_over_the_index(self, tmp_path):
         picture(tmp_path / "1" / "a.png")
@@ -273,6 +280,30 @@ class TestArrays:
         with pytest.raises(CalibrationError, match=r"Rename it to \.npy"):
             open_dataset(tmp_path / "b.npz", TENSORS)
 
+    def test_what_fills_the_memory_when_unpacked_is_refused_before_it_is(self, tmp_path, monkeypatch):
+        x = np.zeros((1000, 3))
+        np.savez_compressed(tmp_path / "packed.npz", x=x)
+        np.savez(tmp_path / "stored.npz", x=x)
+        monkeypatch.setattr(arrays, "memory_bytes", lambda: 3 * x.nbytes - 3)
+        with pytest.raises(CalibrationError, match=r"packed.npz: is 24.0 kB when unpacked. Save the array as .npy"):
+            open_dataset(tmp_path / "packed.npz", TENSORS)
+        assert len(open_dataset(tmp_path / "stored.npz", TENSORS)) == 1000
+        monkeypatch.undo()
+        assert len(open_dataset(tmp_path / "packed.npz", TENSORS)) == 1000
+
+    def test_a_header_that_promises_more_than_its_file_holds_asks_for_no_memory(self, tmp_path):
+        with (tmp_path / "lie.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40, 3)})
+        with pytest.raises(CalibrationError, match=r"its header promises 26.4 TB, and there are 0.1 kB"):
+            open_dataset(tmp_path / "lie.npy", TENSORS)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are POSIX")
+    @pytest.mark.parametrize("name", ["set.npy", "set.npz"])
+    def test_a_pipe_is_no_regular_file(self, tmp_path, name):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(CalibrationError, match="is not a regular file"):
+            open_dataset(tmp_path / name, TENSORS)
+
     def test_an_empty_npy_and_one_for_two_inputs_are_refused(self, tmp_path):
         np.save(tmp_path / "set.npy", self.X[:0])
         with pytest.raises(CalibrationError, match="holds no items"):
@@ -340,7 +371,9 @@ class TestFunction:
         "no iterable": ("def give():\n    return 3\n", "raised TypeError"),
         "a broken module": ("import nowhere_at_all\n", "raised ModuleNotFoundError: No module named 'nowhere_at_all'"),
         "another name": ("def gives():\n    yield 1\n", "has no function 'give'. Did you mean"),
-        "a constant": ("give = 3\n", "has no function 'give'"),
+        "a constant": ("give = 3\n", "'give' is not a function, but an int"),
+        "an exit": ("import sys\ndef give():\n    yield [1, 2, 3]\n    sys.exit(0)\n", "raised SystemExit: 0"),
+        "an exit of the module": ("raise SystemExit\n", "raised SystemExit: no message"),
     }
 
     @pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED)
