@@ -127,11 +127,11 @@ def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: b
     """Lint both; an item that is in both is taken out of the calibration set."""
     readable, first = _readable(opener, given)
     evaluation, second = _readable(opener, evaluation)
-    findings = calibration.findings(first, second, opener.contract)
-    _refuse_errors(findings, given)
+    findings = calibration.findings(first, second, opener.contract, one_set=held_out)
+    _refuse_errors(findings, given, evaluation)
     overlap = frozenset[str]().union(*(finding.digests for finding in findings))
     return Sets(
-        _without(readable, first, overlap),
+        _without(readable, first, overlap, held_out=held_out),
         evaluation,
         held_out,
         findings,
@@ -148,15 +148,22 @@ def _readable(opener: Opener, dataset: Dataset) -> tuple[Dataset, Survey]:
     return Subset(dataset, [index for index in range(len(dataset)) if index not in found.unreadable]), found
 
 
-def _without(dataset: Dataset, found: Survey, digests: frozenset[str]) -> Dataset:
+def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_out: bool) -> Dataset:
     """As `calibration.without`, from what the survey knows already."""
     if not digests:
         return dataset
     kept = [index for index, digest in enumerate(found.digests) if digest not in digests]
+    if not kept and held_out:
+        raise CalibrationError(
+            "every item repeats one of those that are held out to compare on",
+            where=dataset.name,
+            do="Give items that differ, or an --evaluation set of its own",
+        )
     return Subset(dataset, kept) if kept else calibration.without(dataset, digests)
 
 
-def _refuse_errors(findings: Sequence[Finding], dataset: Dataset) -> None:
+def _refuse_errors(findings: Sequence[Finding], *datasets: Dataset) -> None:
     for finding in findings:
         if finding.level == "error":
-            raise CalibrationError(finding.what, where=dataset.name, do=finding.do)
+            named = next((one.name for one in datasets if finding.what.startswith(f"{one.name}: ")), "")
+            raise CalibrationError(finding.what.removeprefix(f"{named}: "), where=named, do=finding.do)

@@ -136,6 +136,26 @@ def test_folders_that_are_classes_are_labels_of_what_is_held_out(picture_request
     assert report.candidates[0]["fidelity"]["metric"] == "top1"
 
 
+def test_one_given_set_of_one_item_or_of_none_that_can_be_read_is_blamed_itself(request_for, tmp_path):
+    np.save(tmp_path / "same.npy", np.zeros((60, 4), np.float32))
+    with pytest.raises(
+        CalibrationError, match=r"same.npy: every item is the same, all 60 of them. Give different items"
+    ):
+        build(request_for(calibration=str(tmp_path / "same.npy"), evaluation=None))
+    np.save(tmp_path / "few.npy", np.eye(4, dtype=np.float32)[np.arange(60) % 2])
+    with pytest.raises(CalibrationError, match=r"few.npy: every item repeats one of those that are held out"):
+        build(request_for(calibration=str(tmp_path / "few.npy"), evaluation=None))
+
+
+def test_dead_links_alone_are_told_by_name(picture_request, tmp_path):
+    request = picture_request("cat")
+    for file in Path(request.calibration).rglob("*.png"):
+        file.unlink()
+        file.symlink_to("/nowhere.png")
+    with pytest.raises(CalibrationError, match=r"photos: 10 of 10 files cannot be read: .*cat/0.png.*No such file"):
+        build(request)
+
+
 NAMES = ["../escaped", "/", ".", "..", "", ".hidden", "-o", "a/b", "a\\b", "a\nb", "a\x1b[2Jb", "x" * 101, "Käse"]
 
 

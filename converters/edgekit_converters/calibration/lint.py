@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -79,6 +79,22 @@ class Survey:
             self.not_finite.append(example.origin)
         self._stretch(example.inputs)
 
+    def joined(self, other: Survey) -> Survey:
+        """Of the items of both."""
+        whole = Survey(self.name, self.items + other.items, labelled=self.labelled or other.labelled)
+        whole.unreadable = dict(enumerate([*self.unreadable.values(), *other.unreadable.values()]))
+        for part in (self, other):
+            whole.digests += part.digests
+            whole.labels += part.labels
+            whole.constant += part.constant
+            whole.not_finite += part.not_finite
+            for digest_, origins in part.by_digest.items():
+                whole.by_digest[digest_] += origins
+            for name, (low, high) in part.reach.items():
+                least, greatest = whole.reach.get(name, (np.inf, -np.inf))
+                whole.reach[name] = (min(least, low), max(greatest, high))
+        return whole
+
     def _stretch(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for name, array in inputs.items():
             if array.dtype.kind == "f" and array.size:
@@ -130,8 +146,14 @@ def lint(
     )
 
 
-def findings(first: Survey, second: Survey | None, contract: Contract) -> tuple[Finding, ...]:
-    """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure."""
+def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
+    """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure.
+
+    one_set: the two are parts of one set that was given. What is wrong with it is then told once, and counted over all of
+    it; and items that are all the same are an error, because nothing is left to calibrate with.
+    """
+    if second is not None and one_set:
+        return _ranked([*_size(first), *_evaluation_size(second, contract), *_of_parts(first, second, contract)])
     found = [*_unreadable(first), *_size(first), *_content(first, contract)]
     if second is not None:
         found += [
@@ -140,8 +162,23 @@ def findings(first: Survey, second: Survey | None, contract: Contract) -> tuple[
             *_content(second, contract),
             *_overlap(first, second),
         ]
+    return _ranked(found)
+
+
+def _ranked(found: list[Finding]) -> tuple[Finding, ...]:
     rank = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: rank[finding.level]))
+
+
+def _of_parts(first: Survey, second: Survey, contract: Contract) -> Iterator[Finding]:
+    """Of both parts of one set together. What is in both is a duplicate, whose digest has it left out of calibration."""
+    whole, shared = first.joined(second), frozenset(first.by_digest) & frozenset(second.by_digest)
+    yield from _unreadable(whole)
+    for finding in _content(whole, contract):
+        if finding.code == "identical-samples":
+            yield replace(finding, level="error")
+        else:
+            yield replace(finding, digests=shared) if finding.code == "duplicates" else finding
 
 
 def _unreadable(found: Survey) -> Iterator[Finding]:
@@ -178,7 +215,7 @@ def _size(found: Survey) -> Iterator[Finding]:
 
 def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
     scored = contract.task == "classification" and found.labelled
-    if found.items < _BETTER:
+    if 0 < found.items < _BETTER:
         yield Finding(
             "few-evaluation",
             "note",
@@ -206,7 +243,7 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
         yield Finding(
             "identical-samples",
             "warning",
-            f"{found.name}: all {found.items} items are the same",
+            f"{found.name}: every item is the same, all {found.items} of them",
             "Give different items",
         )
     elif len(found.by_digest) < found.items:
@@ -221,7 +258,7 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
         yield Finding(
             "constant-samples",
             "warning",
-            f"{found.name}: {_some(found.constant)} with one value throughout",
+            f"{found.name}: {_all_or_some(found.constant, found.items)} with one value throughout",
             "Remove blank pictures and broken captures",
         )
     yield from _reach(found, contract)
@@ -256,6 +293,10 @@ def _overlap(calibration: Survey, evaluation: Survey) -> Iterator[Finding]:
             "They are left out of calibration; a result measured on them would flatter",
             frozenset(shared),
         )
+
+
+def _all_or_some(origins: list[str], items: int) -> str:
+    return f"every item is blank: {_some(origins)}" if len(origins) == items else _some(origins)
 
 
 def _some(origins: list[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration import Example, digest, lint, open_dataset, without
+from edgekit_converters.calibration import Example, digest, findings, lint, open_dataset, split, survey, without
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 
@@ -69,6 +69,26 @@ def test_exact_duplicates_are_counted_and_named(give):
 def test_identical_and_constant_samples_are_told(give):
     found = codes(lint(give(np.full((100, 3), 5.0)), None, VECTORS))
     assert found == {"identical-samples": "warning", "constant-samples": "warning"}
+
+
+def test_two_parts_of_one_set_are_told_of_once(give):
+    x = RNG.integers(0, 256, (160, 2, 2, 3)).astype(np.float32)
+    x[150] = x[3]
+    calibration, held_out = split(give(x, IMAGES))
+    parts = survey(calibration), survey(held_out)
+    found = findings(*parts, IMAGES, one_set=True)
+    assert sorted(finding.code for finding in found) == ["duplicates", "few-evaluation", "out-of-range"]
+    parts[0].unreadable = {4: "item 4 is torn"}
+    (unreadable,) = (f for f in findings(*parts, IMAGES, one_set=True) if f.code == "unreadable")
+    assert "1 of 161 files" in unreadable.what
+
+
+def test_one_set_of_one_item_again_and_again_is_an_error_that_says_so(give):
+    calibration, held_out = split(give(np.zeros((100, 3))))
+    first, *rest = findings(survey(calibration), survey(held_out), VECTORS, one_set=True)
+    assert (first.level, first.code) == ("error", "identical-samples")
+    assert "every item is the same, all 100 of them" in first.what
+    assert any("every item is blank: 100 items (" in finding.what for finding in rest)
 
 
 def test_overlap_is_named_counted_and_can_be_left_out(give):
