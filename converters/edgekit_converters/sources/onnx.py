@@ -1,7 +1,7 @@
 """ONNX files, opset 11 and up.
 
-Rules: `onnx_file` says what a file may hold and `onnx_inputs` what the options change in it; weights stay data. The
-original runs in ONNX Runtime, one session made once.
+Rules: `onnx_file` says what a file may hold and `onnx_inputs` what the options change in it; weights stay data; float16 is
+widened to float32 (`onnx_halves`). The original runs in ONNX Runtime, one session made once.
 
     source = load(Path("net.onnx"), LoadOptions())
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
+from edgekit_converters.sources import onnx_file, onnx_graph, onnx_halves, onnx_inputs, state
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import with_options
 from edgekit_converters.sources.names import unique_names
@@ -63,6 +63,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     """Parse, check, and open a session. Raises SourceError with the reason for whatever is refused."""
     file = onnx_file.read(path)
     model, where = file.model, str(path)
+    stored = onnx_halves.widen(model)
     fixed = onnx_inputs.fixed_batches(model, options)
     onnx_inputs.make_constants(where, model, options)
     before = model.SerializeToString() if fixed or _branches(model) else b""
@@ -84,6 +85,8 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         inputs,
         where=where,
     )
+    if stored and not states and not _branches(model):
+        _check_widened(stored, options, engine, inputs, where)
     if fixed:
         _check_pinned_batch(_engine(before, where), engine, inputs, where)
     pairs = state.pairs(inputs, outputs)
@@ -95,7 +98,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         outputs=outputs,
         state="explicit" if pairs else "none",
         state_pairs=pairs,
-        notes=_notes(pairs, [name for pair in states for name in pair]),
+        notes=(*_notes(pairs, [name for pair in states for name in pair]), *_halved(bool(stored))),
         model=model,
         engine=engine,
     )
@@ -167,6 +170,38 @@ def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[Tenso
                 where=where,
                 do="Export the model with a free batch axis or a batch of 1",
             )
+
+
+def _check_widened(
+    stored: bytes, options: LoadOptions, widened: Engine, inputs: Sequence[TensorSpec], where: str
+) -> None:
+    """The graph in float32 must answer what the file does. A file whose float16 ONNX Runtime cannot run says nothing."""
+    import onnx
+
+    model = onnx.load_model_from_string(stored)
+    onnx_inputs.make_constants(where, model, options)
+    onnx_inputs.pin_shapes(where, model, options)
+    try:
+        original = _engine(model.SerializeToString(), where)
+        arrays = onnx_graph.random_inputs(inputs, 1)
+        halves = [array.astype(spec.dtype) for array, spec in zip(arrays, original.inputs, strict=True)]
+        expected = _run(original, halves, where)
+    except SourceError:
+        return
+    fed = [half.astype(spec.dtype) for half, spec in zip(halves, inputs, strict=True)]
+    if problem := onnx_halves.differs(expected, _run(widened, fed, where)):
+        raise SourceError(
+            f"its float16 cannot be widened to float32: {problem}",
+            where=where,
+            do=f"{onnx_file.EXPORT_AGAIN} in float32",
+        )
+
+
+def _halved(halved: bool) -> tuple[Note, ...]:
+    if not halved:
+        return ()
+    what = "it is a float16 model, and is widened to float32: what was lost to float16 before is not measured"
+    return (Note("float16-weights", what, "Pass the float32 model, if there is one"),)
 
 
 def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[Note, ...]:
