@@ -267,8 +267,35 @@ def test_a_note_on_a_guess_names_the_key_that_settles_it():
 
 def test_what_a_person_said_is_neither_guessed_nor_noted():
     contract = describe(linear(), None)
-    assert guessed([[0.5, 0.25, 0.25]], (), replace(contract, scores="logits")) == ("classification", "logits", [])
+    assert guessed([[3, -1, 0.5]], (), replace(contract, scores="logits")) == ("classification", "logits", [])
+    assert guessed([[0.9, 0.8, 0.1]], (), replace(contract, scores="probabilities"))[1:] == ("probabilities", [])
     assert guessed([[0.5, 0.25, 0.25]], (), replace(contract, task="raw")) == ("raw", None, [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "stated", "doubted"),
+    [
+        ([[0.5, 0.25, 0.25], [1, 0, 0]], "logits", True),
+        ([[0.5, 0.25, 0.2505]], "logits", True),
+        ([[0.5, 0.25, 0.25], [0.9, 0.8, 0.1]], "logits", False),
+        ([[0.5, 0.25, 0.25], [3, -1, 0.5]], "probabilities", True),
+        ([[1.0004, -0.0004, 0]], "probabilities", False),
+        ([[0.9, 0.8, 0.1]], "probabilities", False),
+        ([[np.nan, 0.5, 0.5]], "probabilities", True),
+    ],
+    ids=["softmax said to be logits", "rounded", "sigmoids", "logits said to be softmax", "noise", "one each", "NaN"],
+)
+def test_stated_scores_that_the_answers_contradict_are_kept_with_a_warning(rows, stated, doubted):
+    contract = replace(describe(linear(), None), scores=stated)
+    warned = [("scores-normalised", "warning")] if doubted else []
+    assert guessed(rows, {"task", "scores"}, contract) == ("classification", stated, warned)
+
+
+def test_the_warning_names_the_output_and_the_line_to_write():
+    contract = replace(describe(linear(), None), scores="logits")
+    (warning,) = settle(contract, [{"scores": np.array([0.5, 0.25, 0.25])}], {"scores"})[1]
+    assert "'scores' answers logits, but its values lie in 0..1 and sum to 1" in warning.what
+    assert 'write scores = "probabilities"' in warning.do
 
 
 def test_the_stated_keys_are_those_of_the_file(tmp_path):

@@ -18,6 +18,7 @@ from edgekit_runtime.contract.spec import Contract
 __all__ = ["detect_scores", "settle"]
 
 _ENOUGH = 64  # answers looked at: one logit row in them is enough to tell
+_SLACK = 1e-3  # what a sum of rounded numbers may be off
 _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 
@@ -26,7 +27,7 @@ def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
     table = np.asarray(rows, np.float64)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"expected [N, C] rows, got shape {table.shape}")
-    likely = bool((table >= 0).all() and (np.abs(table.sum(axis=1) - 1) <= 1e-3).all())
+    likely = bool((table >= 0).all() and (np.abs(table.sum(axis=1) - 1) <= _SLACK).all())
     return "probabilities" if likely else "logits"
 
 
@@ -35,13 +36,18 @@ def settle(
 ) -> tuple[Contract, tuple[Finding, ...]]:
     """What a person left out, filled in from the original's answers (`Reference.outputs`), and a note on each guess.
 
+    What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that softmax
+    would be taken of twice, or never.
+
     stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores of
     classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, and then the task is raw.
     """
-    if contract.task != "classification" or contract.scores is not None:
+    if contract.task != "classification" or (contract.scores is not None and not answers):
         return contract, ()
     name = contract.outputs[0].name
     rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
+    if contract.scores is not None:
+        return contract, _doubted(contract.scores, name, rows)
     scores = detect_scores(rows)
     if not {"task", "labels"}.isdisjoint(stated):
         do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
@@ -54,3 +60,21 @@ def settle(
     what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"
     do = f'Write task = "classification" and scores = "{scores}" in the contract file, or task = "raw"'
     return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)
+
+
+def _doubted(stated: Literal["probabilities", "logits"], name: str, rows: NDArray[np.float64]) -> tuple[Finding, ...]:
+    """rows: [N, C], the answers of the output that is called `name`."""
+    if stated == "logits" and detect_scores(rows) == "probabilities":
+        what = f"the contract file says that '{name}' answers logits, but its values lie in 0..1 and sum to 1"
+        why = "they are probabilities already, and softmax of them is nearly flat"
+    elif stated == "probabilities" and not ((rows >= -_SLACK) & (rows <= 1 + _SLACK)).all():
+        what = f"the contract file says that '{name}' answers probabilities, but its values are {_span(rows)}"
+        why = "nothing makes probabilities of them"
+    else:
+        return ()
+    do = f'If they are {_OTHER[stated]}, write scores = "{_OTHER[stated]}" in the contract file'
+    return (Finding("scores-normalised", "warning", f"{what}: {why}", do),)
+
+
+def _span(rows: NDArray[np.float64]) -> str:
+    return f"from {rows.min():.3g} to {rows.max():.3g}"
