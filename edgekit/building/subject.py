@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from edgekit.building.data import Sets, open_sets, unused_labels
 from edgekit.building.kept import kept_json, kept_reference, key
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, source_samples
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
+from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.deferred import open_source
@@ -20,7 +23,9 @@ from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Subject", "open_subject"]
+__all__ = ["Subject", "labels_at_chance", "open_subject"]
+
+_FEWEST_LABELS = 20
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,35 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     if contract.task != "classification":
         reference = replace(reference, best=None)
     used = bool(fidelity.task_metrics(contract, reference.labels, metric))
+    if isinstance(metric, FunctionMetric) and reference.labels is not None:
+        metric.rehearse(reference.outputs, reference.labels)
     unused = unused_labels(contract, used, reference.labels is not None, sets.evaluation.name)
     notes = tuple(Finding(note.code, "note", note.what, note.do) for note in source.notes)
     suspected = _suspicions(source, contract, sets, store, progress)
-    findings = (*sets.findings, *suspected, *notes, *guesses, *unused)
+    guessing = labels_at_chance(reference, sets.evaluation.name)
+    findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
     return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
+
+
+def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where the original itself is right no more often than guessing: labels and classes do not fit together.
+
+    Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one class
+    of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.
+    """
+    if reference.best is None or reference.labels is None:
+        return ()
+    best, labels = np.asarray(reference.best), np.asarray(reference.labels)
+    count, classes = len(best), len(np.unique(labels))
+    if count < _FEWEST_LABELS or classes < 2:
+        return ()
+    size = int(max(best.max(), labels.max())) + 1
+    by_chance = float(np.bincount(best, minlength=size) @ np.bincount(labels, minlength=size)) / count**2
+    chance, right = min(by_chance, 1 / classes), float((best == labels).mean())
+    if right > chance + 2 * (chance * (1 - chance) / count) ** 0.5:
+        return ()
+    what = f"{where}: the original itself is right on {100 * right:.1f} % of {count} items, no more than guessing"
+    return (Finding("labels-at-chance", "warning", what, "Check that labels count from 0 in the model's order"),)
 
 
 def _suspicions(

@@ -13,9 +13,11 @@ from linear import onnx_bytes
 from PIL import Image
 
 from edgekit.building import BuildRequest, build, summary
+from edgekit.building.subject import labels_at_chance
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
-from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_converters.errors import CalibrationError, MetricError, SourceError
+from edgekit_converters.fidelity import Reference
 from edgekit_profiles import ProfileError
 from edgekit_runtime.bundle import read_bundle
 
@@ -145,6 +147,47 @@ def test_one_given_set_of_one_item_or_of_none_that_can_be_read_is_blamed_itself(
     np.save(tmp_path / "few.npy", np.eye(4, dtype=np.float32)[np.arange(60) % 2])
     with pytest.raises(CalibrationError, match=r"few.npy: every item repeats one of those that are held out"):
         build(request_for(calibration=str(tmp_path / "few.npy"), evaluation=None))
+
+
+@pytest.mark.parametrize(
+    "body", ["raise KeyError('boxes')", "return None", "return float('nan')", "raise SystemExit(0)"]
+)
+def test_a_metric_that_fails_ends_the_build_before_anything_is_converted(request_for, tmp_path, monkeypatch, body):
+    from edgekit_converters.targets import Workspace
+
+    monkeypatch.setattr(Workspace, "make", lambda *arguments: pytest.fail("something was converted"))
+    monkeypatch.chdir(tmp_path)
+    module = f"metric_{abs(hash(body))}"
+    (tmp_path / f"{module}.py").write_text(f"def score(outputs, labels):\n    {body}\n")
+    request = request_for(arrays={"y": np.arange(120) % 3}, metric=f"{module}:score")
+    with pytest.raises(MetricError, match=rf"^{module}:score: (raised|gave) .*first item: \w+ float32 \[3\]; label"):
+        build(request)
+
+
+def classified(best: list[int], labels: list[int]) -> list[str]:
+    outputs = tuple({"p": np.eye(10, dtype=np.float32)[one]} for one in best)
+    return [f.what for f in labels_at_chance(Reference(outputs, tuple(labels), tuple(best), ()), "set")]
+
+
+def test_labels_that_are_off_by_one_are_told():
+    truth = [i % 10 for i in range(50)]
+    assert classified(truth, [(label + 1) % 10 for label in truth]) == [
+        "set: the original itself is right on 0.0 % of 50 items, no more than guessing"
+    ]
+    assert classified(truth, truth) == []
+
+
+@pytest.mark.parametrize(
+    ("best", "labels"),
+    {
+        "few items": ([0, 1] * 9, [1, 0] * 9),
+        "one class": ([1] * 30, [0] * 30),
+        "a poor model": ([0] * 8 + list(range(2, 10)) * 4, [0] * 20 + [1] * 20),
+        "nearly one class, which it always answers": ([0] * 40, [0] * 38 + [1, 1]),
+    }.values(),
+)
+def test_a_poor_model_or_a_small_set_is_not_called_guessing(best, labels):
+    assert classified(best, labels) == []
 
 
 def test_dead_links_alone_are_told_by_name(picture_request, tmp_path):

@@ -3,7 +3,7 @@
 def score(outputs, labels):                  # outputs: {name: array [N, ...]}; labels: array [N, ...] or a list
     return float(...)                        # higher is better, or say so: score.higher_is_better = False
 
-An answer that was not finite is handed over as zeros. The interval of the drop calls the function on resampled items, 100
+The function is tried on the original's answers before anything is converted. An answer that was not finite is handed over as zeros. The interval of the drop calls the function on resampled items, 100
 times for each model, or fewer where that would take longer than some seconds; a resample on which it fails (a class is
 missing, say) is left out.
 """
@@ -50,6 +50,19 @@ class FunctionMetric:
     def keep(self, answer: Outputs | None, label: Label) -> tuple[Outputs | None, Label]:
         return answer, label
 
+    def rehearse(self, answers: Sequence[Outputs], labels: Sequence[Label]) -> None:
+        """Call the function on the original's answers, so that what is wrong with it is said before the work is done.
+
+        Raises MetricError, which also says what the first item looks like.
+        """
+        outputs = _stacked(answers, answers[0])
+        try:
+            self._call(outputs, labels)
+        except MetricError as error:
+            items = ", ".join(f"{name} {value.dtype} {list(value.shape[1:])}" for name, value in outputs.items())
+            what = f"{error.what}, on the original's answers (first item: {items}; label {_shown(labels[0])})"
+            raise MetricError(what, where=error.where, do=error.do) from error
+
     def compare(
         self, original: Sequence[tuple[Outputs | None, Label]], artifact: Sequence[tuple[Outputs | None, Label]]
     ) -> Score:
@@ -78,7 +91,7 @@ class FunctionMetric:
         """Raises MetricError where it raises, or gives anything but one finite number."""
         try:
             value = self.function(outputs, _array(labels))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise MetricError(
                 f"raised {type(error).__name__}: {str(error) or 'no message'} ({last.filename}, line {last.lineno})",
@@ -90,8 +103,7 @@ class FunctionMetric:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
-            raise MetricError(f"gave {shown}", where=self.name, do="Return one finite number")
+            raise MetricError(f"gave {_shown(value)}", where=self.name, do="Return one finite number")
         return number
 
 
@@ -104,10 +116,14 @@ def open_metric_function(spec: str) -> FunctionMetric:
     except ModuleNotFoundError as error:
         what = f"there is no module '{error.name}'"
         raise MetricError(what, where=spec, do="Run edgekit in the folder that holds it") from error
-    except Exception as error:
-        raise MetricError(f"raised {type(error).__name__} when imported: {error}", where=spec) from error
+    except (Exception, SystemExit) as error:
+        why = str(error) or "no message"
+        raise MetricError(f"raised {type(error).__name__} when imported: {why}", where=spec) from error
     function = getattr(module, function_name, None)
-    if not callable(function):
+    if function is not None and not callable(function):
+        what = f"'{function_name}' is not a function: it is {_shown(function)}"
+        raise MetricError(what, where=spec, do="Name a function (outputs, labels) -> float")
+    if function is None:
         near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
         raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
@@ -119,6 +135,11 @@ def _stacked(answers: Sequence[Outputs | None], like: Outputs) -> dict[str, NDAr
         name: np.stack([np.zeros_like(value) if answer is None else answer[name] for answer in answers])
         for name, value in like.items()
     }
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else type(value).__name__
 
 
 def _rows(outputs: dict[str, NDArray[Any]], at: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

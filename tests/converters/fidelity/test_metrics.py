@@ -137,6 +137,11 @@ def raises(outputs, labels):
 
 def words(outputs, labels):
     return "good"
+
+def leaves(outputs, labels):
+    raise SystemExit(0)
+
+number = 3
 """
 
 
@@ -164,11 +169,22 @@ def test_a_function_of_ones_own_decides_and_says_which_way_is_better(measured):
         ("raises", r"own_metrics:raises: raised KeyError: 'boxes' \(.*own_metrics.py, line 13\)"),
         ("words", "own_metrics:words: gave 'good'. Return one finite number"),
         ("right", "has no function 'right'. Did you mean 'own_metrics:rights'"),
+        ("leaves", r"own_metrics:leaves: raised SystemExit: 0 \("),
+        ("number", "'number' is not a function: it is 3. Name a function"),
     ],
 )
 def test_a_function_that_fails_is_named_with_its_line(measured, name, message):
     with pytest.raises(MetricError, match=message):
         measured(np.arange(40) % 8, metric=f"own_metrics:{name}")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_rehearsal_says_what_the_first_item_looks_like():
+    answers = [{"scores": np.zeros(8, np.float32)}] * 4
+    with pytest.raises(MetricError, match=r"'boxes' .*first item: scores float32 \[8\]; label 2") as caught:
+        named_metric("own_metrics:raises", CLASSES).rehearse(answers, [2, 0, 1, 1])
+    assert caught.value.where == "own_metrics:raises"
+    named_metric("own_metrics:rights", CLASSES).rehearse(answers, [2, 0, 1, 1])
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.001, 2 + 2 * 100), (0.1, 2 + 2 * 30), (60.0, 2 + 2 * 20)])
