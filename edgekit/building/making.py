@@ -22,7 +22,7 @@ from edgekit.building.kept import kept_json, key
 from edgekit.building.subject import Subject
 from edgekit.building.workers import Workers
 from edgekit_converters import fidelity, targets
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.first_plan import first_plan
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench
@@ -84,8 +84,11 @@ class Maker:
         try:
             self.workers.progress(f"{recipe.name} conversion", 0, None)
             return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)))
+        except SourceError:
+            raise  # the file changed meanwhile: nothing that is made of it now belongs together
         except EdgekitError as error:
-            if isinstance(error, ConversionError) and plan is None:
+            lasting = isinstance(error, ConversionError) and not isinstance(error.__cause__, MemoryError)
+            if lasting and plan is None:
                 subject.store.put(name, str(error).encode())
             return Made(recipe, None, None, str(error))
         except MemoryError:

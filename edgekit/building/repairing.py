@@ -24,8 +24,6 @@ from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["failed_repairs", "with_repairs"]
 
-_LAST_RESORTS = {"tflite": ("tflite-int16x8",), "onnx": ()}
-
 
 def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
     """`made`, with what repair made of those that miss the limit. budget_s: of all repairs together."""
@@ -82,7 +80,6 @@ def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dic
     target = Target(
         max_drop,
         mixed=with_islands(made.recipe).name,
-        others=_LAST_RESORTS[made.recipe.format],
         budget_s=budget_s,
     )
     start = Start(made.recipe.name, artifact.plan, Checked(made.fidelity.loss, made.fidelity))

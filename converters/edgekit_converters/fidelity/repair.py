@@ -204,9 +204,9 @@ class _Search(Generic[T]):
         cheap = [unit for unit in self.bench.units if not unit.macs]
         enough = self._products_alone(cheap)
         ranked = self._ranked(cheap if enough else self.bench.units)
-        most = max(size for size in range(len(ranked) + 1) if self._share(ranked[:size]) <= MOST)
+        ranked = _fitting(ranked)
         failing, meeting = 0, 0
-        for size in _growing(most):
+        for size in _growing(len(ranked)):
             if self._check_islands(ranked[:size]):
                 meeting = size
                 break
@@ -307,9 +307,6 @@ class _Search(Generic[T]):
     def _with(self, units: Sequence[Unit], plan: Plan | None = None) -> Plan:
         return replace(plan or self._plan, float_layers=frozenset().union(*(unit.layers for unit in units)))
 
-    def _share(self, units: Sequence[Unit]) -> float:
-        return sum(unit.macs for unit in units)
-
     def _tick(self, remedy: str) -> None:
         spent = self.clock() - self._begun
         budget = self.target.budget_s
@@ -350,6 +347,17 @@ class _Search(Generic[T]):
         share = float_share(self.bench.units, plan.float_layers)
         more = f", more than the {_percent(WANTED)} that is wanted" if share > WANTED else ""
         return f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({_percent(share)} of the work{more})"
+
+
+def _fitting(ranked: Sequence[Unit]) -> tuple[Unit, ...]:
+    """In their order, those that fit into what may be in float together: one that does not makes room for the next."""
+    found: list[Unit] = []
+    left = MOST
+    for unit in ranked:
+        if unit.macs <= left + SLACK:
+            found.append(unit)
+            left -= unit.macs
+    return tuple(found)
 
 
 def _growing(count: int) -> Iterator[int]:

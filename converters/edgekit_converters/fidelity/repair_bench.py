@@ -32,9 +32,11 @@ from edgekit_converters.targets.workspace import Workspace
 
 __all__ = ["SAMPLES", "WorkspaceBench", "output_noise"]
 
-SAMPLES = 24
+SAMPLES = 48
 ALONE = 8
 """Samples for one layer alone: there are many layers, and only their order counts."""
+
+_BESIDE = 0.1
 
 Outputs = Sequence[NDArray[Any]]
 
@@ -110,17 +112,19 @@ class WorkspaceBench:
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
-    """Noise power over signal power, the mean over outputs; infinite where an answer is not finite.
+    """Noise power over signal power, the mean over samples and outputs; infinite where an answer is not finite.
 
-    An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
+    Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is small
+    beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
     in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
-        signal = sum(_power(values, values.shape) for values in before)
-        noise = sum(_power(y.astype(np.float64) - x, x.shape) for x, y in zip(before, after, strict=True))
-        silent = signal <= 0
-        ratios.append(float(np.mean(np.where(silent, noise, noise / np.where(silent, 1.0, signal)))))
+        signal = np.array([_power(values, values.shape) for values in before])  # [samples, channels]
+        noise = np.array([_power(y.astype(np.float64) - x, x.shape) for x, y in zip(before, after, strict=True)])
+        beside = (signal + _BESIDE * signal.mean(axis=0)) / (1.0 + _BESIDE)
+        silent = beside <= 0
+        ratios.append(float(np.mean(np.where(silent, noise, noise / np.where(silent, 1.0, beside)))))
     mean = float(np.mean(ratios))
     return mean if np.isfinite(mean) else float("inf")
 

@@ -186,3 +186,10 @@ def test_progress_counts_seconds_against_the_budget():
     spent = [done for stage, done, total in seen if total == 60]
     assert spent == sorted(spent)
     assert seen[0][0].startswith("repair: ")
+
+
+def test_a_layer_too_large_for_float_makes_room_for_the_next():
+    known = Known([0.5, 0.05, 0.04], macs=[0.7, 0.2, 0.1])
+    found = repaired(known, 0.51)
+    assert found.met
+    assert "u0" not in found.plan.float_layers
