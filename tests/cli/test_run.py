@@ -145,7 +145,7 @@ def test_a_run_can_report_to_a_fleet(edgekit, tmp_path):
         ran = edgekit("run", bundle, "red.npy", "--telemetry", broker.url, "--device", "asked-once", "--window-s", "5")
         assert ran.code == 0, ran.err
         listener.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 1)
-        assert listener.states()[-1]["on"] == 0
+        listener.wait(lambda heard: heard.states()[-1]["on"] == 0)
         listener.close()
 
 
