@@ -22,7 +22,7 @@ from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["evidence", "finite"]
 
-_SAMPLES = 16  # of the calibration set, that layers are compared on
+_SAMPLES = 10  # of the calibration set, that layers are compared on
 _WORST = 6  # layers whose values are drawn
 
 

@@ -32,7 +32,7 @@ from edgekit_converters.targets.workspace import Workspace
 
 __all__ = ["SAMPLES", "WorkspaceBench", "output_noise"]
 
-SAMPLES = 48
+SAMPLES = 32
 ALONE = 8
 """Samples for one layer alone: there are many layers, and only their order counts."""
 
