@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from edgekit.building.disagreements import Watcher
@@ -53,7 +53,7 @@ class Made:
     differing: tuple[dict[str, Any], ...] = ()
     repair: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         assert self.artifact is not None
         return hashlib.sha256(self.artifact.data).hexdigest()

@@ -1,10 +1,10 @@
 """The least departure from full int8 that keeps a limit on the drop, searched for as long as there is time.
 
-    found = repair(bench, Start("tflite-int8", plan, checked), Target(0.01, mixed="tflite-int8-mixed", others=()))
+    found = repair(bench, Start("tflite-int8", plan, checked), Target(0.01, mixed="tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why
 
 Remedies, the cheapest artifact first: ranges found by another method; other steps on the float weights; the fewest
-layers back to float, or all that multiply nothing; the target's other recipes.
+layers back to float, or all that multiply nothing.
 
 Rules:
 - calibration data decide what to try: the noise at the outputs, for which no labels are needed. The evaluation set only
@@ -91,11 +91,10 @@ class Start(Generic[T]):
 
 @dataclass(frozen=True)
 class Target:
-    """max_drop: 0..1. budget_s: None for no limit. mixed: the recipe with layers in float. others: recipes to end with."""
+    """max_drop: 0..1. budget_s: None for no limit. mixed: the recipe with layers in float."""
 
     max_drop: float
     mixed: str
-    others: tuple[str, ...] = ()
     budget_s: float | None = 300.0
 
 
@@ -162,7 +161,7 @@ class _Search(Generic[T]):
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
 
     def run(self) -> None:
-        for remedy in (self._other_ranges, self._other_steps, self._islands, self._other_recipes):
+        for remedy in (self._other_ranges, self._other_steps, self._islands):
             if self._met:
                 return
             remedy()
@@ -246,12 +245,6 @@ class _Search(Generic[T]):
                 kept = fewer
         if len(kept) < len(chosen):
             self._check_islands(kept)
-
-    def _other_recipes(self) -> None:
-        for recipe in self.target.others:
-            self._check(f"recipe {recipe}", recipe, replace(self._plan, float_layers=frozenset()))
-            if self._met:
-                return
 
     # --- measuring
 

@@ -6,9 +6,13 @@ class NewSource(Description): ...
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_runtime.tensors import TensorSpec
 
@@ -48,3 +52,21 @@ class Description:
     def free_batch(self) -> bool:
         """True when any number of items may be asked at once."""
         return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
+
+    def answered(
+        self,
+        inputs: Sequence[NDArray[Any]],
+        run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]],
+        *,
+        at_once: bool,
+    ) -> list[NDArray[Any]]:
+        """What `run` answers to a batch of any size, in the inputs' dtypes: all items at once, or one after the other. An
+        empty batch is not run."""
+        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
+        count = len(arrays[0])
+        if count == 0:
+            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
+        if at_once:
+            return run(arrays)
+        items = [run([array[i : i + 1] for array in arrays]) for i in range(count)]
+        return [np.concatenate(parts) for parts in zip(*items, strict=True)]

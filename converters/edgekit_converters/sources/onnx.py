@@ -42,13 +42,7 @@ class OnnxSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch of any size; a file with a fixed batch of 1 is run once an item."""
-        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
-        if len(arrays[0]) == 0:
-            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
-        if self.free_batch:
-            return self.engine.run(arrays)
-        items = [self.engine.run([array[i : i + 1] for array in arrays]) for i in range(len(arrays[0]))]
-        return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+        return self.answered(inputs, self.engine.run, at_once=self.free_batch)
 
     def onnx(self) -> bytes:
         """The same graph at opset 17 (21 at most where the source is newer), IR 10 at most, constants folded."""

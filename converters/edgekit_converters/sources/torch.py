@@ -48,13 +48,7 @@ class TorchSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """torch's own answers, in inference mode on the CPU, on a batch of any size."""
-        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
-        if len(arrays[0]) == 0:
-            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
-        if self.free_batch:
-            return _answers(self.module, arrays)
-        items = [_answers(self.module, [array[i : i + 1] for array in arrays]) for i in range(len(arrays[0]))]
-        return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+        return self.answered(inputs, lambda arrays: _answers(self.module, arrays), at_once=self.free_batch)
 
     def onnx(self) -> bytes:
         """Through torch.onnx, opset 18 or what it says, IR 10, constants folded. Raises ConversionError."""

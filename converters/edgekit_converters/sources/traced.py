@@ -68,13 +68,7 @@ class TracedSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch of any size; a batch that is fixed is run once an item."""
-        arrays = [np.asarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
-        if len(arrays[0]) == 0:
-            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
-        if not self.free_batch:
-            items = [self._run([array[i : i + 1] for array in arrays]) for i in range(len(arrays[0]))]
-            return [np.concatenate(parts) for parts in zip(*items, strict=True)]
-        return self._run(arrays)
+        return self.answered(inputs, self._run, at_once=self.free_batch)
 
     def _run(self, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
         return [np.array(output) for output in self._concrete(*(_tensor(array) for array in arrays))]

@@ -15,7 +15,7 @@ from edgekit_converters.fidelity.repair import MOST, Checked, Repair, Start, Tar
 from edgekit_converters.fidelity.sensitivity import Unit
 from edgekit_converters.targets.plan import STATIC, Plan
 
-INT8, MIXED, WIDE = "tflite-int8", "tflite-int8-mixed", "tflite-int16x8"
+INT8, MIXED = "tflite-int8", "tflite-int8-mixed"
 
 
 @dataclass
@@ -43,8 +43,7 @@ class Known:
         if self.failing & {recipe, plan.ranges, plan.steps}:
             raise ConversionError("it cannot be made")
         kept = sum(noise for i, noise in enumerate(self.noises) if f"u{i}" not in plan.float_layers)
-        width = 0.01 if recipe == WIDE else 1.0
-        return kept * width * self.factors.get(plan.ranges, 1.0) * self.factors.get(plan.steps, 1.0)
+        return kept * self.factors.get(plan.ranges, 1.0) * self.factors.get(plan.steps, 1.0)
 
     def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
         others = frozenset(one.name for one in self.units) - unit.layers
@@ -55,10 +54,10 @@ class Known:
         return Checked(self.noise(recipe, plan), f"{recipe} {len(plan.float_layers)}")
 
 
-def repaired(known: Known, max_drop: float, budget_s: float | None = None, others: tuple[str, ...] = ()) -> Repair[str]:
+def repaired(known: Known, max_drop: float, budget_s: float | None = None) -> Repair[str]:
     start = Start(INT8, STATIC, Checked(known.noise(INT8, STATIC), "start"))
     known.now = 0.0
-    return repair(known, start, Target(max_drop, MIXED, others, budget_s), clock=known.clock)
+    return repair(known, start, Target(max_drop, MIXED, budget_s), clock=known.clock)
 
 
 def test_a_range_method_that_is_enough_leaves_every_layer_in_int8():
@@ -125,11 +124,6 @@ def test_of_what_multiplies_nothing_no_more_goes_to_float_than_is_needed():
     assert (found.met, found.plan.float_layers) == (True, {"u2", "u3"})
 
 
-def test_wider_activations_are_the_last_resort():
-    found = repaired(Known([0.1] * 10), 0.05, others=(WIDE,))
-    assert (found.met, found.recipe, found.plan.float_layers) == (True, WIDE, frozenset())
-
-
 def test_nothing_that_helps_gives_back_the_start():
     found = repaired(Known([0.5, 0.5], failing=frozenset({MIXED})), 0.01)
     assert (found.met, found.recipe, found.plan, found.checked.fidelity) == (False, INT8, STATIC, "start")
@@ -182,7 +176,7 @@ def test_progress_counts_seconds_against_the_budget():
     seen: list[tuple[str, int, int | None]] = []
     known = Known([0.1] * 4)
     start = Start(INT8, STATIC, Checked(0.4, "start"))
-    repair(known, start, Target(0.01, MIXED, (), 60), lambda *told: seen.append(told), known.clock)
+    repair(known, start, Target(0.01, MIXED, 60), lambda *told: seen.append(told), known.clock)
     spent = [done for stage, done, total in seen if total == 60]
     assert spent == sorted(spent)
     assert seen[0][0].startswith("repair: ")
