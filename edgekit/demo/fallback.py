@@ -25,7 +25,7 @@ from edgekit.demo.assets import ASKED, MODEL
 from edgekit.demo.fleet import Check
 from edgekit.demo.steps import Step
 from edgekit.errors import DemoError
-from edgekit_runtime import BudgetError, Model, open_bundle
+from edgekit_runtime import BudgetExceeded, Model, open_bundle
 
 __all__ = ["BUDGET_MS", "PHASES", "FallbackDemo", "Phase", "build_step"]
 
@@ -152,7 +152,7 @@ class FallbackDemo:
         started = time.monotonic()
         try:
             answer = self._model.predict(self._photos[number % len(self._photos)], budget_ms=BUDGET_MS)
-        except BudgetError:
+        except BudgetExceeded:
             source = "refused"
         else:
             source = answer.source

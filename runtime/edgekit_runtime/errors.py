@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
-    "BudgetError",
+    "BudgetExceeded",
     "BundleError",
     "ClosedError",
     "ContractError",
     "EdgekitError",
     "EngineError",
+    "EngineHung",
+    "ForkedError",
     "InputError",
     "IntegrityError",
     "MissingExtraError",
+    "QueueFull",
     "SelfTestError",
     "SignatureError",
     "TelemetryError",
@@ -89,6 +92,12 @@ class EngineError(EdgekitError):
     code = "engine"
 
 
+class EngineHung(EngineError):  # noqa: N818 - what happened, as the field says it
+    """An inference did not end within the watchdog's time; the engine is not asked again."""
+
+    code = "engine-hung"
+
+
 class SelfTestError(EdgekitError):
     """The bundle does not give its golden answers on this machine."""
 
@@ -101,10 +110,22 @@ class ClosedError(EdgekitError):
     code = "closed"
 
 
-class BudgetError(EdgekitError):
+class BudgetExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
     """Nobody that could answer is expected to make it within the budget; said at once, before anything was run."""
 
     code = "budget"
+
+
+class QueueFull(EdgekitError):  # noqa: N818 - what happened, as the field says it
+    """More requests wait than the queue holds: ask less often, or say how many may wait when the bundle is opened."""
+
+    code = "queue-full"
+
+
+class ForkedError(EdgekitError):
+    """The process was forked after the model was opened: engines and threads do not survive that."""
+
+    code = "forked"
 
 
 class TelemetryError(EdgekitError):

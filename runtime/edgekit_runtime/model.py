@@ -4,7 +4,7 @@
         answer = model.predict(image, budget_ms=20)
 
     identify -> cache.lookup -> join an identical request in flight -> decode -> budget.decide
-      -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetError at once
+      -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetExceeded at once
     -> finish -> cache.store -> meter.record -> Answer
 
 Rules:
@@ -40,7 +40,7 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import BudgetError, ClosedError, EdgekitError, EngineError, InputError
+from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.selftest import SelfTest
 from edgekit_runtime.telemetry import About, Meter, MeterStats, Reporter, Reporting, TelemetryStats
@@ -174,7 +174,7 @@ class Model:
 
         inputs: for a model with one input, what `Decoder` takes (path, encoded bytes, PIL image, uint8 or float array);
         for several, a dict by name. budget_ms: what the caller can wait; `answer.met_budget` says whether it held.
-        Raises InputError, EngineError, ClosedError; with hosts, BudgetError when nobody is expected to make it.
+        Raises InputError, EngineError, ClosedError; with hosts, BudgetExceeded when nobody is expected to make it.
         """
         request = _Request(budget_ms)
         try:
@@ -352,7 +352,7 @@ class Model:
             return _Away(decision.host, items)
         if decision.destination == "neither":
             self._watch_device(items)
-            raise BudgetError(
+            raise BudgetExceeded(
                 f"nobody is expected to answer within {request.budget_ms:g} ms: the best would take "
                 f"{decision.predicted_ms:.3g} ms of the {request.left_ms():.3g} ms that are left",
                 do="Give more time, add a host, or use a smaller model",

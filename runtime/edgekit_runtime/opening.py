@@ -43,7 +43,7 @@ def open_bundle(
     in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
-    to one of them, and is refused at once with BudgetError where none would make it either.
+    to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
     there, 3 to 63 of a-z, 0-9 and -. window_s: seconds between two reports. spool: the file that keeps reports until they
     are confirmed, None for one in the state folder. What is sent stands in docs/telemetry-format.md.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BudgetError, open_bundle
+from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.engines import available
 
 served = pytest.importorskip("served")
@@ -135,7 +135,7 @@ def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
     model = device
     heat(model)
     start = time.perf_counter()
-    with pytest.raises(BudgetError, match=r"nobody is expected to answer within 0\.01 ms"):
+    with pytest.raises(BudgetExceeded, match=r"nobody is expected to answer within 0\.01 ms"):
         model.predict(tiny.RED, budget_ms=0.01)
     assert (time.perf_counter() - start) < HOT_S / 2
     assert model.stats().meter.errors["budget"] == 1
@@ -193,10 +193,10 @@ def test_a_dead_host_opens_the_breaker_and_is_found_again(tmp_path):
             try:
                 model.predict(tiny.RED, budget_ms=BUDGET_MS)
                 answers += 1
-            except BudgetError:
+            except BudgetExceeded:
                 refused += 1
         assert answers >= 1  # each failure on the way was answered by the device
-        with pytest.raises(BudgetError):
+        with pytest.raises(BudgetExceeded):
             model.predict(tiny.RED, budget_ms=BUDGET_MS)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("edgekit-")]
 
@@ -211,7 +211,7 @@ def test_a_host_with_another_contract_is_never_asked(tmp_path):
         wait_for(lambda: model.describe()["hosts"][0]["last_error"])
         assert "another contract" in model.describe()["hosts"][0]["last_error"]
         heat(model)
-        with pytest.raises(BudgetError):
+        with pytest.raises(BudgetExceeded):
             model.predict(tiny.RED, budget_ms=BUDGET_MS)
 
 
