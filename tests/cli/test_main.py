@@ -179,7 +179,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
     )
     assert child.stderr.readline().startswith("timing 1/100000000")
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate()
+    out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
     assert "Traceback" not in err
     if as_json:
