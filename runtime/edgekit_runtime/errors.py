@@ -23,6 +23,7 @@ __all__ = [
     "MissingExtraError",
     "QueueFull",
     "SelfTestError",
+    "SessionError",
     "SignatureError",
     "TelemetryError",
 ]
@@ -126,6 +127,12 @@ class ForkedError(EdgekitError):
     """The process was forked after the model was opened: engines and threads do not survive that."""
 
     code = "forked"
+
+
+class SessionError(EdgekitError):
+    """A model that keeps a state was asked as if it kept none, or the other way round; or its sessions cannot go on."""
+
+    code = "session"
 
 
 class TelemetryError(EdgekitError):

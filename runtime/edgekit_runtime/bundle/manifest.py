@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,11 +103,16 @@ class GoldenOutputs:
 
 @dataclass(frozen=True)
 class Golden:
-    """One replayable example. inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name."""
+    """One replayable example. inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name.
+
+    steps: None for a model without state. Else the example is a sequence of so many frames, one after another in each blob,
+    of inputs and of answers alike; replayed in order from a fresh state, which is in neither.
+    """
 
     inputs: dict[str, str]
     dtypes: dict[str, str]
     answers: tuple[GoldenOutputs, ...]
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,34 @@ def _check(holds: bool, what: str, where: str) -> None:
         raise BundleError(what, where=where, do="Build the bundle again")
 
 
+def _check_state(contract: Contract, where: str) -> None:
+    """What is carried must be there, of one form at both ends, once."""
+    pairs = contract.carried or ()
+    _check(
+        bool(pairs) == (contract.state == "explicit"),
+        "the contract says that state is carried, or which, not both",
+        where,
+    )
+    inputs = {spec.name: spec.shape for spec in contract.inputs}
+    outputs = {spec.name: spec.shape for spec in contract.outputs}
+    for pair in pairs:
+        shape = inputs.get(pair.input)
+        _check(shape is not None and shape == outputs.get(pair.output), f"'{pair.input}' cannot be carried", where)
+        fits = pair.initial is None or len(pair.initial) in (1, math.prod(shape or ()))
+        _check(fits, f"'{pair.input}' begins with another number of values than it has", where)
+    _check(
+        len({pair.input for pair in pairs}) == len({pair.output for pair in pairs}) == len(pairs),
+        "a state is carried twice",
+        where,
+    )
+    _check(
+        contract.state == "none" or bool(contract.caller_inputs and contract.caller_outputs),
+        "nothing goes in or comes out beside the state",
+        where,
+    )
+    _check(contract.hop is None or contract.hop > 0, "the hop is no number of samples", where)
+
+
 def _check_references(manifest: Manifest, where: str) -> None:
     blobs = {blob.sha256 for blob in manifest.blobs}
     wanted = [artifact.blob for artifact in manifest.artifacts]
@@ -188,8 +222,13 @@ def _check_references(manifest: Manifest, where: str) -> None:
         _check(tested, f"no golden example proves {artifact.recipe}", where)
     for name, dtype, shape in _forms(manifest.contract):
         _check(dtype in DTYPES and all(n > 0 for n in shape), f"'{name}' has an impossible form", where)
+    _check_state(manifest.contract, where)
+    given = {spec.name for spec in manifest.contract.caller_inputs}
     for golden in manifest.golden:
-        _check(golden.inputs.keys() == golden.dtypes.keys() == inputs, "a golden example lacks an input", where)
+        _check(golden.inputs.keys() == golden.dtypes.keys() == given, "a golden example lacks an input", where)
+        stateful = manifest.contract.state != "none"
+        _check((golden.steps is not None) == stateful, "a golden example is no sequence of a stateful model", where)
+        _check(golden.steps is None or golden.steps > 0, "a golden sequence has no frames", where)
         _check(all(dtype in DTYPES for dtype in golden.dtypes.values()), "a golden example has an unknown dtype", where)
     if not any(artifact.role == "primary" for artifact in manifest.artifacts):
         raise BundleError("no artifact has the role 'primary'", where=where, do="Build the bundle again")

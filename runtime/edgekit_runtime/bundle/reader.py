@@ -63,10 +63,13 @@ class Bundle:
         return self._blobs[sha256]
 
     def golden_items(self, golden: Golden) -> dict[str, NDArray[Any]]:
-        """The canonical inputs of a golden example, by contract name, read-only and without a batch axis."""
-        contract = self.manifest.contract
+        """The canonical inputs of a golden example, by contract name, read-only and without a batch axis.
+
+        Of a sequence: all frames, [steps, ...].
+        """
+        contract, frames = self.manifest.contract, () if golden.steps is None else (golden.steps,)
         return {
-            name: np.frombuffer(self.blob(blob), golden.dtypes[name]).reshape(contract.input(name).shape)
+            name: np.frombuffer(self.blob(blob), golden.dtypes[name]).reshape((*frames, *contract.input(name).shape))
             for name, blob in golden.inputs.items()
         }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher, Prediction, softmax
-from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Carried, Contract, ImageSpec, InputContract, OutputContract
 
 __all__ = [
     "Adapter",
+    "Carried",
+    "Carry",
     "Contract",
     "Decoder",
     "Finisher",

@@ -11,16 +11,29 @@ Three views of one input, and who makes which:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
-__all__ = ["Color", "Contract", "ImageSpec", "InputContract", "Interpolation", "OutputContract", "Resize", "Task"]
+__all__ = [
+    "Carried",
+    "Color",
+    "Contract",
+    "ImageSpec",
+    "InputContract",
+    "Interpolation",
+    "OutputContract",
+    "Resize",
+    "Task",
+]
 
 Task = Literal["classification", "detection", "embedding", "raw"]
 State = Literal["none", "explicit", "internal"]
 Color = Literal["rgb", "bgr", "gray"]
 Resize = Literal["stretch", "center-crop", "letterbox"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+_Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 
 
 @dataclass(frozen=True)
@@ -69,12 +82,28 @@ class OutputContract:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """A state that goes in and comes out: what `output` answers is the next run's `input`.
+
+    initial: what the first run is given: None for zeros, one number for that number throughout, else every value of one
+    item in C order.
+    """
+
+    input: str
+    output: str
+    initial: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
     task decides what an answer offers: `classification` has `top(k)`, `raw` has named outputs only.
     scores: whether a classifier's output is already probabilities, or logits that need a softmax.
     labels: one name a class, in index order.
+    state: whether an answer depends on earlier ones. `explicit`: `carried` names the tensors, which are among inputs and
+    outputs, and a session carries them; `internal`: the model keeps it to itself. hop: for a stateful model that takes
+    pieces of a recording, how many samples after the last piece the next one begins; None for the whole piece.
     """
 
     task: Task
@@ -83,6 +112,29 @@ class Contract:
     labels: tuple[str, ...] | None = None
     scores: Literal["probabilities", "logits"] | None = None
     state: State = "none"
+    carried: tuple[Carried, ...] | None = None
+    hop: int | None = None
 
     def input(self, name: str) -> InputContract:
         return next(spec for spec in self.inputs if spec.name == name)
+
+    @property
+    def caller_inputs(self) -> tuple[InputContract, ...]:
+        """What a caller passes: all inputs but the states that a session carries."""
+        return _without(self.inputs, {pair.input for pair in self.carried or ()})
+
+    @property
+    def caller_outputs(self) -> tuple[OutputContract, ...]:
+        """What a caller gets: all outputs but the states that a session carries."""
+        return _without(self.outputs, {pair.output for pair in self.carried or ()})
+
+    @property
+    def of_caller(self) -> Contract:
+        """The contract as a session's caller sees it: without the states that are carried."""
+        if not self.carried:
+            return self
+        return replace(self, inputs=self.caller_inputs, outputs=self.caller_outputs, carried=None)
+
+
+def _without(specs: tuple[_Spec, ...], names: Collection[str]) -> tuple[_Spec, ...]:
+    return tuple(spec for spec in specs if spec.name not in names)

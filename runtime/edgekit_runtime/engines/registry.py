@@ -46,6 +46,9 @@ class Engine(AbstractContextManager["Engine", None]):
     @abstractmethod
     def close(self) -> None: ...
 
+    def reset(self) -> None:
+        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does nothing."""
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

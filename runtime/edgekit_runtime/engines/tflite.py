@@ -31,19 +31,9 @@ class TFLiteEngine(Engine):
     def __init__(self, module: ModuleType, info: EngineInfo, data: bytes) -> None:
         if data[4:8] != _IDENTIFIER:
             raise EngineError("these bytes are not a TFLite model", where=info.name)
-        resolver = module.OpResolverType.BUILTIN_REF if info.reference_kernels else module.OpResolverType.AUTO
-        try:
-            with _quiet_stderr():
-                self._interpreter = module.Interpreter(
-                    model_content=data, num_threads=info.threads, experimental_op_resolver_type=resolver
-                )
-                self._interpreter.allocate_tensors()
-        except (ValueError, RuntimeError, SystemError) as error:
-            raise EngineError(
-                f"{info.name} {info.version} refuses the artifact: {error}",
-                do="Rebuild for a profile with this runtime",
-            ) from error
+        self._module, self._data = module, data
         self.info = info
+        self._interpreter = self._fresh()
         inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
         self.inputs = tuple(_spec(detail) for detail in inputs)
         self.outputs = tuple(_spec(detail) for detail in outputs)
@@ -60,8 +50,31 @@ class TFLiteEngine(Engine):
             raise EngineError(f"the inference failed: {error}", where=self.info.name) from error
         return [interpreter.get_tensor(index) for index in self._output_indexes]
 
+    def reset(self) -> None:
+        """A new interpreter of the same bytes. `reset_all_variables` would not do: it leaves resource variables
+        (VAR_HANDLE) as they are, in LiteRT 2.3 and in tflite-runtime 2.14.
+        """
+        self._interpreter = self._fresh()
+
     def close(self) -> None:
         self._interpreter = None
+
+    def _fresh(self) -> Any:
+        """Raises EngineError where the runtime refuses the bytes."""
+        module, info = self._module, self.info
+        resolver = module.OpResolverType.BUILTIN_REF if info.reference_kernels else module.OpResolverType.AUTO
+        try:
+            with _quiet_stderr():
+                interpreter = module.Interpreter(
+                    model_content=self._data, num_threads=info.threads, experimental_op_resolver_type=resolver
+                )
+                interpreter.allocate_tensors()
+        except (ValueError, RuntimeError, SystemError) as error:
+            raise EngineError(
+                f"{info.name} {info.version} refuses the artifact: {error}",
+                do="Rebuild for a profile with this runtime",
+            ) from error
+        return interpreter
 
 
 def load_litert(data: bytes, *, threads: int, reference_kernels: bool = False) -> TFLiteEngine:
