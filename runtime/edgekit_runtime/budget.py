@@ -6,7 +6,8 @@ Rules, in this order:
 - without a budget the device answers;
 - the device answers where its 90th percentile fits what is left, and where nothing is known of it yet;
 - else the ready host with the lowest 90th percentile answers, where that fits; one that was never measured is not asked;
-- else nobody is asked and the caller hears so at once; but with no host configured the device answers, late, and says so.
+- else the device answers where what is expected of it, its median, fits: it may well be late, and is counted as such;
+- else nobody is asked and the caller hears so at once.
 """
 
 from __future__ import annotations
@@ -18,17 +19,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Decision", "Learned", "Prospect", "decide"]
+__all__ = ["PRESETS_MS", "Decision", "Learned", "Prospect", "decide"]
 
 Destination = Literal["device", "host", "neither"]
+
+PRESETS_MS = {
+    "voice": 100.0,
+    "video": 500.0,
+    "mobile": 200.0,
+    "search": 100.0,
+    "recommendation": 50.0,
+    "vehicle": 10.0,
+}
+"""Use -> milliseconds that a person, or a car, is ready to wait."""
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is open."""
+    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is open.
+
+    expected_ms: the median of what a request that came now would take; None for what p90_ms says.
+    """
 
     p90_ms: float | None
     ready: bool = True
+    expected_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,9 +69,10 @@ def decide(left_ms: float | None, device: Prospect, hosts: Sequence[Prospect] = 
     if ready and min(ready)[0] <= left_ms:
         predicted_ms, index = min(ready)
         return Decision("host", index, predicted_ms, True)
-    if hosts:
-        return Decision("neither", None, min([device.p90_ms, *(p90_ms for p90_ms, _ in ready)]), False)
-    return Decision("device", None, device.p90_ms, False)
+    expected_ms = device.p90_ms if device.expected_ms is None else device.expected_ms
+    if expected_ms <= left_ms:
+        return Decision("device", None, device.p90_ms, False)
+    return Decision("neither", None, min([expected_ms, *(p90_ms for p90_ms, _ in ready)]), False)
 
 
 class Learned:
@@ -82,7 +98,13 @@ class Learned:
     @property
     def p90_ms(self) -> float | None:
         """The smallest of the latencies that count which 90 % of them do not exceed; None before the first."""
+        return self.quantiles_ms()[1]
+
+    def quantiles_ms(self) -> tuple[float | None, float | None]:
+        """Median and 90th percentile of the latencies that count, each one of them; None before the first."""
         last = list(self._last)
         oldest = self._clock() - self._max_age_s
         values = sorted(ms for at, ms in last if at >= oldest) or [ms for _, ms in last[-1:]]
-        return values[math.ceil(0.9 * len(values)) - 1] if values else None
+        if not values:
+            return None, None
+        return values[math.ceil(0.5 * len(values)) - 1], values[math.ceil(0.9 * len(values)) - 1]

@@ -11,7 +11,9 @@ from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.reader import Trust
 from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
 from edgekit_runtime.errors import BundleError, MissingExtraError
-from edgekit_runtime.model import Model, Options
+from edgekit_runtime.journey import Opened
+from edgekit_runtime.model import Model
+from edgekit_runtime.options import Options, budget_of
 from edgekit_runtime.selftest import first_open, replay, state_dir
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ def open_bundle(
     ttl_s: float | None = None,
     threads: int | None = None,
     engine: str | None = None,
+    budget_ms: float | None = None,
+    use: str | None = None,
+    batching: bool | None = None,
+    queue_limit: int = 1024,
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
@@ -42,6 +48,9 @@ def open_bundle(
     trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
     in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
+    budget_ms: of requests that name none themselves, None for as long as it takes; use: the same by its purpose, a key of
+    `budget.PRESETS_MS`. batching: whether requests that wait may share an inference where that pays, None for yes unless
+    EDGEKIT_BATCH=off. queue_limit: how many requests may wait.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
@@ -51,21 +60,41 @@ def open_bundle(
     Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, TelemetryError.
     """
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
-    options = Options(cache_mb, ttl_s, threads, engine)
+    options = Options(
+        cache_mb,
+        ttl_s,
+        threads,
+        engine,
+        budget_of(use, budget_ms),
+        os.environ.get("EDGEKIT_BATCH") != "off" if batching is None else batching,
+        queue_limit,
+    )
+
+    def opener(another: str | os.PathLike[str]) -> Opened:
+        return _open(another, trust, options, hosts)
+
+    opened = opener(path)
+    try:
+        model = Model(opened, options, opener)
+        if reporting is not None:
+            model.report(reporting)
+        return model
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:
     bundle = read_bundle(path, trust=trust)
-    entry = _choose(bundle, engine)
-    count = threads if threads is not None else min(bundle.manifest.target.threads, os.cpu_count() or 1)
-    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=count, engine=engine)
+    entry = _choose(bundle, options.engine)
+    threads = options.threads or min(bundle.manifest.target.threads, os.cpu_count() or 1)
+    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=threads, engine=options.engine)
     try:
         _check_fits(bundle, entry, loaded)
         first_open(bundle, entry, loaded.info)
         for _ in range(_WARM_RUNS):
             tested = replay(bundle, entry, loaded)
-        away = _hosts(bundle, hosts) if hosts else None
-        model = Model(bundle, entry, loaded, tested, options, away)
-        if reporting is not None:
-            model.report(reporting)
-        return model
+        return Opened(bundle, entry, loaded, tested, _hosts(bundle, hosts) if hosts else None)
     except BaseException:
         loaded.close()
         raise

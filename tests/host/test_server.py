@@ -279,15 +279,15 @@ def test_a_head_without_end_is_431(host):
 
 def test_an_engine_that_fails_is_500_without_details_and_the_next_request_works(path, caplog):
     with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
-        run = host.model._engine.run
+        run = host.model._journey.device.engine.run
 
         def broken(tensors):
             raise RuntimeError("secret: /etc/passwd")
 
-        host.model._engine.run = broken
+        host.model._journey.device.engine.run = broken
         status, _, body = ask(host, "POST", INFER, json_request())
         assert (status, body) == (500, {"error": "internal error"})
-        host.model._engine.run = run
+        host.model._journey.device.engine.run = run
         assert client.infer(RED, LONG).outputs["probs"].argmax() == 0
         assert host.api.counts[500] == 1
     assert "secret" in caplog.text
@@ -432,8 +432,8 @@ class Gate:
 
     def __init__(self, model):
         self.entered, self.open, self.runs = threading.Semaphore(0), threading.Event(), 0
-        self._run = model._engine.run
-        model._engine.run = self
+        self._run = model._journey.device.engine.run
+        model._journey.device.engine.run = self
 
     def __call__(self, tensors):
         self.runs += 1

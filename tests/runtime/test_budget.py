@@ -27,7 +27,10 @@ FAST, SLOW, UNKNOWN, DOWN = Prospect(10.0), Prospect(90.0), Prospect(None), Pros
         (50.0, SLOW, [DOWN], "neither", None),
         (50.0, SLOW, [UNKNOWN], "neither", None),
         (50.0, SLOW, [Prospect(60.0)], "neither", None),
-        (50.0, SLOW, [], "device", None),
+        (50.0, SLOW, [], "neither", None),
+        (50.0, Prospect(90.0, expected_ms=40.0), [], "device", None),
+        (50.0, Prospect(90.0, expected_ms=40.0), [FAST], "host", 0),
+        (50.0, Prospect(90.0, expected_ms=60.0), [Prospect(60.0)], "neither", None),
         (0.0, FAST, [FAST], "neither", None),
     ],
 )
@@ -37,9 +40,12 @@ def test_the_rules(left_ms, device, hosts, destination, host):
 
 
 PROSPECTS = st.builds(Prospect, st.one_of(st.none(), st.floats(0, 200)), st.booleans())
+DEVICES = st.builds(
+    Prospect, st.one_of(st.none(), st.floats(0, 200)), expected_ms=st.one_of(st.none(), st.floats(0, 200))
+)
 
 
-@given(st.one_of(st.none(), st.floats(-10, 200)), PROSPECTS, st.lists(PROSPECTS, max_size=4))
+@given(st.one_of(st.none(), st.floats(-10, 200)), DEVICES, st.lists(PROSPECTS, max_size=4))
 def test_what_fits_is_never_refused_and_what_is_asked_fits(left_ms, device, hosts):
     decision = decide(left_ms, device, hosts)
     if decision.destination == "host":
@@ -47,8 +53,8 @@ def test_what_fits_is_never_refused_and_what_is_asked_fits(left_ms, device, host
         assert chosen.ready
         assert chosen.p90_ms == decision.predicted_ms <= left_ms < device.p90_ms
     if decision.destination == "neither":
-        assert hosts
         assert device.p90_ms > left_ms
+        assert device.expected_ms is None or device.expected_ms > left_ms
         assert all(not h.ready or h.p90_ms is None or h.p90_ms > left_ms for h in hosts)
     if decision.fits:
         assert decision.predicted_ms <= left_ms

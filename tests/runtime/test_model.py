@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit_runtime import BundleError, ClosedError, InputError, open_bundle
+from edgekit_runtime import BudgetExceeded, BundleError, ClosedError, InputError, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.request import Request
 
 LONG = 30
 
@@ -62,9 +64,26 @@ def test_an_answer_says_where_it_came_from_and_how_long_each_stage_took(model):
 
 
 def test_a_missed_budget_is_told_and_counted(model):
-    answer = model.predict(tiny.RED, budget_ms=1e-9)
+    model.throttle(100)  # it does not know that yet
+    answer = model.predict(tiny.RED, budget_ms=50)
     assert answer.met_budget is False
     assert model.stats().meter.over_budget == 1
+
+
+def test_what_cannot_be_met_is_refused_at_once_and_known_again_when_the_device_recovers(model):
+    model.throttle(100)
+    model.predict(tiny.RED)
+    with pytest.raises(BudgetExceeded, match="within 50 ms"):
+        model.predict(tiny.BLUE, budget_ms=50)
+    model.throttle(0)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            assert model.predict(tiny.GREEN, budget_ms=50).source == "device"
+            break
+        except BudgetExceeded:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_the_same_picture_comes_from_the_cache_bit_for_bit(model):
@@ -109,7 +128,7 @@ def test_the_frame_may_be_reused_once_submit_has_returned(model):
 
 
 def test_a_ready_tensor_may_be_reused_too(model):
-    adapted = np.ascontiguousarray(model._adapters[0][1](tiny.RED)[0])
+    adapted = np.ascontiguousarray(model._journey.device.adapt(Request(), {"image": tiny.RED})[0][0])
     if adapted.dtype == np.float32:
         adapted = (tiny.RED / 255).astype(np.float32)
     future = model.submit(adapted)
@@ -133,7 +152,7 @@ def test_many_threads_each_get_their_own_answer(model):
 
 def test_identical_requests_in_flight_share_one_inference(model):
     gate, entered, runs = threading.Event(), threading.Event(), []
-    engine_run = model._engine.run
+    engine_run = model._journey.device.engine.run
 
     def slow(tensors):
         runs.append(1)
@@ -141,7 +160,7 @@ def test_identical_requests_in_flight_share_one_inference(model):
         assert gate.wait(LONG)
         return engine_run(tensors)
 
-    model._engine.run = slow
+    model._journey.device.engine.run = slow
     leader = model.submit(tiny.RED)
     assert entered.wait(LONG)
     followers = [model.submit(tiny.RED.copy()) for _ in range(5)]
@@ -153,14 +172,14 @@ def test_identical_requests_in_flight_share_one_inference(model):
 
 def test_an_engine_failure_reaches_the_leader_and_its_followers_and_the_next_request_works(model):
     gate, entered = threading.Event(), threading.Event()
-    engine_run = model._engine.run
+    engine_run = model._journey.device.engine.run
 
     def broken(tensors):
         entered.set()
         assert gate.wait(LONG)
         raise RuntimeError("a cosmic ray")
 
-    model._engine.run = broken
+    model._journey.device.engine.run = broken
     leader = model.submit(tiny.RED)
     assert entered.wait(LONG)
     follower = model.submit(tiny.RED.copy())
@@ -168,7 +187,7 @@ def test_an_engine_failure_reaches_the_leader_and_its_followers_and_the_next_req
     for future in (leader, follower):
         with pytest.raises(RuntimeError, match="a cosmic ray"):
             future.result(LONG)
-    model._engine.run = engine_run
+    model._journey.device.engine.run = engine_run
     assert model.predict(tiny.RED).top(1)[0].label == "red"
     assert model.stats().meter.errors == {"RuntimeError": 2}
 
@@ -247,14 +266,14 @@ def test_a_callers_change_never_reaches_the_next_caller(model):
 
 def test_a_callback_may_ask_for_what_is_already_on_its_way(model):
     entered, gate, answers = threading.Event(), threading.Event(), []
-    engine_run = model._engine.run
+    engine_run = model._journey.device.engine.run
 
     def slow(tensors):
         entered.set()
         assert gate.wait(LONG)
         return engine_run(tensors)
 
-    model._engine.run = slow
+    model._journey.device.engine.run = slow
     first = model.submit(tiny.RED)
     first.add_done_callback(lambda done: answers.append(model.predict(tiny.BLUE)))
     assert entered.wait(LONG)

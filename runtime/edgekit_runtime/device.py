@@ -1,0 +1,143 @@
+"""The board's own engine as a destination: adapt -> batcher -> engine -> finish, and what is learnt of it.
+
+    device = Device(contract, entry, engine)
+    outputs = device.answer(request, items)
+
+Rules:
+- inputs are adapted before anything waits, so the caller may reuse its frame;
+- what is expected of the device is the queue before a request and the last service times, never a guess;
+- while it answers nobody, because hosts do or because it is refused, it runs a copy of a request now and then: only so
+  is it known when it is fast again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from time import perf_counter
+
+import numpy as np
+
+from edgekit_runtime.batching import Batcher, Served, batch_that_pays, best_of
+from edgekit_runtime.budget import Learned, Prospect
+from edgekit_runtime.bundle import ArtifactEntry
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines import Engine
+from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.request import Items, Outputs, Request, Tensors
+
+__all__ = ["Device"]
+
+WATCH_EVERY_S = 0.5
+"""How often the device is tried while it answers nobody."""
+
+
+class Device:
+    """Thread-safe. batching: False runs one item at a time, whatever would pay."""
+
+    def __init__(self, contract: Contract, entry: ArtifactEntry, engine: Engine, *, batching: bool = True) -> None:
+        self.engine = engine
+        self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
+        self._finisher = Finisher(contract, entry.outputs)
+        self._learned = Learned()
+        self._watching = threading.Lock()
+        self._watch: Future[Served[Tensors]] | None = None
+        self._throttle_s = 0.0
+        free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
+        self.max_batch = self._measure_batch(entry) if free and batching and contract.state == "none" else 1
+        self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self.max_batch)
+
+    @property
+    def queued(self) -> int:
+        return self._batcher.queued
+
+    @property
+    def p90_ms(self) -> float | None:
+        """Of the last inferences, milliseconds, with what they waited for the engine; None before the first."""
+        return self._learned.p90_ms
+
+    def ways(self) -> dict[str, str]:
+        """Input -> how pixels travel to the engine."""
+        return {name: adapter.way for name, adapter in self._adapters}
+
+    def prospect(self) -> Prospect:
+        """What a request that came now would have to expect."""
+        expected_ms, p90_ms = self._learned.quantiles_ms()
+        return Prospect(p90_ms, expected_ms=expected_ms)
+
+    def adapt(self, request: Request, items: Items) -> Tensors:
+        before = perf_counter()
+        tensors = [adapter(items[name]) for name, adapter in self._adapters]
+        request.timings["adapt"] = (perf_counter() - before) * 1e3
+        return tensors
+
+    def call(self, request: Request, tensors: Tensors, *, late: bool = False) -> Outputs:
+        """One item, waiting for it. late: answer also past the request's budget, as nobody else does.
+
+        Raises EngineError, ClosedError, QueueFull, BudgetExceeded.
+        """
+        return self.finish(request, self._batcher.call(tensors))
+
+    def submit(self, request: Request, tensors: Tensors) -> Future[Served[Tensors]]:
+        """The same without waiting; `finish` makes outputs of what the future holds."""
+        return self._batcher.submit(tensors)
+
+    def finish(self, request: Request, served: Served[Tensors]) -> Outputs:
+        before = perf_counter()
+        outputs = self._finisher(served.result)
+        timings = request.timings
+        timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
+        timings["finish"] = (perf_counter() - before) * 1e3
+        self._learned.add((served.queued_s + served.ran_s) * 1e3)
+        return outputs
+
+    def watch(self, items: Items) -> None:
+        """Run a copy of a request that the device does not answer, where nothing was learnt of it lately."""
+        with self._watching:
+            if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
+                return
+            try:
+                self._watch = self._batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+            except ClosedError:
+                return
+        self._watch.add_done_callback(self._learn)
+
+    def throttle(self, delay_ms: float) -> None:
+        if not 0 <= delay_ms < math.inf:
+            raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
+        self._throttle_s = delay_ms / 1e3
+
+    def close(self, timeout_s: float) -> None:
+        """Drain for at most timeout_s, fail the rest, and free the engine where nothing uses it any more."""
+        if self._batcher.close(timeout_s):
+            self.engine.close()
+
+    def _learn(self, done: Future[Served[Tensors]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            served = done.result()
+            self._learned.add((served.queued_s + served.ran_s) * 1e3)
+
+    def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
+        """One inference for the whole batch; the engine's outputs, a list an item."""
+        if self._throttle_s:
+            time.sleep(self._throttle_s)
+        if len(batch) == 1:
+            return [self.engine.run(batch[0])]
+        joined = [np.concatenate(parts) for parts in zip(*batch, strict=True)]
+        outputs = self.engine.run(joined)
+        return [[output[i : i + 1] for output in outputs] for i in range(len(batch))]
+
+    def _measure_batch(self, entry: ArtifactEntry) -> int:
+        """What batch pays here, measured at the warm-up."""
+        single = [np.zeros((1, *tensor.shape[1:]), tensor.dtype) for tensor in entry.inputs]
+
+        def seconds(n: int) -> float:
+            joined = [np.repeat(tensor, n, axis=0) for tensor in single]
+            return best_of(lambda: self.engine.run(joined))
+
+        return batch_that_pays(seconds)

@@ -1,0 +1,53 @@
+"""A request on its way: what the caller asked for, and what has become of it so far.
+
+request = Request(budget_ms=20)
+request.left_ms()       # 19.99...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache import Identity
+
+__all__ = ["Items", "Outputs", "Request", "Tensors"]
+
+Items = Mapping[str, NDArray[Any]]
+"""Contract name -> canonical item, no batch axis."""
+Tensors = list[NDArray[Any]]
+"""What the engine takes or gives, in its own order, with a batch axis of 1."""
+Outputs = Mapping[str, NDArray[Any]]
+"""Contract name -> read-only array, no batch axis."""
+
+
+@dataclass(slots=True)
+class Request:
+    """budget_ms: what the caller can wait, None for as long as it takes. priority: higher ones go first.
+
+    stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. leads: whether
+    identical requests wait for this one; it must then land or crash their flight. timings: stage -> milliseconds.
+    """
+
+    budget_ms: float | None = None
+    priority: int = 0
+    stale_ok: bool = False
+    start: float = field(default_factory=perf_counter)
+    key: Identity | None = None
+    leads: bool = False
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def due(self) -> float:
+        """When the answer must be there, on the clock of `time.perf_counter`; infinite without a budget."""
+        return math.inf if self.budget_ms is None else self.start + self.budget_ms / 1e3
+
+    def left_ms(self) -> float:
+        """What is left of the budget; infinite without one."""
+        return math.inf if self.budget_ms is None else self.budget_ms - (perf_counter() - self.start) * 1e3
