@@ -4,7 +4,7 @@ Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of th
 scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1 % from
 any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its own.
 
-    h = Histogram(); h.record(3.2); h.record(4.1)
+    h = Histogram(); h.record(3.2); h.record_all(np.array([4.1, 5.0]))
     h.quantile(0.5)         # 3.2, within 1.1 %
     h.merge(other)
     h.wire()                # [5, 53, [1, -10, 1]]: scale, index of the first bucket, counts; -10 is ten empty buckets
@@ -16,10 +16,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["SCALE", "Histogram"]
 
 SCALE = 5
 _SMALLEST = 1e-6
+_LARGEST = 2.0**64  # what from_wire takes
 _LARGEST_INDEX = 64  # octaves either side of 1 that a histogram from outside may span: 2^-64 to 2^64
 _MOST_COUNT = 1 << 53
 
@@ -49,6 +53,26 @@ class Histogram:
         index = math.ceil(math.log2(value) * self._per_octave) - 1
         buckets = self.buckets
         buckets[index] = buckets.get(index, 0) + 1
+
+    def record_all(self, values: NDArray[np.float64]) -> None:
+        """Count many values at once, [n]: as `record` of each, in a few passes. Negative values and NaN count as zero."""
+        clean = np.clip(np.fmax(values, 0.0), 0.0, _LARGEST)
+        if not clean.size:
+            return
+        self.count += clean.size
+        self.total += float(clean.sum())
+        self.maximum = max(self.maximum, float(clean.max()))
+        told = clean[clean >= _SMALLEST]
+        self.zeros += clean.size - told.size
+        if not told.size:
+            return
+        indexes = np.ceil(np.log2(told) * self._per_octave).astype(np.int64) - 1
+        first = int(indexes.min())
+        counts = np.bincount(indexes - first)
+        taken = np.flatnonzero(counts)
+        buckets = self.buckets
+        for index, n in zip((taken + first).tolist(), counts[taken].tolist(), strict=True):
+            buckets[index] = buckets.get(index, 0) + n
 
     def merge(self, other: Histogram) -> None:
         """Add another histogram's counts to this one: the same as having recorded both streams here.
@@ -113,6 +137,11 @@ class Histogram:
             previous = index
         value: list[Any] = [self.scale, first, counts]
         return [*value, self.zeros] if self.zeros else value
+
+    def at_most(self, octave: int) -> int:
+        """How many of the values were at most 2^octave: exact, because every power of two is a bucket's bound."""
+        end = octave << self.scale
+        return self.zeros + sum(n for index, n in self.buckets.items() if index < end)
 
     @classmethod
     def from_wire(cls, value: object) -> Self:

@@ -1,25 +1,38 @@
-"""Counts every answer: how many, from where, how long, how often over budget.
+"""Counts every answer: how many, from where, how long and in which stage, and what became of the budget.
 
-meter.record("device", 4.2, met_budget=True)
-meter.stats().latency_ms.p99                    # since the meter was made
-meter.cut().answers["device"].quantile(0.99)    # since the last cut: what a telemetry window reports
+    meter.record("device", 4.2, True, {"decode": 0.4, "queue": 0.0, "engine": 3.6})
+    meter.stats().latency_ms.p99                    # since the meter was made
+    meter.stats().stages_ms["queue"].p99
+    meter.cut().answers["device"].quantile(0.99)    # since the last cut: what a telemetry window reports
 
-An answer is counted once: in the present window. Cutting adds the window to what came before it.
+Rules:
+- an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before it;
+- `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the histograms,
+  all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing from a reading;
+- what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
+- the log line about a slow p99 is made where answers are folded, and written when no lock is held.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.slow import SlowWatch
+from edgekit_runtime.telemetry.stages import Recorded, latencies
 
-__all__ = ["Cut", "LatencyStats", "Meter", "MeterStats"]
+__all__ = ["FOLD_EVERY", "MOST_WAITING", "Cut", "LatencyStats", "Meter", "MeterStats"]
+
+FOLD_EVERY = 512
+MOST_WAITING = 8 * FOLD_EVERY
 
 
 @dataclass(frozen=True)
 class LatencyStats:
-    """Milliseconds, from the caller's call to the caller's answer; None before the first answer."""
+    """Milliseconds; of an answer, from the caller's call to the caller's answer. None before the first one."""
 
     p50: float | None
     p90: float | None
@@ -27,10 +40,23 @@ class LatencyStats:
     maximum: float | None
     mean: float | None
 
+    @classmethod
+    def of(cls, histogram: Histogram) -> LatencyStats:
+        if not histogram.count:
+            return cls(None, None, None, None, None)
+        p50, p90, p99 = (histogram.quantile(q) for q in (0.5, 0.9, 0.99))
+        return cls(p50, p90, p99, histogram.maximum, histogram.total / histogram.count)
+
 
 @dataclass(frozen=True)
 class MeterStats:
-    """answers: by source. errors: by error code. latency_ms: over all answers; device_ms: the device's alone."""
+    """requests: answers and errors together. answers: by source. errors: by error code.
+
+    met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that were told at
+    once that their budget cannot be met. latency_ms: over all answers; device_ms: the device's alone; stages_ms: stage
+    (prepare, queue, infer, finish, network, host) -> over the answers that went through it.
+    clipped_share: of the input values that were looked at, those that lay outside what INT8 can tell; None where none was.
+    """
 
     requests: int
     answers: dict[str, int]
@@ -38,77 +64,174 @@ class MeterStats:
     over_budget: int
     latency_ms: LatencyStats
     device_ms: LatencyStats
+    met: int = 0
+    refused: int = 0
+    stages_ms: dict[str, LatencyStats] = field(default_factory=dict)
+    clipped_share: float | None = None
 
 
 @dataclass
 class Cut:
-    """What was counted between two cuts. answers: source -> latencies in milliseconds. errors: code -> count."""
+    """What was counted between two cuts. answers: source -> latencies in milliseconds. errors: code -> count.
+
+    stages: stage -> milliseconds. clipped, values: input values at INT8's limits, and all that were looked at.
+    """
 
     answers: dict[str, Histogram] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     over_budget: int = 0
+    met: int = 0
+    refused: int = 0
+    stages: dict[str, Histogram] = field(default_factory=dict)
+    clipped: int = 0
+    values: int = 0
 
     def add(self, other: Cut) -> None:
-        for source, histogram in other.answers.items():
-            self.answers.setdefault(source, Histogram()).merge(histogram)
+        """Count what the other counted too."""
+        for mine, theirs in ((self.answers, other.answers), (self.stages, other.stages)):
+            for name, histogram in theirs.items():
+                mine.setdefault(name, Histogram()).merge(histogram)
         for code, n in other.errors.items():
             self.errors[code] = self.errors.get(code, 0) + n
         self.over_budget += other.over_budget
+        self.met += other.met
+        self.refused += other.refused
+        self.clipped += other.clipped
+        self.values += other.values
+
+    def add_answers(self, recorded: list[Recorded]) -> None:
+        """Count answers as they were put down."""
+        answers, stages = latencies(recorded)
+        for mine, theirs in ((self.answers, answers), (self.stages, stages)):
+            for name, arrays in theirs.items():
+                histogram = mine.setdefault(name, Histogram())
+                for array in arrays:
+                    histogram.record_all(array)
+        judged = [one[2] for one in recorded]
+        self.met += judged.count(True)
+        self.over_budget += judged.count(False)
+        for clipped, values in filter(None, [one[4] for one in recorded]):
+            self.clipped += clipped
+            self.values += values
+
+    def latency(self) -> Histogram:
+        """Over all sources."""
+        whole = Histogram()
+        for histogram in self.answers.values():
+            whole.merge(histogram)
+        return whole
+
+    def stats(self) -> MeterStats:
+        whole = self.latency()
+        return MeterStats(
+            requests=whole.count + sum(self.errors.values()),
+            answers={source: histogram.count for source, histogram in self.answers.items()},
+            errors=dict(self.errors),
+            over_budget=self.over_budget,
+            latency_ms=LatencyStats.of(whole),
+            device_ms=LatencyStats.of(self.answers.get("device", Histogram())),
+            met=self.met,
+            refused=self.refused,
+            stages_ms={stage: LatencyStats.of(histogram) for stage, histogram in self.stages.items()},
+            clipped_share=self.clipped / self.values if self.values else None,
+        )
 
 
 class Meter:
-    """Thread-safe; `record` takes about a microsecond."""
+    """Thread-safe; `record` takes about a microsecond, folding included.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    watch: told of every fold, to write the log line about a slow p99; None for no such line.
+    """
+
+    def __init__(self, watch: SlowWatch | None = None) -> None:
+        self._waiting: deque[Recorded] = deque()
+        self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
+        self._folding = False
         self._now = Cut()
         self._before = Cut()
+        self._watch = watch
+        self._late_ms = watch.late_ms if watch is not None else float("inf")
 
-    def record(self, source: str, latency_ms: float, met_budget: bool | None) -> None:
-        """One answer. met_budget: None when the caller gave no budget."""
-        with self._lock:
-            now = self._now
-            histogram = now.answers.get(source)
-            if histogram is None:
-                histogram = now.answers[source] = Histogram()
-            histogram.record(latency_ms)
-            if met_budget is False:
-                now.over_budget += 1
+    def record(
+        self,
+        source: str,
+        total_ms: float,
+        met_budget: bool | None,
+        timings: Mapping[str, float] | None = None,
+        clipped: tuple[int, int] | None = None,
+    ) -> None:
+        """One answer. met_budget: None when the caller gave no budget. timings: what `Answer.timings` holds.
+
+        clipped: how many input values lay beyond what the artifact's integers can tell, of how many.
+        """
+        waiting = self._waiting
+        waiting.append((source, total_ms, met_budget, dict(timings) if timings is not None else None, clipped))
+        if len(waiting) >= FOLD_EVERY or total_ms > self._late_ms:
+            self._fold_in_passing()
 
     def error(self, code: str) -> None:
         """One request that got no answer."""
         with self._lock:
             self._now.errors[code] = self._now.errors.get(code, 0) + 1
 
+    def refused(self) -> None:
+        """One request whose budget could not be met; its error is counted by `error` too."""
+        with self._lock:
+            self._now.refused += 1
+
     def cut(self) -> Cut:
         """What was counted since the last cut; the next one starts at nothing. `stats` goes on counting."""
         with self._lock:
+            self._fold()
             done, self._now = self._now, Cut()
             self._before.add(done)
+        self._tell()
         return done
 
-    def stats(self) -> MeterStats:
+    def counted(self) -> Cut:
+        """What was counted since the meter was made: a copy."""
         with self._lock:
+            self._fold()
             seen = Cut()
             seen.add(self._before)
             seen.add(self._now)
-        whole = Histogram()
-        for histogram in seen.answers.values():
-            whole.merge(histogram)
-        answers = {source: histogram.count for source, histogram in seen.answers.items()}
-        device = _summary(seen.answers.get("device", Histogram()))
-        return MeterStats(
-            whole.count + sum(seen.errors.values()), answers, seen.errors, seen.over_budget, _summary(whole), device
-        )
+        self._tell()
+        return seen
 
+    def stats(self) -> MeterStats:
+        """What was counted since the meter was made, in figures."""
+        return self.counted().stats()
 
-def _summary(histogram: Histogram) -> LatencyStats:
-    if not histogram.count:
-        return LatencyStats(None, None, None, None, None)
-    return LatencyStats(
-        histogram.quantile(0.5),
-        histogram.quantile(0.9),
-        histogram.quantile(0.99),
-        histogram.maximum,
-        histogram.total / histogram.count,
-    )
+    def _fold_in_passing(self) -> None:
+        """Fold when it is due, unless somebody is at it; wait for them only where too much lies there."""
+        n = len(self._waiting)
+        if n < FOLD_EVERY and not (self._watch is not None and self._watch.is_due()):
+            return
+        if not self._lock.acquire(blocking=n >= MOST_WAITING):
+            return
+        try:
+            self._fold()
+        finally:
+            self._lock.release()
+        self._tell()
+
+    def _fold(self) -> None:
+        """With the lock held: count what lies there now. Taken one by one, which no appending thread can come between."""
+        if self._folding:
+            return
+        self._folding = True
+        try:
+            take = self._waiting.popleft
+            recorded = [take() for _ in range(len(self._waiting))]
+            if recorded:
+                batch = Cut()
+                batch.add_answers(recorded)
+                self._now.add(batch)
+                if self._watch is not None:
+                    self._watch.observe(batch.latency(), batch.stages)
+        finally:
+            self._folding = False
+
+    def _tell(self) -> None:
+        if self._watch is not None:
+            self._watch.tell()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry import Histogram, Meter
+from edgekit_runtime.telemetry import Histogram
 
 VALUES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300)
 BOUND = 0.011
@@ -64,14 +65,25 @@ def test_a_quantile_outside_zero_to_one_is_the_callers_bug(q):
         made([1.0]).quantile(q)
 
 
-def test_the_meter_counts_by_source_and_over_budget_and_errors():
-    meter = Meter()
-    meter.record("device", 10.0, met_budget=True)
-    meter.record("device", 30.0, met_budget=False)
-    meter.record("cache", 0.01, met_budget=None)
-    meter.error("input")
-    stats = meter.stats()
-    assert stats.answers == {"device": 2, "cache": 1}
-    assert (stats.requests, stats.over_budget, stats.errors) == (4, 1, {"input": 1})
-    assert stats.device_ms.p50 == pytest.approx(10.0, rel=BOUND)
-    assert stats.latency_ms.maximum == 30.0
+@given(st.lists(st.floats(0.0, 1e9), max_size=300))
+def test_recording_all_at_once_equals_recording_one_by_one(values):
+    together = Histogram()
+    together.record_all(np.array(values, np.float64))
+    single = made(values)
+    assert (together.buckets, together.zeros, together.count) == (single.buckets, single.zeros, single.count)
+    assert together.maximum == single.maximum
+    assert together.total == pytest.approx(single.total)
+
+
+def test_what_is_no_latency_counts_as_zero_and_poisons_nothing():
+    histogram = Histogram()
+    histogram.record_all(np.array([math.nan, -1.0, math.inf, 4.0]))
+    assert (histogram.count, histogram.zeros) == (4, 2)
+    assert histogram.quantile(0.75) == pytest.approx(4.0, rel=BOUND)
+    assert histogram.maximum == 2.0**64
+    assert Histogram.from_wire(histogram.wire()).count == 4
+
+
+@given(VALUES, st.integers(-12, 22))
+def test_counting_up_to_a_power_of_two_is_exact(values, octave):
+    assert made(values).at_most(octave) == sum(value <= 2.0**octave for value in values)

@@ -1,0 +1,156 @@
+"""Says in the log when answers have become slow, and which stage did it.
+
+    watch = SlowWatch("digits", budget_ms=20.0)
+    meter = Meter(watch)
+    # WARNING digits: p99 was 61 ms over 812 answers in 5 s, more than twice the budget of 20 ms. Of the stages' p99, that
+    # of queue 52 ms after 1.98, grew most (infer 7.91 ms after 7.9). Requests come faster than they can be answered
+
+Rules:
+- a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it ends;
+- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is told against the last spell that was not;
+- one line a minute at most, a WARNING of the logger `edgekit_runtime`; nothing is configured here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.stages import STAGES
+
+__all__ = ["SLOW_TIMES", "Slow", "SlowWatch", "Spell", "judge", "sentence"]
+
+SLOW_TIMES = 2.0
+"""How many budgets a p99 may take before it is worth a line."""
+
+SPELL_S, SPELL_ANSWERS = 5.0, 100
+LONG_SPELL_S, LONG_SPELL_ANSWERS = 60.0, 10
+BETWEEN_LINES_S = 60.0
+
+_LOG = logging.getLogger("edgekit_runtime")
+
+_MEANS = {
+    "prepare": "Inputs are larger or harder to decode than before",
+    "queue": "Requests come faster than they can be answered",
+    "infer": "The engine itself became slower: look at temperature, throttling and what else runs here",
+    "finish": "Something else takes the processor while answers are made",
+    "network": "The way to the host became slower",
+    "host": "The host became slower",
+}
+
+
+@dataclass
+class Spell:
+    """Some seconds of answers, milliseconds. began_s: on the watch's clock."""
+
+    began_s: float
+    total: Histogram = field(default_factory=Histogram)
+    stages: dict[str, Histogram] = field(default_factory=dict)
+
+    def add(self, total: Histogram, stages: Mapping[str, Histogram]) -> None:
+        self.total.merge(total)
+        for stage, histogram in stages.items():
+            self.stages.setdefault(stage, Histogram()).merge(histogram)
+
+    def is_over(self, now_s: float) -> bool:
+        """Long enough, with enough answers; with few answers it takes longer."""
+        lasted, n = now_s - self.began_s, self.total.count
+        return (lasted >= SPELL_S and n >= SPELL_ANSWERS) or (lasted >= LONG_SPELL_S and n >= LONG_SPELL_ANSWERS)
+
+    def p99s(self) -> dict[str, float]:
+        """Stage -> milliseconds, in the order of a request."""
+        told = {stage: self.stages[stage].quantile(0.99) for stage in STAGES if stage in self.stages}
+        return {stage: p99 for stage, p99 in told.items() if p99 is not None}
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A spell that was slow. before_ms: None where no spell before it was fast. stage: None where no timings were given."""
+
+    p99_ms: float
+    budget_ms: float
+    answers: int
+    seconds: float
+    stage: str | None
+    stages_ms: dict[str, float]
+    before_ms: dict[str, float] | None
+
+
+def judge(now: Spell, before: Spell | None, budget_ms: float, seconds: float) -> Slow | None:
+    """None where the p99 is not above SLOW_TIMES the budget. The stage named is the one whose p99 grew by most
+    milliseconds since `before`, or, with nothing before, the one that takes most."""
+    p99 = now.total.quantile(0.99)
+    if p99 is None or p99 <= SLOW_TIMES * budget_ms:
+        return None
+    stages, earlier = now.p99s(), before.p99s() if before is not None else None
+    grown = {stage: ms - (earlier or {}).get(stage, 0.0) for stage, ms in stages.items()}
+    stage = max(grown, key=lambda name: grown[name]) if grown else None
+    return Slow(p99, budget_ms, now.total.count, seconds, stage, stages, earlier)
+
+
+def sentence(name: str, slow: Slow) -> str:
+    """The log line: the p99, the stage with its figures, then the other stages."""
+    head = (
+        f"{name}: p99 was {slow.p99_ms:.3g} ms over {slow.answers:,} answers in {slow.seconds:.0f} s, "
+        f"more than twice the budget of {slow.budget_ms:g} ms"
+    )
+    if slow.stage is None:
+        return head
+    verb = "takes most" if slow.before_ms is None else "grew most"
+    others = ", ".join(_figure(stage, slow) for stage in slow.stages_ms if stage != slow.stage)
+    told = f"{head}. Of the stages' p99, that of {_figure(slow.stage, slow)}, {verb}"
+    return f"{told}{f' ({others})' if others else ''}. {_MEANS[slow.stage]}"
+
+
+def _figure(stage: str, slow: Slow) -> str:
+    now = f"{stage} {slow.stages_ms[stage]:.3g} ms"
+    before = (slow.before_ms or {}).get(stage)
+    return now if before is None else f"{now} after {before:.3g}"
+
+
+class SlowWatch:
+    """Told of answers by a meter that holds its lock (`observe`), and asked to write once it has let go (`tell`).
+
+    name: of the model. budget_ms: what its owner promised, the bundle's or the caller's.
+    """
+
+    def __init__(self, name: str, budget_ms: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not budget_ms > 0:
+            raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
+        self._name, self._budget_ms, self._clock = name, budget_ms, clock
+        self._spell = Spell(clock())
+        self._fast: Spell | None = None
+        self._seen_s = self._spell.began_s
+        self._said_s = float("-inf")
+        self._line: str | None = None
+
+    @property
+    def late_ms(self) -> float:
+        """An answer that took longer is worth looking at soon."""
+        return SLOW_TIMES * self._budget_ms
+
+    def is_due(self) -> bool:
+        """Whether the last look is a second ago: late answers are looked at that often, however few there are."""
+        return self._clock() - self._seen_s >= 1.0
+
+    def observe(self, total: Histogram, stages: Mapping[str, Histogram]) -> None:
+        """Answers that were counted since the last call."""
+        now = self._seen_s = self._clock()
+        self._spell.add(total, stages)
+        if not self._spell.is_over(now):
+            return
+        slow = judge(self._spell, self._fast, self._budget_ms, now - self._spell.began_s)
+        if slow is None:
+            self._fast = self._spell
+        elif now - self._said_s >= BETWEEN_LINES_S:
+            self._said_s, self._line = now, sentence(self._name, slow)
+        self._spell = Spell(now)
+
+    def tell(self) -> None:
+        """Write the line that is due, if there is one."""
+        if self._line is not None:
+            line, self._line = self._line, None
+            _LOG.warning("%s", line)
