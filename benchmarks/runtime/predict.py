@@ -1,0 +1,102 @@
+"""What predict() costs over the bare engine: MobileNetV2 224 and a tiny dense net, both in full INT8.
+
+    .venv/bin/python benchmarks/runtime/predict.py --cache FOLDER
+
+The baseline is what a person writes by hand on the same interpreter: set_tensor, invoke, get_tensor (int8 in, int8 copied
+out), one thread. predict() does that and identifies, looks up, adapts, dequantizes, counts and makes an Answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from networks import bundle
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from side_by_side import Figures, compare, report
+
+from edgekit.bench import conditions, golden_inputs
+from edgekit_runtime import Model, open_bundle
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.contract import Adapter, Decoder
+
+NETS = {"mobilenet": 20, "tiny": 400}
+"""Network -> calls a block."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cache", type=Path, required=True, help="where the networks are made and found again")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_predict.json"))
+    options = parser.parse_args()
+    tables: dict[str, list[Figures]] = {}
+    for net, block in NETS.items():
+        tables |= one(net, bundle(net, options.cache), options.rounds, block)
+    report("predict() against the raw engine", tables, conditions(), options.output)
+
+
+def one(net: str, path: Path, rounds: int, block: int) -> dict[str, list[Figures]]:
+    """The tables of one network."""
+    opened = read_bundle(path)
+    entry, contract = opened.artifact(), opened.manifest.contract
+    given = next(iter(golden_inputs(opened)[0].values()))
+    adapter, decoder = Adapter(contract.inputs[0], entry.inputs[0]), Decoder(contract.inputs[0])
+    ready = np.ascontiguousarray(adapter(given)[0])
+    with (
+        open_bundle(path, threads=1, cache_mb=0) as plain,
+        open_bundle(path, threads=1, cache_mb=64) as caching,
+    ):
+        off = {
+            "raw interpreter: set, invoke, get (int8)": by_hand(plain, ready[None].copy()),
+            "predict(int8 ready), cache off": asked(plain, ready.copy()),
+            "predict(int8 ready), cache off, budget": asked(plain, ready.copy(), budget_ms=1e3),
+            f"predict({given.dtype} {list(given.shape)}), cache off": asked(plain, given.copy()),
+        }
+        on = {
+            "raw interpreter: set, invoke, get (int8)": by_hand(caching, ready[None].copy()),
+            "predict(int8 ready), cache on, every input new": asked(caching, ready.copy()),
+        }
+        pixels = given.copy()
+        apart = {
+            f"adapt: {given.dtype} to {ready.dtype}": lambda _: adapter(pixels),
+            f"decode: {given.dtype} of the right shape": lambda _: decoder(pixels),
+        }
+        return {
+            f"{net}: one inference, one thread": compare(off, rounds=rounds, block=block),
+            f"{net}: the same with the cache on, and never hit": compare(on, rounds=rounds, block=block),
+            f"{net}: what decode and adapt cost apart": compare(apart, rounds=rounds, block=block),
+        }
+
+
+def asked(model: Model, item: np.ndarray, budget_ms: float | None = None) -> Callable[[int], object]:
+    return lambda number: model.predict(fresh(number, item), budget_ms=budget_ms)
+
+
+def fresh(number: int, item: np.ndarray) -> np.ndarray:
+    """The same array with another beginning, so that no two inputs are alike; every way pays for it alike."""
+    start = item.reshape(-1).view(np.uint8)
+    start[:4] = np.frombuffer((number & 0x3F3F3F3F).to_bytes(4, "little"), np.uint8)  # a float's exponent stays small
+    return item
+
+
+def by_hand(model: Model, tensor: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What a person writes, on the model's own interpreter: two interpreters of the same file differ by some per cent."""
+    interpreter = model._journey.device.engine._interpreter
+    (given,), (wanted,) = interpreter.get_input_details(), interpreter.get_output_details()
+    into, out = given["index"], wanted["index"]
+
+    def raw(number: int) -> np.ndarray:
+        interpreter.set_tensor(into, fresh(number, tensor))
+        interpreter.invoke()
+        return interpreter.get_tensor(out)
+
+    return raw
+
+
+if __name__ == "__main__":
+    main()
