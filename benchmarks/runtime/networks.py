@@ -47,7 +47,15 @@ def bundle(name: str, cache: Path, *, batch: Sequence[int] = (), profile: str = 
     if not path.exists():
         if not (cache / f"{name}.keras").exists():
             _in_child("keras", name, cache)
-        build = ["build", str(cache / f"{name}.keras"), "--profile", profile, "--allow-random", "--recipe", "tflite-int8"]
+        build = [
+            "build",
+            str(cache / f"{name}.keras"),
+            "--profile",
+            profile,
+            "--allow-random",
+            "--recipe",
+            "tflite-int8",
+        ]
         build += [word for n in batch for word in ("--batch", str(n))]
         _run([sys.executable, "-c", "from edgekit.cli import main; main()", *build, "-o", str(folder)])
     return path
