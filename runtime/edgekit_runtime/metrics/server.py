@@ -1,0 +1,120 @@
+"""The metrics page over HTTP, for a Prometheus or a person on the same board.
+
+    with serve_metrics(model, port=9400) as server:     # or any function that makes the page
+        print(server.url)                               # http://127.0.0.1:9400/metrics
+
+Rules:
+- on loopback only: what shall be seen from elsewhere is for a proxy with a password to show;
+- the page is made when it is asked for, in the server's own thread; `http.server` is imported at the first use;
+- a client that says nothing, goes away or asks for something else disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.metrics.text import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+__all__ = ["MetricsError", "MetricsServer", "serve_metrics"]
+
+
+class MetricsError(EdgekitError):
+    """The page cannot be served there."""
+
+    code = "metrics"
+
+
+class Telling(Protocol):
+    """A model, or anything else that makes the page."""
+
+    def metrics_text(self) -> str: ...
+
+
+def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
+    """Serve the page on http://127.0.0.1:PORT/metrics until `close`; port 0 takes any that is free. Raises MetricsError."""
+    return MetricsServer(of if callable(of) else of.metrics_text, port)
+
+
+class MetricsServer:
+    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404."""
+
+    def __init__(self, text: Callable[[], str], port: int = 0) -> None:
+        try:
+            self._server = _bound(text, port)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise MetricsError(
+                f"cannot listen there: {why}", where=f"127.0.0.1:{port}", do="Take another port, or 0 for any"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="edgekit-metrics", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(5.0)
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = 5.0  # a client that says nothing holds its thread no longer
+        server_version, sys_version = "edgekit", ""
+
+        def do_GET(self) -> None:
+            if self.path.split("?")[0] != "/metrics":
+                self.send_error(404, "The page is /metrics")
+                return
+            try:
+                body = text().encode()
+            except Exception as error:  # noqa: BLE001 - the next scrape may do better, and this one must hear of it
+                self.send_error(500, type(error).__name__)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """A board's log is no place for scrapes."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, *_: object) -> None:
+            """A client that went away is nobody's trouble."""
+
+    return Server(("127.0.0.1", port), Page)
