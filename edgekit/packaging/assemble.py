@@ -24,7 +24,7 @@ from edgekit_runtime.bundle import (
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.engines import Engine, Kernels, load_engine
 
 __all__ = ["Content", "Shipped", "assemble", "tolerance"]
 
@@ -123,10 +123,8 @@ def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[G
     """What one artifact answers to each golden item."""
     # tflite-runtime's default x86 kernels differ from ARM's by up to 15 steps; its reference kernels give the same bits.
     name = content.engine if artifact is content.artifact else None
-    reference = name == "tflite-runtime"
-    with load_engine(
-        artifact.recipe.format, artifact.data, threads=1, engine=name, reference_kernels=reference
-    ) as engine:
+    kernels: Kernels = "reference" if name == "tflite-runtime" else "default"
+    with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
         return [_answer(draft, content.contract, artifact, engine, item) for item in content.golden]
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -31,14 +30,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.board import fingerprint, state_dir, store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
-from edgekit_runtime.contract.finish import dequantize
-from edgekit_runtime.engines import Engine, EngineInfo, load_engine
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.finish import Finisher, dequantize
+from edgekit_runtime.engines import Engine, EngineInfo, Setup, load_with
 from edgekit_runtime.errors import EdgekitError, SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["SelfTest", "first_open", "replay", "state_dir"]
+__all__ = ["SelfTest", "first_open", "replay", "replay_batch", "state_dir"]
 
 CHILD_TIMEOUT_S = 120.0
 _FLOAT_STEP = 1e-4
@@ -73,7 +74,7 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
             continue
         examples += 1
         got = _answered(stepper, bundle.golden_items(golden), golden.steps)
-        made_here = (answer.engine, answer.engine_version) == (engine.info.name, engine.info.version)
+        made_here = _made_by(answer, engine.info)
         same = same and made_here
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
@@ -98,6 +99,40 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
     if contract.state == "internal":  # whoever uses this engine next begins afresh
         engine.reset()
     return SelfTest(examples, same, worst_steps, worst_cosine)
+
+
+def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: int) -> None:
+    """Run `batch` golden items at once: each must get the answer that it gets alone. Sequences have no batches.
+
+    Raises SelfTestError at the first that is out of tolerance.
+    """
+    contract = bundle.manifest.contract
+    adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
+    finisher = Finisher(contract, entry.outputs)
+    examples = [(golden, a) for golden in bundle.manifest.golden for a in golden.answers if a.recipe == entry.recipe]
+    chosen = [examples[row % len(examples)] for row in range(batch)]
+    items = [bundle.golden_items(golden) for golden, _ in chosen]
+    raw = engine.run([np.concatenate([adapt(item[name]) for item in items]) for name, adapt in adapters])
+    for row, (_, answer) in enumerate(chosen):
+        got = finisher(raw, row)
+        for tensor in entry.outputs:
+            if tensor.name not in answer.outputs:
+                continue
+            wanted = _output(bundle, answer, tensor, None)
+            steps, cosine = _difference(got[tensor.name], wanted, tensor)
+            near = steps <= answer.tolerance.steps
+            if not (near if _made_by(answer, engine.info) else cosine >= answer.tolerance.cosine):
+                raise SelfTestError(
+                    f"in a batch of {batch}, '{tensor.name}' of item {row} differs by {steps:.0f} steps (cosine "
+                    f"{cosine:.4f}) from what it is alone",
+                    where=str(bundle.path),
+                    do="Open it with batching=False",
+                )
+
+
+def _made_by(answer: GoldenOutputs, info: EngineInfo) -> bool:
+    """Whether the very engine made it. A delegate may round as it likes: it counts as another engine."""
+    return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)
 
 
 def _answered(stepper: Stepper, items: Mapping[str, NDArray[Any]], frames: int | None) -> dict[str, NDArray[Any]]:
@@ -146,7 +181,7 @@ def first_open(
         str(bundle.path),
         entry.recipe,
         engine.name,
-        str(engine.threads),
+        json.dumps({"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}),
     ]
     try:
         done = run(
@@ -160,20 +195,8 @@ def first_open(
         raise _failed(bundle, engine, _reason(done))
     if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
         return False
-    try:
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        verdict.write_text(done.stdout)
-    except OSError:
-        pass
+    store_text(verdict, done.stdout)
     return True
-
-
-def state_dir() -> Path:
-    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder."""
-    if configured := os.environ.get("EDGEKIT_STATE_DIR"):
-        return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
-    return Path(base) / "edgekit"
 
 
 def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
@@ -193,18 +216,9 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec) -> 
 
 
 def _triple(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo) -> str:
-    board = (platform.machine(), platform.system(), platform.release(), _cpu_model(), str(engine.threads))
-    parts = (bundle.digest, entry.recipe, engine.name, engine.version, *board)
+    setup = (str(engine.threads), engine.kernels, engine.delegate or "")
+    parts = (bundle.digest, entry.blob, engine.name, engine.version, *setup, fingerprint())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    keys = ("model name", "Model", "CPU part", "Hardware")
-    return "|".join(sorted({line for line in lines if line.split("\t")[0].strip() in keys}))
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
@@ -228,11 +242,12 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
 def _main(arguments: list[str]) -> int:
     from edgekit_runtime.bundle import read_bundle
 
-    path, recipe, engine_name, threads = arguments
+    path, recipe, engine_name, setup = arguments
     try:
         bundle = read_bundle(path)
         entry = bundle.artifact(recipe)
-        with load_engine(entry.format, bundle.blob(entry.blob), threads=int(threads), engine=engine_name) as engine:
+        data = bundle.blob(entry.blob)
+        with load_with(engine_name, entry.format, data, Setup(**json.loads(setup))) as engine:
             print(json.dumps(asdict(replay(bundle, entry, engine))))
     except EdgekitError as error:
         print(f"{_VERDICT}{error}", file=sys.stderr)

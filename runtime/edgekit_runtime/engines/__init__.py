@@ -11,6 +11,16 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_runtime.engines.registry import ENGINES, Engine, EngineInfo, available, load_engine, pick
+from edgekit_runtime.engines.registry import (
+    ENGINES,
+    Engine,
+    EngineInfo,
+    Kernels,
+    Setup,
+    available,
+    load_engine,
+    load_with,
+    pick,
+)
 
-__all__ = ["ENGINES", "Engine", "EngineInfo", "available", "load_engine", "pick"]
+__all__ = ["ENGINES", "Engine", "EngineInfo", "Kernels", "Setup", "available", "load_engine", "load_with", "pick"]

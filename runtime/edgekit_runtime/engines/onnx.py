@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup, version_of
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
@@ -29,7 +28,7 @@ _DTYPES = {
 
 
 class OnnxEngine(Engine):
-    """One session on the CPU provider."""
+    """One session on the CPU provider. A free batch axis takes any batch as it is."""
 
     def __init__(self, module: Any, info: EngineInfo, data: bytes) -> None:
         options = module.SessionOptions()
@@ -44,24 +43,30 @@ class OnnxEngine(Engine):
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
         self._input_names = [node.name for node in self._session.get_inputs()]
+        self._output_names = [node.name for node in self._session.get_outputs()]
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        feeds = dict(zip(self._input_names, inputs, strict=True))
+        session = self._session
+        if session is None:
+            raise EngineError("the engine was closed", do="Open the bundle again")
+        if len(inputs) != len(self._input_names):
+            raise EngineError(f"{len(inputs)} inputs were given, it has {len(self._input_names)}", where="onnxruntime")
         try:
-            return [np.asarray(output) for output in self._session.run(None, feeds)]
+            outputs = session.run(self._output_names, dict(zip(self._input_names, inputs, strict=True)))
         except Exception as error:
             raise EngineError(f"the inference failed: {_first_line(error)}", where="onnxruntime") from error
+        return [np.asarray(output) for output in outputs]
 
     def close(self) -> None:
         self._session = None
 
 
-def load_onnxruntime(data: bytes, *, threads: int, reference_kernels: bool = False) -> OnnxEngine:
-    """ONNX Runtime, CPU provider. It has no reference kernels: `reference_kernels` changes nothing."""
+def load_onnxruntime(data: bytes, setup: Setup) -> OnnxEngine:
+    """ONNX Runtime, CPU provider. It has one set of kernels: `setup.kernels` changes nothing."""
     import onnxruntime
 
-    version = importlib.metadata.version("onnxruntime")
-    return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, threads), data)
+    version = version_of("onnxruntime") or onnxruntime.__version__
+    return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, setup.threads), data)
 
 
 def _spec(node: Any) -> TensorSpec:

@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["ENGINES", "Engine", "EngineInfo", "EngineKind", "available", "load_engine", "pick"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineInfo",
+    "EngineKind",
+    "Kernels",
+    "Setup",
+    "available",
+    "load_engine",
+    "load_with",
+    "pick",
+    "version_of",
+]
+
+Kernels = Literal["default", "plain", "reference"]
+"""default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
+reference: TFLite's reference kernels, slow and with the same bits on every processor."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How an engine is to run an artifact.
+
+    delegate: an external TFLite delegate, "PATH" or "PATH,key=value,..." (Edge TPU: "libedgetpu.so.1"). batch: for an
+    artifact whose batch axis is free, how many items to make room for at once.
+    """
+
+    threads: int = 1
+    kernels: Kernels = "default"
+    delegate: str | None = None
+    batch: int = 1
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What is running: the engine's name and version, its threads, and whether it uses reference kernels."""
+    """What is running: the engine's name and version, its threads, its kernels and its delegate, if any."""
 
     name: str
     version: str
     threads: int
-    reference_kernels: bool = False
+    kernels: Kernels = "default"
+    delegate: str | None = None
 
 
 class Engine(AbstractContextManager["Engine", None]):
@@ -41,13 +71,19 @@ class Engine(AbstractContextManager["Engine", None]):
 
     @abstractmethod
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """One inference. Arrays carry the batch axis and have exactly the declared dtypes; the result is the caller's."""
+        """One inference. Arrays carry the batch axis and have exactly the declared dtypes.
+
+        The result is the caller's: it never aliases a buffer of the engine. The inputs are read before this returns,
+        and may be overwritten from then on. Never called by two threads at once.
+        """
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what it holds. Idempotent; `run` raises EngineError from then on."""
 
     def reset(self) -> None:
-        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does nothing."""
+        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does nothing;
+        one that stands in front of another passes it on."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -57,33 +93,55 @@ class Engine(AbstractContextManager["Engine", None]):
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A row of the table: which format it runs, the distribution and extra that bring it, and its loader."""
+    """A row of the table: which format it runs, the distribution and extra that bring it, and its loader.
+
+    kernels: the sets of kernels it has, the preferred one first. delegates: whether it takes external ones.
+    """
 
     format: str
     distribution: str
     extra: str
     loader: str
+    kernels: tuple[Kernels, ...] = ("default",)
+    delegates: bool = False
 
 
 # In order of preference within a format.
 ENGINES: dict[str, EngineKind] = {
-    "litert": EngineKind("tflite", "ai-edge-litert", "litert", "edgekit_runtime.engines.tflite:load_litert"),
+    "litert": EngineKind(
+        "tflite",
+        "ai-edge-litert",
+        "litert",
+        "edgekit_runtime.engines.tflite:load_litert",
+        ("default", "plain", "reference"),
+        delegates=True,
+    ),
     "tflite-runtime": EngineKind(
-        "tflite", "tflite-runtime", "tflite", "edgekit_runtime.engines.tflite:load_tflite_runtime"
+        "tflite",
+        "tflite-runtime",
+        "tflite",
+        "edgekit_runtime.engines.tflite:load_tflite_runtime",
+        ("default", "plain", "reference"),
+        delegates=True,
     ),
     "onnxruntime": EngineKind("onnx", "onnxruntime", "onnx", "edgekit_runtime.engines.onnx:load_onnxruntime"),
 }
 
 
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution, from its metadata; None when it is not installed."""
+    import importlib.metadata  # 25 ms: imported when something is opened, not when the package is
+
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def available() -> dict[str, str]:
     """Installed engines and their versions, from package metadata: nothing heavy is imported."""
-    found = {}
-    for name, kind in ENGINES.items():
-        try:
-            found[name] = importlib.metadata.version(kind.distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    versions = {name: version_of(kind.distribution) for name, kind in ENGINES.items()}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: A002
@@ -107,25 +165,31 @@ def load_engine(
     *,
     threads: int = 1,
     engine: str | None = None,
-    reference_kernels: bool = False,
+    kernels: Kernels = "default",
 ) -> Engine:
     """Load an artifact's bytes into an engine (default: what `pick` chooses).
 
-    reference_kernels: TFLite only; the plain kernels, which give tflite-runtime the same bits on x86 and ARM.
     Raises EngineError when the engine refuses the bytes, MissingExtraError when it is not installed.
     """
-    name = engine or pick(format)
+    return load_with(engine or pick(format), format, data, Setup(threads, kernels))
+
+
+def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # noqa: A002
+    """As `load_engine`, with an engine's name and everything that can be set.
+
+    Raises EngineError also where the delegate cannot be loaded or does not take the graph.
+    """
     kind = ENGINES.get(name)
     if kind is None:
         raise EngineError(f"there is no engine '{name}'", do=f"Engines: {', '.join(ENGINES)}")
     if kind.format != format:
         raise EngineError(f"engine '{name}' runs {kind.format}, not {format}")
+    if setup.delegate is not None and not kind.delegates:
+        raise EngineError(f"engine '{name}' takes no delegate", where=setup.delegate)
     module, function = kind.loader.split(":")
     loader = getattr(importlib.import_module(module), function)
     try:
-        loaded: Engine = loader(data, threads=threads, reference_kernels=reference_kernels)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise MissingExtraError(kind.extra, f"engine '{name}'") from error
+        loaded: Engine = loader(data, setup)
     except ImportError as error:
         if name not in available():
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error

@@ -2,101 +2,149 @@
 
 The two differ: tflite-runtime dies with a bare SystemError under NumPy 2, and only its reference kernels give the same
 bits on x86 and ARM. Both facts are handled here and nowhere else.
+
+An inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup, version_of
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 __all__ = ["TFLiteEngine", "load_litert", "load_tflite_runtime"]
 
 _IDENTIFIER = b"TFL3"
+_RESOLVERS = {"default": "AUTO", "plain": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
 
 
 class TFLiteEngine(Engine):
     """One interpreter. Not thread-safe: one thread at a time."""
 
-    def __init__(self, module: ModuleType, info: EngineInfo, data: bytes) -> None:
+    def __init__(self, module: ModuleType, info: EngineInfo, data: bytes, *, batch: int = 1) -> None:
         if data[4:8] != _IDENTIFIER:
             raise EngineError("these bytes are not a TFLite model", where=info.name)
         self._module, self._data = module, data
         self.info = info
-        self._interpreter = self._fresh()
-        inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
+        interpreter = _interpreter(module, info, data)
+        self._take(interpreter)
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
         self.inputs = tuple(_spec(detail) for detail in inputs)
         self.outputs = tuple(_spec(detail) for detail in outputs)
         self._input_indexes = [detail["index"] for detail in inputs]
         self._output_indexes = [detail["index"] for detail in outputs]
+        self._free_batch = bool(self.inputs) and all(tensor.free_batch for tensor in self.inputs)
+        self._batch = 1
+        if self._free_batch and batch != 1:
+            self._resize(batch)
+
+    def _take(self, interpreter: Any) -> None:
+        """Its methods are looked up once: a call saves as much as half the tiniest net takes."""
+        self._interpreter: Any = interpreter
+        self._set: Callable[[int, NDArray[Any]], None] = interpreter.set_tensor
+        self._invoke: Callable[[], None] = interpreter.invoke
+        self._get: Callable[[int], NDArray[Any]] = interpreter.get_tensor
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        interpreter = self._interpreter
+        indexes = self._input_indexes
+        if len(inputs) != len(indexes):
+            raise EngineError(f"{len(inputs)} inputs were given, it has {len(indexes)}", where=self.info.name)
+        if self._free_batch and len(inputs[0]) != self._batch:
+            self._resize(len(inputs[0]))
         try:
-            for index, array in zip(self._input_indexes, inputs, strict=True):
-                interpreter.set_tensor(index, array)
-            interpreter.invoke()
+            if len(indexes) == 1:
+                self._set(indexes[0], inputs[0])
+            else:
+                for index, array in zip(indexes, inputs, strict=True):
+                    self._set(index, array)
+            self._invoke()
         except (ValueError, RuntimeError) as error:
             raise EngineError(f"the inference failed: {error}", where=self.info.name) from error
-        return [interpreter.get_tensor(index) for index in self._output_indexes]
+        return [self._get(index) for index in self._output_indexes]
 
     def reset(self) -> None:
         """A new interpreter of the same bytes. `reset_all_variables` would not do: it leaves resource variables
         (VAR_HANDLE) as they are, in LiteRT 2.3 and in tflite-runtime 2.14.
         """
-        self._interpreter = self._fresh()
+        self._take(_interpreter(self._module, self.info, self._data))
+        self._batch = 1
 
     def close(self) -> None:
         self._interpreter = None
+        self._data = b""
+        self._set = self._invoke = self._get = _closed
+        self._free_batch = False
 
-    def _fresh(self) -> Any:
-        """Raises EngineError where the runtime refuses the bytes."""
-        module, info = self._module, self.info
-        resolver = module.OpResolverType.BUILTIN_REF if info.reference_kernels else module.OpResolverType.AUTO
+    def _resize(self, batch: int) -> None:
+        """Room for `batch` items. It plans all memory anew and packs the weights again: not for every call."""
         try:
-            with _quiet_stderr():
-                interpreter = module.Interpreter(
-                    model_content=self._data, num_threads=info.threads, experimental_op_resolver_type=resolver
-                )
-                interpreter.allocate_tensors()
-        except (ValueError, RuntimeError, SystemError) as error:
-            raise EngineError(
-                f"{info.name} {info.version} refuses the artifact: {error}",
-                do="Rebuild for a profile with this runtime",
-            ) from error
-        return interpreter
+            for index, tensor in zip(self._input_indexes, self.inputs, strict=True):
+                shape = [1 if n == -1 else n for n in tensor.shape[1:]]
+                self._interpreter.resize_tensor_input(index, [batch, *shape])
+            self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            self._batch = -1  # whatever comes next is sized anew
+            raise EngineError(f"a batch of {batch} does not fit: {error}", where=self.info.name) from error
+        self._batch = batch
 
 
-def load_litert(data: bytes, *, threads: int, reference_kernels: bool = False) -> TFLiteEngine:
+def load_litert(data: bytes, setup: Setup) -> TFLiteEngine:
     """LiteRT, the current runtime."""
     with _quiet_stderr():
         from ai_edge_litert import interpreter
 
-    version = importlib.metadata.version("ai-edge-litert")
-    return TFLiteEngine(interpreter, EngineInfo("litert", version, threads, reference_kernels), data)
+    return TFLiteEngine(interpreter, _info("litert", "ai-edge-litert", setup), data, batch=setup.batch)
 
 
-def load_tflite_runtime(data: bytes, *, threads: int, reference_kernels: bool = False) -> TFLiteEngine:
+def load_tflite_runtime(data: bytes, setup: Setup) -> TFLiteEngine:
     """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
-    version = importlib.metadata.version("tflite-runtime")
-    if int(np.__version__.split(".")[0]) >= 2:
+    version = version_of("tflite-runtime")
+    if version is not None and int(np.__version__.split(".")[0]) >= 2:
         raise EngineError(
             f"tflite-runtime {version} cannot make an interpreter with NumPy {np.__version__}",
             do="Run: pip install 'numpy<2'",
         )
     from tflite_runtime import interpreter
 
-    return TFLiteEngine(interpreter, EngineInfo("tflite-runtime", version, threads, reference_kernels), data)
+    return TFLiteEngine(interpreter, _info("tflite-runtime", "tflite-runtime", setup), data, batch=setup.batch)
+
+
+def _info(name: str, distribution: str, setup: Setup) -> EngineInfo:
+    return EngineInfo(name, version_of(distribution) or "unknown", setup.threads, setup.kernels, setup.delegate)
+
+
+def _interpreter(module: ModuleType, info: EngineInfo, data: bytes) -> Any:
+    """Raises EngineError where the runtime refuses the bytes, or the delegate cannot be had."""
+    delegates = None
+    if info.delegate is not None:
+        from edgekit_runtime.engines.delegates import load_delegate
+
+        delegates = [load_delegate(module, info.delegate)]
+    try:
+        with _quiet_stderr():
+            interpreter = module.Interpreter(
+                model_content=data,
+                num_threads=info.threads,
+                experimental_op_resolver_type=getattr(module.OpResolverType, _RESOLVERS[info.kernels]),
+                experimental_delegates=delegates,
+            )
+            interpreter.allocate_tensors()
+    except (ValueError, RuntimeError, SystemError) as error:
+        raise EngineError(
+            f"{info.name} {info.version} refuses the artifact: {error}",
+            where=info.delegate or "",
+            do="Rebuild for a profile with this runtime",
+        ) from error
+    return interpreter
 
 
 def _spec(detail: dict[str, Any]) -> TensorSpec:
@@ -110,6 +158,10 @@ def _spec(detail: dict[str, Any]) -> TensorSpec:
         shape=tuple(int(n) for n in shape),
         quantization=Quantization(float(scales[0]), int(zero_points[0])) if len(scales) == 1 else None,
     )
+
+
+def _closed(*_: Any) -> Any:
+    raise EngineError("the engine was closed", do="Open the bundle again")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,87 @@
+"""This board: what identifies it, where verdicts about it are kept, and what memory this process may take.
+
+    key = fingerprint()                       # another processor, kernel or core count: another key
+    folder = state_dir() / "tuning"
+
+Rules:
+- a verdict measured on one board is never believed on another: the fingerprint goes into its key;
+- what cannot be read is left out, never an error: a container without /proc still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["cores", "cpu_model", "fingerprint", "resident_mb", "state_dir", "store_text"]
+
+
+def fingerprint() -> str:
+    """Architecture, system, kernel, processor and usable cores, in one line."""
+    return "|".join((platform.machine(), platform.system(), platform.release(), cpu_model(), str(cores())))
+
+
+def cpu_model() -> str:
+    """What /proc/cpuinfo calls the processor; on other systems what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    keys = ("model name", "Model", "CPU part", "Hardware")
+    return "|".join(sorted({line for line in lines if line.split("\t")[0].strip() in keys}))
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, where the system has such a thing."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def state_dir() -> Path:
+    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder."""
+    if configured := os.environ.get("EDGEKIT_STATE_DIR"):
+        return Path(configured)
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
+    return Path(base) / "edgekit"
+
+
+def store_text(file: Path, text: str) -> bool:
+    """Write the whole file or nothing of it, however many do so at once. Returns False where it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    except OSError:
+        return False
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        return False
+    return True
+
+
+def resident_mb() -> float | None:
+    """What this process has resident now, in megabytes (1e6 bytes); None where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return _resident_elsewhere()
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _resident_elsewhere() -> float | None:
+    """The high-water mark: on systems without /proc there is nothing finer in the standard library."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
