@@ -1,0 +1,108 @@
+"""Another bundle between two requests: each is answered by one bundle alone, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+
+from edgekit_runtime import BundleError, ClosedError, ContractError, open_bundle
+from edgekit_runtime.engines import available
+
+ENGINE = sorted(available())[0]
+RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
+PRIMED = tuple(f"{label}'" for label in tiny.LABELS)
+
+
+@pytest.fixture
+def first(tmp_path):
+    return tiny.bundle(tmp_path, RECIPE, engine=ENGINE)
+
+
+@pytest.fixture
+def second(tmp_path):
+    """The same network, other labels: an answer shows which bundle gave it."""
+    (tmp_path / "second").mkdir()
+    contract = replace(tiny.CONTRACT, labels=PRIMED)
+    return tiny.bundle(tmp_path / "second", RECIPE, engine=ENGINE, contract=contract, version="2")
+
+
+def test_new_requests_go_to_the_new_bundle(first, second):
+    with open_bundle(first) as model:
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+        model.swap(second)
+        answer = model.predict(tiny.RED)
+        assert (answer.top(1)[0].label, answer.source) == ("red'", "device")  # not the other bundle's cached answer
+        assert model.describe()["version"] == "2"
+        assert model.stats().meter.requests == 2
+
+
+def test_no_request_is_lost_while_bundles_are_swapped(first, second):
+    done, stop = [], threading.Event()
+    with open_bundle(first, cache_mb=0) as model:
+
+        def ask(number):
+            draw, answers = np.random.default_rng(number), []
+            while not stop.is_set():
+                picture = draw.integers(0, 256, tiny.RED.shape, np.uint8)
+                answers.append(model.predict(picture) if number % 2 else model.submit(picture).result(30))
+            return answers
+
+        with ThreadPoolExecutor(8) as pool:
+            asking = [pool.submit(ask, number) for number in range(8)]
+            for path in (second, first, second):
+                model.swap(path)
+            stop.set()
+            done = [answer for future in asking for answer in future.result(30)]
+        assert {answer.contract.labels for answer in done} == {tiny.LABELS, PRIMED}
+        assert model.stats().meter.answers == {"device": len(done)}
+        assert model.stats().meter.errors == {}
+
+
+def test_what_was_submitted_before_is_answered_by_the_old_bundle(first, second):
+    with open_bundle(first, cache_mb=0) as model:
+        model.throttle(20)
+        futures = [model.submit(tiny.RED) for _ in range(5)]
+        model.swap(second)
+        assert [future.result(30).top(1)[0].label for future in futures] == ["red"] * 5
+
+
+def test_a_bundle_that_fails_changes_nothing(first, tmp_path):
+    (tmp_path / "broken.ekb").write_bytes(b"no bundle")
+    with open_bundle(first) as model:
+        with pytest.raises(BundleError):
+            model.swap(tmp_path / "broken.ekb")
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
+def test_a_bundle_for_another_use_is_refused(first, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = tiny.bundle(
+        tmp_path / "other", RECIPE, engine=ENGINE, contract=replace(tiny.CONTRACT, task="raw", labels=None, scores=None)
+    )
+    with open_bundle(first) as model:
+        with pytest.raises(ContractError, match="another task, or other inputs or outputs"):
+            model.swap(other)
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
+def test_a_closed_model_cannot_be_swapped(first, second):
+    model = open_bundle(first)
+    model.close()
+    with pytest.raises(ClosedError):
+        model.swap(second)
+    assert not model.health().ok
+    assert model.health().state == "closed"
+
+
+def test_no_thread_is_left(first, second):
+    before = threading.active_count()
+    with open_bundle(first, cache_mb=0) as model:
+        model.submit(tiny.RED).result(30)
+        model.swap(second)
+        model.submit(tiny.RED).result(30)
+    assert threading.active_count() == before
