@@ -45,7 +45,8 @@ class Content:
     """What goes into one bundle.
 
     artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning on
-    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them.
+    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
+    sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
     engine: the engine whose answers become golden; None for the one `pick` chooses.
     """
 
@@ -71,7 +72,7 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
     entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
     entries += tuple(_entry(draft, one, "batch") for one in content.batches)
     answers = [_answers(draft, content, one.artifact) for one in shipped]
-    golden = tuple(_golden(draft, item, each) for item, *each in zip(content.golden, *answers, strict=True))
+    golden = tuple(_golden(draft, item, each, content.contract.state != "none") for item, *each in zip(content.golden, *answers, strict=True))
     manifest = Manifest(
         format=FORMAT_VERSION,
         name=content.name,
@@ -129,24 +130,41 @@ def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[G
 
 
 def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> GoldenOutputs:
-    tensors = [Adapter(contract.input(spec.name), spec)(item[spec.name]) for spec in artifact.inputs]
-    outputs = engine.run(tensors)
+    raw = _raw(contract, artifact, engine, item)
+    told = {spec.name for spec in contract.caller_outputs}
     return GoldenOutputs(
         recipe=artifact.recipe.name,
         engine=engine.info.name,
         engine_version=engine.info.version,
         outputs={
-            spec.name: draft.add(np.ascontiguousarray(value[0]).tobytes())
-            for spec, value in zip(artifact.outputs, outputs, strict=True)
+            spec.name: draft.add(np.ascontiguousarray(value).tobytes())
+            for spec, value in zip(artifact.outputs, raw, strict=True)
+            if spec.name in told
         },
         tolerance=tolerance(artifact),
     )
 
 
-def _golden(draft: BundleDraft, item: Item, answers: Sequence[GoldenOutputs]) -> Golden:
+def _raw(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
+    """The engine's outputs for one item; for a sequence those of every frame, stacked."""
+    stepper = Stepper(contract, artifact.inputs, artifact.outputs, engine)
+    if contract.state == "none":
+        return [value[0] for value in stepper.raw(item)]
+    frames = [stepper.raw({name: array[at] for name, array in item.items()}) for at in range(_frames(item))]
+    if contract.state == "internal":
+        engine.reset()
+    return [np.stack([value[0] for value in values]) for values in zip(*frames, strict=True)]
+
+
+def _frames(item: Item) -> int:
+    return len(next(iter(item.values())))
+
+
+def _golden(draft: BundleDraft, item: Item, answers: Sequence[GoldenOutputs], stateful: bool) -> Golden:
     arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
     return Golden(
         inputs={name: draft.add(array.tobytes()) for name, array in arrays.items()},
         dtypes={name: array.dtype.name for name, array in arrays.items()},
         answers=tuple(answers),
+        steps=_frames(item) if stateful else None,
     )

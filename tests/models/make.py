@@ -1,4 +1,5 @@
-"""Make the tiny models of this folder: an 8x8 RGB classifier of 4 classes with seeded weights, a few kilobytes each.
+"""Make the tiny models of this folder: an 8x8 RGB classifier of 4 classes with seeded weights, a few kilobytes each; and a
+leaky memory of 4 numbers, whose state goes in and comes out, or stays inside.
 
     python tests/models/make.py
 
@@ -90,8 +91,95 @@ def onnx_model() -> None:
     (FOLDER / "tiny_f32.onnx").write_bytes(model.SerializeToString())
 
 
+def memory_weights() -> tuple[np.ndarray, np.ndarray]:
+    """[3, 4] in, [4, 2] out. The memory keeps 0.9 of what it held."""
+    rng = np.random.default_rng(3)
+    return rng.normal(0, 0.5, (3, 4)).astype(np.float32), rng.normal(0, 0.5, (4, 2)).astype(np.float32)
+
+
+LEAK = np.float32(0.9)
+
+
+def memory_inside() -> None:
+    """The state is a variable of the file's own (VAR_HANDLE), which begins at a quarter throughout."""
+    into, out = memory_weights()
+    module = tf.Module()
+    module.memory = tf.Variable(tf.fill([1, 4], 0.25), name="memory")
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 3), tf.float32, "x")])
+    def network(x):
+        new = tf.tanh(LEAK * module.memory.read_value() + x @ into)
+        module.memory.assign(new)
+        return {"y": new @ out}
+
+    module.network = network
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()], module)
+    converter.experimental_enable_resource_variables = True
+    (FOLDER / "memory_inside_f32.tflite").write_bytes(converter.convert())
+
+
+def memory_carried_int8() -> None:
+    """The state goes in and comes out, in 8 bits whose scale is not the same at both ends."""
+    into, out = memory_weights()
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 3), tf.float32, "x"), tf.TensorSpec((1, 4), tf.float32, "h_in")])
+    def network(x, h):
+        new = tf.tanh(LEAK * h + x @ into)
+        return {"y": new @ out, "h_out": new}
+
+    def representative() -> Iterator[list[np.ndarray]]:
+        rng, state = np.random.default_rng(5), np.zeros((1, 4), np.float32)
+        for _ in range(64):
+            x = rng.normal(0, 1, (1, 3)).astype(np.float32)
+            yield [x, state]
+            state = np.tanh(LEAK * state + x @ into).astype(np.float32)
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = representative
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    (FOLDER / "memory_carried_int8.tflite").write_bytes(converter.convert())
+
+
+def memory_carried_onnx() -> None:
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    into, out = memory_weights()
+    nodes = [
+        helper.make_node("MatMul", ["x", "into"], ["added"]),
+        helper.make_node("Mul", ["h_in", "leak"], ["kept"]),
+        helper.make_node("Add", ["added", "kept"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h_out"]),
+        helper.make_node("MatMul", ["h_out", "out"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "memory",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3]),
+            helper.make_tensor_value_info("h_in", TensorProto.FLOAT, [1, 4]),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2]),
+            helper.make_tensor_value_info("h_out", TensorProto.FLOAT, [1, 4]),
+        ],
+        [
+            numpy_helper.from_array(into, "into"),
+            numpy_helper.from_array(out, "out"),
+            numpy_helper.from_array(np.array(LEAK), "leak"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    checker.check_model(model)
+    (FOLDER / "memory_carried_f32.onnx").write_bytes(model.SerializeToString())
+
+
 if __name__ == "__main__":
     tflite()
     onnx_model()
-    for path in sorted(FOLDER.glob("tiny*")):
+    memory_inside()
+    memory_carried_int8()
+    memory_carried_onnx()
+    for path in sorted(p for p in FOLDER.iterdir() if p.suffix in (".tflite", ".onnx")):
         print(f"{path.name}: {path.stat().st_size:,} bytes")

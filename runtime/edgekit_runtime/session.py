@@ -1,0 +1,374 @@
+"""Sessions: how a model that keeps a state is asked, frame by frame.
+
+    with model.session() as session:
+        for frame in microphone:                       # what the contract takes, without the state
+            answer = session.predict(frame)
+        session.reset()                                # the next frame is a first one
+
+Rules:
+- two sessions never mix: a state that goes in and comes out is kept here, one a session, and runs on the model's own
+  engine in turn; a state that the model keeps inside needs an engine of its own, so there is one a session;
+- frames are answered in the order in which they were asked for, whichever of `predict`, `submit` and `apredict` asked, and
+  `reset` takes its turn among them;
+- a frame that is refused (bad input) or withdrawn (its future cancelled before its turn) was never fed: the state is as
+  before it. So it is after a failed inference where the state goes in and comes out; where it is inside, nobody knows it
+  any more, and the session answers nothing until it is reset;
+- no cache, no batching, no single flight, no host: the same frame has another answer the next time;
+- closing fails what waits with ClosedError, lets the running frame end, and frees the session's engine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.answer import Answer
+from edgekit_runtime.bundle import ArtifactEntry
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.carry import Carry
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines import Engine
+from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError, InputError, SessionError
+from edgekit_runtime.turns import Turns, closed
+
+__all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "needs_session"]
+
+MOST_SESSIONS = 16
+"""Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
+
+Tensors = list[NDArray[Any]]
+
+
+class Ran(Protocol):
+    """One inference. result: the engine's outputs. queued_s, ran_s: seconds that it waited for the engine, and ran."""
+
+    @property
+    def result(self) -> Tensors: ...
+    @property
+    def queued_s(self) -> float: ...
+    @property
+    def ran_s(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class SessionParts:
+    """What sessions need of their model.
+
+    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
+    load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
+    milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
+    most: sessions with an engine of their own that may be open at once.
+    """
+
+    contract: Contract
+    entry: ArtifactEntry
+    run: Callable[[Tensors], Ran]
+    load: Callable[[], Engine]
+    answered: Callable[[float, bool | None, Mapping[str, float]], None]
+    failed: Callable[[BaseException], None]
+    most: int = MOST_SESSIONS
+
+
+def needs_session(contract: Contract) -> SessionError:
+    """What `predict` says of a model that keeps a state."""
+    kept = "inside" if contract.state == "internal" else "that is carried from answer to answer"
+    return SessionError(
+        f"the model keeps a state {kept}, so one answer depends on those before it",
+        do="Ask it in order: with model.session() as session: session.predict(frame)",
+    )
+
+
+class Sessions:
+    """A model's sessions. Thread-safe."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._open = weakref.WeakSet[Session]()  # one that nobody holds any more is closed by being collected
+        self._opening = 0
+        self._closed = False
+
+    def open(self) -> Session:
+        """A session in its first state. Raises SessionError (no state, too many), ClosedError, EngineError."""
+        contract = self._parts.contract
+        if contract.state == "none":
+            raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the model was closed", do="Open the bundle again")
+            if contract.state == "internal" and len(self._open) + self._opening >= self._parts.most:
+                raise SessionError(
+                    f"{self._parts.most} sessions are open, each with an engine of its own, and more may not be",
+                    do="Close one: session.close(), or a with block",
+                )
+            self._opening += 1
+        try:
+            session = Session(self._parts, self._forget)
+        except BaseException:
+            with self._lock:
+                self._opening -= 1
+            raise
+        with self._lock:
+            self._opening -= 1
+            self._open.add(session)
+            late = self._closed
+        if late:
+            session.close()
+            raise ClosedError("the model was closed", do="Open the bundle again")
+        return session
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        with self._lock:
+            return len(self._open)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close all, and open no more."""
+        with self._lock:
+            self._closed = True
+            sessions = list(self._open)
+        until = perf_counter() + timeout_s
+        for session in sessions:
+            session.close(max(0.0, until - perf_counter()))
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            self._open.discard(session)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A frame on its way: the caller's tensors, as the artifact takes them."""
+
+    budget_ms: float | None
+    tensors: Tensors = field(default_factory=list)
+    start: float = field(default_factory=perf_counter)
+    timings: dict[str, float] = field(default_factory=dict)
+    asked: float = 0.0
+
+
+class Session:
+    """Made by `model.session()`. Every method may be called from any thread; frames have one order, that of the calls."""
+
+    def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
+        entry, self.contract = parts.entry, parts.contract.of_caller
+        self._parts, self._forget, self._process = parts, forget, os.getpid()
+        ready = {tensor.name: np.dtype(tensor.dtype) for tensor in entry.inputs if tensor.quantization is not None}
+        self._decoders = {
+            spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
+        }
+        self._carry = Carry(parts.contract, entry.inputs, entry.outputs)
+        self._adapters = [(t.name, Adapter(parts.contract.input(t.name), t)) for t in self._carry.asked]
+        self._finisher = Finisher(self.contract, entry.outputs)
+        self._turns = Turns()
+        self._worker: ThreadPoolExecutor | None = None
+        self._serving: int | None = None
+        self._torn = False
+        self._state = self._carry.begin()
+        self._engine = parts.load() if parts.contract.state == "internal" else None
+        self._frames = 0
+
+    @property
+    def frames(self) -> int:
+        """Answered since the session began or was reset."""
+        return self._frames
+
+    def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
+        """The next frame's answer, waiting for it, and for those that were asked for before.
+
+        inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed is told
+        (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError, ClosedError.
+        """
+        frame = self._arrive(inputs, budget_ms, keep=False)
+        self._wait()
+        try:
+            return self._answer(frame)
+        except BaseException as error:
+            self._parts.failed(error)
+            raise
+        finally:
+            self._turns.give()
+
+    def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
+        """As `predict`, without waiting. Bad input raises here; the future carries later errors. Cancelled before its turn,
+        the frame is never fed."""
+        frame = self._arrive(inputs, budget_ms, keep=True)
+        answer: Future[Answer] = Future()
+        if self._worker is None:
+            with self._turns.lock:
+                self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="edgekit-session")
+        worker = self._worker
+
+        def begin() -> None:
+            try:
+                worker.submit(self._serve, frame, answer)
+            except RuntimeError:  # closed between the question and its turn, or the interpreter ends
+                self._turns.give()
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(closed())
+
+        self._turns.take(begin, answer)
+        return answer
+
+    async def apredict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
+        """As `predict`, for asyncio. Decoding runs here; the engine runs in the session's thread."""
+        import asyncio
+
+        return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms))
+
+    def reset(self) -> None:
+        """Wait for the frames that were asked for, then forget them: the next one is a first one. Raises ClosedError."""
+        self._check_open()
+        self._wait()
+        try:
+            if self._engine is not None:
+                self._engine.close()
+                self._torn = True  # until the new one is there
+                self._engine = self._parts.load()
+            self._state, self._frames, self._torn = self._carry.begin(), 0, False
+        finally:
+            self._turns.give()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Fail what waits with ClosedError, wait at most timeout_s for the running frame, free the session's engine."""
+        if self._turns.close(self._free, timeout_s) and self._worker is not None:
+            self._worker.shutdown(wait=False)
+        self._forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # One frame, a stage a method.
+
+    def _arrive(self, inputs: Any, budget_ms: float | None, *, keep: bool) -> _Frame:
+        """decode, adapt. keep: the caller may reuse its arrays before the engine has read them."""
+        if budget_ms is not None and not budget_ms > 0:
+            raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
+        self._check_open()
+        frame = _Frame(budget_ms)
+        try:
+            named = self._named(inputs)
+            items = {name: self._decoders[name](value) for name, value in named.items()}
+            decoded = perf_counter()
+            frame.tensors = [adapter(items[name]) for name, adapter in self._adapters]
+            if keep:
+                given = [value for value in named.values() if isinstance(value, np.ndarray)]
+                shared = [any(np.may_share_memory(tensor, array) for array in given) for tensor in frame.tensors]
+                frame.tensors = [
+                    tensor.copy() if alias else tensor for tensor, alias in zip(frame.tensors, shared, strict=True)
+                ]
+        except EdgekitError as error:
+            self._parts.failed(error)
+            raise
+        frame.asked = perf_counter()
+        frame.timings["decode"] = (decoded - frame.start) * 1e3
+        frame.timings["adapt"] = (frame.asked - decoded) * 1e3
+        return frame
+
+    def _answer(self, frame: _Frame) -> Answer:
+        """run, finish. The caller has the turn."""
+        waited = perf_counter() - frame.asked
+        result, queued, ran = self._run(frame.tensors)
+        before = perf_counter()
+        outputs = self._finisher(result)
+        now = perf_counter()
+        self._frames += 1
+        timings = frame.timings
+        timings["queue"], timings["engine"] = (waited + queued) * 1e3, ran * 1e3
+        timings["finish"] = (now - before) * 1e3
+        timings["total"] = total = (now - frame.start) * 1e3
+        met = None if frame.budget_ms is None else total <= frame.budget_ms
+        self._parts.answered(total, met, timings)
+        return Answer(outputs, "device", timings, met, self.contract)
+
+    def _run(self, tensors: Tensors) -> tuple[Tensors, float, float]:
+        """(outputs, seconds in the engine's queue, seconds of the inference), and the state moved on."""
+        if self._torn:
+            raise SessionError(
+                "the state is not known since an inference failed",
+                do="Call session.reset(), or open another session",
+            )
+        if self._engine is None:
+            served = self._parts.run(self._carry.feed(tensors, self._state))
+            self._state = self._carry.after(served.result)
+            return served.result, served.queued_s, served.ran_s
+        before = perf_counter()
+        self._torn = True
+        result = self._engine.run(tensors)
+        self._torn = False
+        return result, 0.0, perf_counter() - before
+
+    def _serve(self, frame: _Frame, answer: Future[Answer]) -> None:
+        """A submitted frame, in the session's thread, which has the turn."""
+        self._serving = threading.get_ident()
+        try:
+            if not answer.set_running_or_notify_cancel():
+                self._turns.give()
+                return
+            try:
+                result = self._answer(frame)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                self._turns.give()
+                self._parts.failed(error)
+                answer.set_exception(error)
+                return
+            self._turns.give()
+            answer.set_result(result)
+        finally:
+            self._serving = None
+
+    def _wait(self) -> None:
+        """Until it is this caller's turn. Raises ClosedError where the session is closed meanwhile."""
+        if self._serving == threading.get_ident():
+            raise SessionError(
+                "a callback of the session's own future asks the session to wait, and holds up its thread",
+                do="Call session.submit() there",
+            )
+        self._turns.wait()
+
+    def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise ForkedError(
+                "the process was forked after the session was opened", do="Open the bundle in the process that uses it"
+            )
+        if self._turns.closed:
+            raise closed()
+
+    def _named(self, inputs: Any) -> Mapping[str, Any]:
+        names = self._decoders.keys()
+        if not isinstance(inputs, Mapping):
+            if len(names) == 1:
+                return {next(iter(names)): inputs}
+            raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
+        if inputs.keys() == names:
+            return inputs
+        carried = {pair.input for pair in self._parts.contract.carried or ()} & inputs.keys()
+        if carried:
+            raise InputError(
+                f"'{min(carried)}' is the state, which the session carries", do=f"Pass {', '.join(names)} alone"
+            )
+        unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
+        what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
+        raise InputError(what, do=f"Inputs: {', '.join(names)}")
+
+    def _free(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
