@@ -94,7 +94,7 @@ class Journey:
         self._meter = meter
         self._settling = _Settling()
         self._counting = threading.Lock()
-        self._closed = False
+        self._closed = self._retired = False
         self.predicted_late = 0
 
     def predict(self, request: Request, inputs: Any) -> Answer:
@@ -108,7 +108,7 @@ class Journey:
                 return self._follow(request, pending.result())
             return self._ask_host(request, pending)
         except BaseException as error:
-            self._fail(request, error)
+            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
             raise
 
     def submit(self, request: Request, inputs: Any) -> Future[Answer]:
@@ -129,9 +129,14 @@ class Journey:
                     answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got))
                 )
         except BaseException as error:
-            self._fail(request, error)
+            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
             raise
         return answer
+
+    def retire(self, timeout_s: float) -> None:
+        """Close, because another journey takes over: a request that comes too late for this one is asked there again."""
+        self._retired = True
+        self.close(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Refuse what comes, drain what is there for at most timeout_s, fail the rest, free the engine."""
@@ -235,7 +240,7 @@ class Journey:
         total = (perf_counter() - request.start) * 1e3
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
-        self._meter.record(source, total, met)
+        self._meter.record(source, total, met, request.timings)
         return Answer(outputs, source, request.timings, met, self.contract)
 
     def _settle(
@@ -260,14 +265,18 @@ class Journey:
 
         pending.add_done_callback(settle)
 
-    def _fail(self, request: Request, error: BaseException) -> None:
-        """Count the error; a leader's followers must hear of it too."""
+    def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
+        """Count the error; a leader's followers must hear of it too. lost: False where the request is asked elsewhere."""
         if request.leads and request.key is not None:
             request.leads = False
             followed = (
                 error if isinstance(error, Exception) else EngineError("the request this one joined was interrupted")
             )
             self._flights.crash(request.key, followed)
+        if not lost:
+            return
+        if isinstance(error, BudgetExceeded):
+            self._meter.refused()
         self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
     def _named(self, inputs: Any) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.cache import CacheStats
@@ -28,6 +28,10 @@ from edgekit_runtime.journey import Journey, Opened
 from edgekit_runtime.options import Options
 from edgekit_runtime.request import Request
 from edgekit_runtime.telemetry import About, Meter, MeterStats, Reporter, Reporting, TelemetryStats
+from edgekit_runtime.telemetry.slow import SlowWatch
+
+if TYPE_CHECKING:
+    from edgekit_runtime.metrics import Measured
 
 __all__ = ["Health", "Model", "Stats"]
 
@@ -71,7 +75,9 @@ class Model:
     def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
         self._options = options
         self._opener = opener
-        self._meter = Meter()
+        manifest = opened.bundle.manifest
+        budget_ms = options.budget_ms or manifest.target.budget_ms
+        self._meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
         self._journey = Journey(opened, options, self._meter)
         self._swapping = threading.Lock()
         self._closed = False
@@ -144,7 +150,7 @@ class Model:
             old, self._journey = self._journey, fresh
             if self._closed:
                 fresh.close(0.0)
-            old.close(timeout_s)
+            old.retire(timeout_s)
             if self._reporter is not None and self._reporting is not None:
                 self._reporter.close()
                 self.report(self._reporting)
@@ -188,6 +194,33 @@ class Model:
             "signed": opened.bundle.trusted,
             "hosts": opened.hosts.describe() if opened.hosts is not None else [],
         }
+
+    def metrics_text(self) -> str:
+        """The counters and histograms as a page for Prometheus (text format 0.0.4); `metrics.serve_metrics` serves it."""
+        from edgekit_runtime.metrics import metrics_text
+
+        return metrics_text([self.measured()])
+
+    def measured(self) -> Measured:
+        """This model's part of such a page, for a process that holds several."""
+        from edgekit_runtime.metrics import CacheFigures, Measured
+
+        journey = self._journey
+        opened, info = journey.opened, journey.opened.engine.info
+        manifest, cache = opened.bundle.manifest, journey.cache
+        caches = {}
+        if cache is not None:
+            kept = cache.stats()
+            caches["memory"] = CacheFigures(kept.hits, kept.misses, kept.entries, kept.bytes)
+        return Measured(
+            manifest.name,
+            manifest.version,
+            self._meter.counted(),
+            {"recipe": opened.entry.recipe, "engine": info.name, "engine_version": info.version},
+            journey.device.queued,
+            caches=caches,
+            healthy=self.health().ok,
+        )
 
     def throttle(self, delay_ms: float) -> None:
         """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the budget
