@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching import Batcher, batch_that_pays
+from edgekit_runtime.batching import Batcher
 from edgekit_runtime.errors import ClosedError
 
 LONG = 30
@@ -104,14 +104,24 @@ def test_all_cancelled_callers_leave_the_batcher_alive():
     batcher.close()
 
 
-def test_an_error_reaches_every_member_of_the_batch_and_the_next_batch_runs():
+def test_an_engine_that_fails_on_every_input_fails_every_member_and_the_next_batch_runs():
+    gate, batcher, first = blocked()
+    mates = [batcher.submit(item) for item in ("bad", "bad", "bad")]
+    gate.open.set()
+    errors = [mate.exception(LONG) for mate in mates]
+    assert all(isinstance(error, RuntimeError) and str(error) == "the engine failed" for error in errors)
+    assert len({id(error) for error in errors}) == 3, "threads that raise one object mix their tracebacks"
+    assert results([first, batcher.submit(5)]) == [2, 10]
+    batcher.close()
+
+
+def test_one_bad_input_fails_its_own_request_and_no_other():
     gate, batcher, first = blocked()
     mates = [batcher.submit(item) for item in (2, "bad", 3)]
     gate.open.set()
-    for mate in mates:
-        with pytest.raises(RuntimeError, match="the engine failed"):
-            mate.result(LONG)
-    assert results([first, batcher.submit(5)]) == [2, 10]
+    assert results([first, mates[0], mates[2]]) == [2, 4, 6]
+    with pytest.raises(RuntimeError, match="the engine failed"):
+        mates[1].result(LONG)
     batcher.close()
 
 
@@ -226,19 +236,9 @@ def test_every_request_of_every_thread_is_answered_exactly_once(loads, max_batch
     _, pending = wait([future for _, future in futures], LONG)
     assert not pending
     for item, future in futures:
-        if future.exception() is None:
-            assert future.result().result == item * 2
-        else:
+        if item == "bad":
             assert str(future.exception()) == "the engine failed"
-    assert sum(len(batch) for batch in gate.batches) == sum(len(items) for items in loads)
+        else:
+            assert future.result().result == item * 2
     assert not gate.overlapped
     assert batcher.close(LONG)
-
-
-def test_a_convolutional_net_that_gains_nothing_is_not_batched():
-    assert batch_that_pays({1: 3.16, 4: 12.5, 16: 50.4}.__getitem__) == 1
-
-
-def test_a_dense_net_that_gains_is_batched_as_far_as_it_gains():
-    assert batch_that_pays({1: 498.0, 4: 1008.0, 16: 2879.0}.__getitem__) == 16
-    assert batch_that_pays({1: 2.3, 4: 4.6, 16: 36.0}.__getitem__) == 4

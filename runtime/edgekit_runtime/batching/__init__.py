@@ -1,0 +1,27 @@
+"""Batching: many callers share one engine, and nobody waits for what does not pay.
+
+    costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))
+    batcher = Batcher(run, costs)
+    served = batcher.call(item, due=perf_counter() + 0.1)
+
+`costs` says what a batch takes and what follows from it, `lanes` who is next, `returns` who is expected, `gate` keeps
+the engine to one thread at a time, `request` ends every request once, `batcher` puts them together.
+"""
+
+from __future__ import annotations
+
+from edgekit_runtime.batching.batcher import Batcher, BatchStats
+from edgekit_runtime.batching.costs import Costs, Mode, batch_that_pays, best_of, hand_off_s, learn
+from edgekit_runtime.batching.request import Served
+
+__all__ = [
+    "BatchStats",
+    "Batcher",
+    "Costs",
+    "Mode",
+    "Served",
+    "batch_that_pays",
+    "best_of",
+    "hand_off_s",
+    "learn",
+]

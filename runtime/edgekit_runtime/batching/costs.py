@@ -1,0 +1,252 @@
+"""What a batch costs, learnt by timing it, and what follows from that. No thread, no clock of its own.
+
+    costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))     # at the warm-up: run_zeros(n) runs a batch of n
+    costs.first(33)                                          # 32, where 32 and then 1 is cheaper than 33 at once
+
+Rules:
+- nothing is assumed to gain: a batch size is used where its measured time, hand-offs included, beats single runs by a fifth;
+- the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single slow
+  run moves nothing (medians);
+- where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
+- learning is bounded: it ends where larger batches stopped paying, or when its time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+__all__ = ["Costs", "Mode", "batch_that_pays", "best_of", "hand_off_s", "learn"]
+
+Mode = Literal["barge", "turns", "batch"]
+
+LEAST_GAIN = 1.2
+"""What a batch must gain over single runs before it is made: below, noise would decide."""
+HAND_OFF_SHARE = 0.05
+"""The share of an engine's time that handing it from thread to thread may take."""
+HAND_OFF_S = 20e-6
+"""Taken where nobody measured it."""
+_OWN, _ALL, _REFRESH, _STALE = 9, 15, 16, 256
+
+
+class Costs:
+    """seconds: batch size -> seconds, measured; must hold 1. fixed: only these sizes exist, others are padded up.
+
+    hand_off_s: what it costs to pass work to another thread and wake it. Reading is safe in any thread; `observe` is
+    called by one thread at a time.
+    """
+
+    def __init__(self, seconds: Mapping[int, float], *, fixed: bool = False, hand_off_s: float = HAND_OFF_S) -> None:
+        if 1 not in seconds or not all(n >= 1 and s > 0 for n, s in seconds.items()):
+            raise ValueError(f"seconds must hold size 1, and every size and time must be above 0, not {dict(seconds)}")
+        self.hand_off_s = hand_off_s
+        self.fixed = fixed
+        self._anchor = dict(sorted(seconds.items()))
+        self.limit = self._limit()
+        self.sizes = tuple(n for n in self._anchor if n <= self.limit)
+        self._own: dict[int, deque[float]] = {n: deque(maxlen=_OWN) for n in self.sizes}
+        self._seen = dict.fromkeys(self.sizes, 0)
+        self._all: deque[float] = deque(maxlen=_ALL)
+        self._runs = 0
+        self._tables: tuple[list[float], list[float], list[int]] = ([], [], [])
+        self._rebuild()
+
+    @classmethod
+    def assumed(cls, limit: int, *, single_s: float = 1e-3) -> Costs:
+        """For an engine that nobody timed: every batch up to `limit` is taken to gain. Live times correct the seconds."""
+        sizes = {n: single_s * (1 + 0.02 * n) for n in _doubling(limit)}
+        return cls(sizes | {1: single_s})
+
+    @property
+    def mode(self) -> Mode:
+        """batch: larger batches gain. turns: they do not, and a hand-off is cheap beside a run. barge: it is not."""
+        if self.limit > 1:
+            return "batch"
+        return "turns" if self.hand_off_s <= HAND_OFF_SHARE * self._anchor[1] else "barge"
+
+    def seconds(self, n: int) -> float:
+        """One batch of n, at most `limit`: the time that it takes lately."""
+        return self._tables[0][n]
+
+    def total(self, n: int) -> float:
+        """n items, in whatever batches are cheapest together."""
+        whole, rest = divmod(n, self.limit)
+        totals = self._tables[1]
+        return whole * totals[self.limit] + totals[rest]
+
+    def first(self, n: int) -> int:
+        """How many of n waiting items to run now: the part of the cheapest split that serves most items a second."""
+        return self._tables[2][n] if n <= self.limit else self.limit
+
+    def room(self, n: int) -> int:
+        """How many more than n fill the next size."""
+        return next((size - n for size in self.sizes if size > n), 0)
+
+    def pays_to_wait(self, n: int, expected: int, wait_s: float) -> bool:
+        """Whether n items should wait `wait_s` for `expected` more.
+
+        Waiting ends after the wait and one run of all. Not waiting ends after a run of the n, during which the others
+        come, and a run of those. The sooner end wins.
+        """
+        if n < 1 or expected < 1:
+            return False
+        waited = wait_s + self.total(n + expected)
+        return waited < max(self.total(n), wait_s) + self.total(expected)
+
+    def observe(self, n: int, seconds: float) -> None:
+        """A batch of n took this long just now."""
+        size = self._up(n)
+        ratio = seconds / self._at(n, self._anchor)
+        self._own[size].append(ratio)
+        self._all.append(ratio)
+        self._runs += 1
+        self._seen[size] = self._runs
+        if self._runs % _REFRESH == 0 or self._runs in (1, 4, 8):
+            self._rebuild()
+
+    def as_json(self) -> dict[str, object]:
+        """For `describe()`: milliseconds a batch size, lately, and how the engine is shared."""
+        return {
+            "mode": self.mode,
+            "limit": self.limit,
+            "fixed": self.fixed,
+            "hand_off_ms": self.hand_off_s * 1e3,
+            "ms": {n: self.seconds(n) * 1e3 for n in self.sizes},
+        }
+
+    def _limit(self) -> int:
+        """The largest size that gains, and none where the best gain is small."""
+        anchor, alone = self._anchor, self._anchor[1]
+        per_item = {n: s / n + 2 * self.hand_off_s for n, s in anchor.items() if n > 1}
+        best = min(per_item.values(), default=alone)
+        if alone < LEAST_GAIN * best:
+            return 1
+        return max(n for n, s in per_item.items() if s <= LEAST_GAIN * best and alone >= LEAST_GAIN * s)
+
+    def _up(self, n: int) -> int:
+        return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
+
+    def _at(self, n: int, table: Mapping[int, float]) -> float:
+        """Between two sizes on a line, with fixed shapes the next size up."""
+        upper = self._up(n)
+        if upper == n or self.fixed or n > upper:
+            return table[upper]
+        lower = self.sizes[bisect_left(self.sizes, n) - 1]
+        share = (n - lower) / (upper - lower)
+        return table[lower] + share * (table[upper] - table[lower])
+
+    def _rebuild(self) -> None:
+        """Tables for every n up to the limit: one batch, the cheapest split, and what to run first of it."""
+        drift = median(self._all) if self._all else 1.0
+        lately = {}
+        for size in self.sizes:
+            own = self._own[size]
+            if own and self._runs - self._seen[size] > _STALE:
+                own.clear()
+            enough = len(own) >= (3 if len(self._all) >= 3 else 1)
+            lately[size] = self._anchor[size] * (median(own) if enough else drift)
+        one = [0.0] + [self._at(n, lately) for n in range(1, self.limit + 1)]
+        total, first = [0.0] * (self.limit + 1), [0] * (self.limit + 1)
+        for n in range(1, self.limit + 1):
+            parts = [s for s in self.sizes if s < n] + [n]
+            costs = [one[s] + self.hand_off_s + total[n - s] for s in parts]
+            part = min(range(len(parts)), key=costs.__getitem__)
+            total[n] = costs[part]
+            rest = first[n - parts[part]]
+            first[n] = max(parts[part], rest, key=lambda s: s / one[s] if s else 0.0)
+        self._tables = one, total, first
+
+
+def learn(
+    run: Callable[[int], object],
+    sizes: Sequence[int],
+    *,
+    within_s: float = 2.0,
+    fixed: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Costs:
+    """Time `run(n)` for the sizes in order (1 is always timed) and return what was learnt, within about `within_s`.
+
+    Each size runs once to warm up and then up to five times; the fastest counts. It stops after two sizes in a row that
+    serve no more items a second than a smaller one did.
+    """
+    end = clock() + within_s
+    found: dict[int, float] = {}
+    best, idle = float("inf"), 0
+    for n in sorted({1, *sizes}):
+        predicted = n * best
+        if found and (idle == 2 or clock() + 2 * predicted > end):
+            break
+        run(n)
+        found[n] = best_of(lambda n=n: run(n), 5, clock, until=end)  # type: ignore[misc]
+        idle = idle + 1 if found[n] / n * 1.05 > best else 0
+        best = min(best, found[n] / n)
+    return Costs(found, fixed=fixed, hand_off_s=hand_off_s(clock) if len(sizes) else HAND_OFF_S)
+
+
+def best_of(
+    run: Callable[[], object],
+    times: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    until: float = float("inf"),
+) -> float:
+    """Seconds of the fastest of a few runs: the least disturbed one. At least one run; none is begun after `until`."""
+    seconds = []
+    for _ in range(times):
+        start = clock()
+        run()
+        now = clock()
+        seconds.append(now - start)
+        if now > until:
+            break
+    return max(min(seconds), 1e-9)
+
+
+def batch_that_pays(
+    seconds: Callable[[int], float], *, sizes: Sequence[int] = (4, 16), least_gain: float = 1.25
+) -> int:
+    """The largest batch worth making, measured: `seconds(n)` is how long a batch of n takes."""
+    single, best = seconds(1), 1
+    for size in sizes:
+        if size * single < least_gain * seconds(size):
+            break
+        best = size
+    return best
+
+
+def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:
+    """Seconds to wake another thread, measured by a ball thrown to and fro. Takes a few milliseconds."""
+    import threading
+
+    here, there = threading.Lock(), threading.Lock()
+    here.acquire()
+    there.acquire()
+
+    def answer() -> None:
+        for _ in range(times):
+            there.acquire()
+            here.release()
+
+    partner = threading.Thread(target=answer, name="edgekit-hand-off", daemon=True)
+    partner.start()
+    seconds = []
+    for _ in range(times):
+        start = clock()
+        there.release()
+        here.acquire()
+        seconds.append((clock() - start) / 2)
+    partner.join()
+    return max(median(seconds), 1e-6)
+
+
+def _doubling(limit: int) -> list[int]:
+    sizes, n = [], 1
+    while n < limit:
+        sizes.append(n)
+        n *= 2
+    return [*sizes, limit]

@@ -1,0 +1,175 @@
+"""One request to the batcher, from its arrival to its one and only end.
+
+    waiting -> running -> ended
+    waiting -> ended                  cancelled, expired, closed
+
+Rules:
+- whoever changes `state` holds the batcher's mutex, and only who changed it to `ended` tells the caller: so every request
+  ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
+- a caller that waits and one that holds a future are told by the same method, `tell`.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from edgekit_runtime.errors import EngineError
+
+__all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Served(Generic[Result]):
+    """A result, how long it queued and how long its batch ran (seconds), and with how many others."""
+
+    result: Result
+    queued_s: float
+    ran_s: float
+    batch: int
+
+
+Outcome = Served[Any] | BaseException
+
+
+class State(Enum):
+    WAITING = 0
+    RUNNING = 1
+    ENDED = 2
+
+
+class Request:
+    """item: forgotten when the request ends. due, queued_at: of the batcher's clock."""
+
+    __slots__ = ("due", "item", "priority", "queued_at", "state")
+
+    def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
+        self.item = item
+        self.queued_at = queued_at
+        self.due = due
+        self.priority = priority
+        self.state = State.WAITING
+
+    def begin(self) -> bool:
+        """It is about to run; False where the caller was quicker to cancel. The mutex is held."""
+        if self.state is not State.WAITING:
+            return False
+        self.state = State.RUNNING
+        return True
+
+    def end(self) -> bool:
+        """Whether this is the one that ends it, and so must `tell`. The mutex is held."""
+        if self.state is State.ENDED:
+            return False
+        self.state = State.ENDED
+        return True
+
+    def tell(self, outcome: Outcome) -> None:
+        raise NotImplementedError
+
+
+class Waiting(Request):
+    """A caller that waits in its own thread."""
+
+    __slots__ = ("_told", "outcome")
+
+    def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
+        super().__init__(item, queued_at, due, priority)
+        self.outcome: Outcome | None = None
+        self._told = threading.Lock()
+        self._told.acquire()
+
+    def tell(self, outcome: Outcome) -> None:
+        self.item = None
+        self.outcome = outcome
+        self._told.release()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Until it was told, or the time is over."""
+        if timeout_s is None:
+            return self._told.acquire()
+        return self._told.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+
+
+class Promise(Request):
+    """A caller that holds a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self, item: Any, queued_at: float, due: float, priority: int, cancelled: Callable[[Promise], None]
+    ) -> None:
+        super().__init__(item, queued_at, due, priority)
+        self.future: _Future = _Future(lambda: cancelled(self))
+
+    def begin(self) -> bool:
+        return super().begin() and self._claim()
+
+    def end(self) -> bool:
+        waiting = self.state is State.WAITING
+        return super().end() and (not waiting or self._claim())
+
+    def _claim(self) -> bool:
+        if self.future.set_running_or_notify_cancel():
+            return True
+        self.state = State.ENDED
+        return False
+
+    def tell(self, outcome: Outcome) -> None:
+        self.item = None
+        self.future.unbind()
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+    def forked(self, error: BaseException) -> None:
+        """In a forked child nobody will tell it, and its lock is as some thread of the parent left it."""
+        self.future._condition = threading.Condition()
+        if not self.future.done():
+            self.state = State.ENDED
+            self.tell(error)
+
+
+class _Future(Future[Served[Any]]):
+    """Says when it was cancelled, so that the queue holds no place and no tensors for it."""
+
+    def __init__(self, cancelled: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_cancel: Callable[[], None] | None = cancelled
+
+    def unbind(self) -> None:
+        """It can be cancelled no more; do not keep the request alive."""
+        self._on_cancel = None
+
+    def cancel(self) -> bool:
+        gone = super().cancel()
+        told, self._on_cancel = self._on_cancel, None
+        if gone and told is not None:
+            told()
+        return gone
+
+
+def for_member(error: BaseException, member: int) -> BaseException:
+    """The error for one of several that share it: threads that raise one object would mix their tracebacks.
+
+    The first gets the error itself; others get a copy with the first as its cause, or, where it cannot be copied, an
+    EngineError that says the same.
+    """
+    if member == 0:
+        return error
+    try:
+        copied = copy.copy(error)
+        if type(copied) is not type(error) or str(copied) != str(error):
+            raise TypeError("the copy differs")
+    except Exception:  # noqa: BLE001 - whatever its constructor thinks of being copied
+        copied = EngineError(f"the inference failed: {type(error).__name__}: {error}")
+    copied.__cause__, copied.__traceback__ = error, None
+    return copied
