@@ -22,9 +22,9 @@ from edgekit_runtime.bundle import (
     Tolerance,
 )
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, Kernels, load_engine
+from edgekit_runtime.stepping import Stepper
 
 __all__ = ["Content", "Shipped", "assemble", "tolerance"]
 
@@ -72,7 +72,10 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
     entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
     entries += tuple(_entry(draft, one, "batch") for one in content.batches)
     answers = [_answers(draft, content, one.artifact) for one in shipped]
-    golden = tuple(_golden(draft, item, each, content.contract.state != "none") for item, *each in zip(content.golden, *answers, strict=True))
+    golden = tuple(
+        _golden(draft, item, each, content.contract.state != "none")
+        for item, *each in zip(content.golden, *answers, strict=True)
+    )
     manifest = Manifest(
         format=FORMAT_VERSION,
         name=content.name,

@@ -1,0 +1,146 @@
+"""A stateful bundle's golden examples are sequences, replayed in order, each from a fresh state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import memory
+import numpy as np
+import pytest
+
+from edgekit.packaging import assemble, write_bundle
+from edgekit_runtime.bundle import parse_manifest, read_bundle
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract import Carried
+from edgekit_runtime.engines import load_engine
+from edgekit_runtime.errors import BundleError, SelfTestError
+from edgekit_runtime.selftest import first_open, replay
+
+KIND = pytest.mark.parametrize("kind", memory.HERE)
+
+
+class Elsewhere:
+    """The same engine as another version of itself, or with other numbers from some frame on."""
+
+    def __init__(self, engine, *, version=None, wrong_from=10**9):
+        self._engine, self._left = engine, wrong_from
+        self.info = replace(engine.info, version=version or engine.info.version)
+
+    def run(self, inputs):
+        self._left -= 1
+        outputs = self._engine.run(inputs)
+        return outputs if self._left >= 0 else [array + array.dtype.type(1) * 5 for array in outputs]
+
+    def reset(self):
+        self._engine.reset()
+
+
+@pytest.fixture
+def packed(tmp_path):
+    def made(kind, **changes):
+        bundle = read_bundle(memory.bundle(tmp_path, kind, **changes))
+        return bundle, bundle.artifact()
+
+    return made
+
+
+def loaded(bundle, entry):
+    return load_engine(entry.format, bundle.blob(entry.blob))
+
+
+@KIND
+def test_every_frame_is_given_back_and_the_engine_is_fresh_afterwards(packed, kind):
+    bundle, entry = packed(kind)
+    with loaded(bundle, entry) as engine:
+        for _ in range(3):
+            found = replay(bundle, entry, engine)
+            assert (found.examples, found.same_engine, found.worst_steps) == (2, True, 0.0)
+
+
+@KIND
+def test_golden_sequences_hold_a_callers_frames_and_answers_alone(packed, kind):
+    bundle, _ = packed(kind)
+    for golden in bundle.manifest.golden:
+        assert golden.steps == 6
+        assert bundle.golden_items(golden)["x"].shape == (6, 3)
+        assert {name for answer in golden.answers for name in answer.outputs} == {"y"}
+
+
+@KIND
+def test_a_frame_that_is_off_is_named(packed, kind):
+    bundle, entry = packed(kind)
+    with (
+        loaded(bundle, entry) as engine,
+        pytest.raises(SelfTestError, match=r"golden example 0 of 'y' differs .* at frame"),
+    ):
+        replay(bundle, entry, Elsewhere(engine, wrong_from=3))
+
+
+@KIND
+def test_a_state_that_is_not_reset_between_sequences_is_noticed(packed, kind):
+    bundle, entry = packed(kind)
+    with loaded(bundle, entry) as engine:
+        forgetful = Elsewhere(engine)
+        forgetful.reset = lambda: None
+        if kind == "inside":
+            with pytest.raises(SelfTestError, match="golden example 1"):
+                replay(bundle, entry, forgetful)
+        else:  # there is nothing in the engine to forget
+            assert replay(bundle, entry, forgetful).worst_steps == 0
+
+
+def test_another_version_may_differ_a_little_on_a_silent_sequence(packed):
+    silent = [{"x": np.zeros((4, 3), np.float32)}]
+    kind = next(kind for kind in memory.HERE if kind != "inside")
+    bundle, entry = packed(kind, golden=silent)
+    with loaded(bundle, entry) as engine:
+        assert not replay(bundle, entry, Elsewhere(engine, version="0.0")).same_engine
+
+
+@KIND
+def test_a_child_replays_sequences_at_the_first_open(packed, kind, tmp_path):
+    bundle, entry = packed(kind)
+    with loaded(bundle, entry) as engine:
+        assert first_open(bundle, entry, engine.info, folder=tmp_path / "state")
+
+
+def test_a_contract_without_state_has_the_digest_it_always_had():
+    import tiny
+
+    said = to_json(tiny.CONTRACT)
+    assert not {"carried", "hop"} & said.keys()
+    assert said["state"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"carried": None}, "says that state is carried, or which, not both"),
+        ({"state": "none"}, "says that state is carried, or which, not both"),
+        ({"carried": (Carried("h_in", "y"),)}, "'h_in' cannot be carried"),
+        ({"carried": (Carried("gone", "h_out"),)}, "'gone' cannot be carried"),
+        ({"carried": (Carried("h_in", "h_out", (1.0, 2.0)),)}, "begins with another number of values"),
+        ({"carried": (Carried("h_in", "h_out"), Carried("h_in", "h_out"))}, "carried twice"),
+        ({"hop": 0}, "the hop is no number of samples"),
+    ],
+    ids=["no pairs", "stateless pairs", "other shape", "unknown", "initial", "twice", "hop"],
+)
+def test_a_contract_that_contradicts_itself_is_refused(changes, why):
+    draft, manifest = assemble(memory.content(next(kind for kind in memory.HERE if kind != "inside")))
+    manifest = replace(manifest, contract=replace(manifest.contract, **changes), blobs=draft.entries())
+    with pytest.raises(BundleError, match=why):
+        parse_manifest(encoded(manifest), "x.ekb")
+
+
+def test_a_stateful_bundle_whose_examples_are_no_sequences_is_refused(tmp_path):
+    draft, manifest = assemble(memory.content("inside"))
+    singles = tuple(replace(golden, steps=None) for golden in manifest.golden)
+    write_bundle(tmp_path / "x.ekb", draft, replace(manifest, golden=singles))
+    with pytest.raises(BundleError, match="no sequence of a stateful model"):
+        read_bundle(tmp_path / "x.ekb")
+
+
+def encoded(manifest):
+    from edgekit.packaging.writer import canonical_json
+
+    return canonical_json(manifest.as_json())
