@@ -1,9 +1,42 @@
-"""Answers kept: what a request is (`identify`), the exact tier in memory, and requests in flight that can be joined."""
+"""Answers kept, so that what was computed once need not be computed again.
+
+What a request is (`identify`); exact answers in memory and on disk; answers of requests that look alike (`Similar`) or mean
+the same (`Semantic`); requests in flight that can be joined (`Flights`); whether looking up pays (`Worth`). The journey talks
+to one object, `Cache`.
+"""
 
 from __future__ import annotations
 
+from edgekit_runtime.cache.disk import DiskCache, DiskStats
+from edgekit_runtime.cache.disk_file import CacheFileError
 from edgekit_runtime.cache.flight import Flights
-from edgekit_runtime.cache.identity import Identity, identify
-from edgekit_runtime.cache.memory import MISS, CacheStats, MemoryCache, Miss
+from edgekit_runtime.cache.identity import Identity, identify, namespace
+from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
+from edgekit_runtime.cache.semantic import Semantic
+from edgekit_runtime.cache.similar import Similar, SimilarHit
+from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats
+from edgekit_runtime.cache.worth import Worth, WorthStats
 
-__all__ = ["MISS", "CacheStats", "Flights", "Identity", "MemoryCache", "Miss", "identify"]
+__all__ = [
+    "MISS",
+    "Cache",
+    "CacheFileError",
+    "CacheStats",
+    "DiskCache",
+    "DiskStats",
+    "Flights",
+    "Hit",
+    "Identity",
+    "Look",
+    "MemoryCache",
+    "MemoryStats",
+    "Miss",
+    "Semantic",
+    "Similar",
+    "SimilarHit",
+    "SimilarStats",
+    "Worth",
+    "WorthStats",
+    "identify",
+    "namespace",
+]

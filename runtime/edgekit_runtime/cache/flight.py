@@ -4,7 +4,8 @@
     if leads:  ... compute, then flights.land(key, outputs)  or  flights.crash(key, error)
     else:      outputs = flight.result()
 
-Whoever leads must land or crash; both wake every follower and free the key.
+Whoever leads must land or crash; both wake every follower and free the key. Followers are rare: what they wait on is made
+when the first one comes, so that leading costs no more than a note in a table.
 """
 
 from __future__ import annotations
@@ -26,23 +27,33 @@ class Flights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[Hashable, Future[Outputs]] = {}
+        self._flights: dict[Hashable, Future[Outputs] | None] = {}
+        self._own: Future[Outputs] = Future()  # what a leader is handed; nobody waits on it
 
     def join(self, key: Hashable) -> tuple[Future[Outputs], bool]:
-        """The flight for `key`, and whether the caller leads it (it did not exist before)."""
+        """The flight for `key`, and whether the caller leads it (it did not exist before) and need not look at it."""
         with self._lock:
-            flight = self._flights.get(key)
-            if flight is not None:
-                return flight, False
-            flight = self._flights[key] = Future()
-            return flight, True
+            if key not in self._flights:
+                self._flights[key] = None
+                return self._own, True
+            flight = self._flights[key]
+            if flight is None:
+                flight = self._flights[key] = Future()
+                flight.set_running_or_notify_cancel()  # one follower must not cancel it for all
+            return flight, False
 
     def land(self, key: Hashable, outputs: Outputs) -> None:
-        self._end(key).set_result(outputs)
+        """Raises KeyError where nobody leads `key`."""
+        flight = self._end(key)
+        if flight is not None:
+            flight.set_result(outputs)
 
     def crash(self, key: Hashable, error: BaseException) -> None:
-        self._end(key).set_exception(error)
+        """Raises KeyError where nobody leads `key`."""
+        flight = self._end(key)
+        if flight is not None:
+            flight.set_exception(error)
 
-    def _end(self, key: Hashable) -> Future[Outputs]:
+    def _end(self, key: Hashable) -> Future[Outputs] | None:
         with self._lock:
             return self._flights.pop(key)

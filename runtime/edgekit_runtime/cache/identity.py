@@ -2,7 +2,8 @@
 
     key, inputs = identify({"image": "cat.jpg"}, namespace)     # the file is read once, here
 
-- xxh3-128 of all the bytes, before any decoding: a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it.
+- A key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any decoding:
+  a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it.
 - A path is replaced by the bytes it held when it was identified, so a file that changes later changes nothing.
 - Something without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
 """
@@ -19,9 +20,17 @@ import xxhash
 
 from edgekit_runtime.contract.decode import Encoded, loaded
 
-__all__ = ["Identity", "identify"]
+__all__ = ["Identity", "identify", "namespace"]
 
-Identity = Hashable
+Identity = bytes
+
+_MOST_KINDS = 1024
+_kinds: dict[Hashable, bytes] = {}  # few in a process: what a kind of request hashes to need not be computed every time
+
+
+def namespace(*digests: str) -> bytes:
+    """What keeps the keys of one model apart from all others'. digests: of whatever decides its answers."""
+    return xxhash.xxh3_128_digest("\0".join(digests).encode())
 
 
 def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | None, Mapping[str, Any]]:
@@ -32,40 +41,55 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
     if len(inputs) == 1:  # the hot path: no dict is rebuilt, no list is made
         ((name, value),) = inputs.items()
         if isinstance(value, np.ndarray):
-            array = _array(value)
-            return (None if array is None else (namespace, name, *array)), inputs
+            if value.dtype.kind not in "biuf":  # no tensor: the decoder says so
+                return None, inputs
+            kind = (namespace, name, value.dtype, value.shape)
+            return (_kinds.get(kind) or _named(kind)) + _digest(value), inputs
     read = {name: _read(value) for name, value in inputs.items()}
-    parts: list[Hashable] = [namespace]
+    kinds: list[Hashable] = [namespace]
+    digests = b""
     for name in sorted(read):
         part = _part(read[name])
         if part is None:
             return None, read
-        parts.append((name, *part))
-    return tuple(parts), read
+        kinds += (name, *part[0])
+        digests += part[1]
+    if len(read) > 1:
+        digests = xxhash.xxh3_128_digest(digests)
+    return _named(tuple(kinds)) + digests, read
 
 
 def _read(value: Any) -> Any:
     return Encoded.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
 
 
-def _part(value: Any) -> tuple[Hashable, ...] | None:
+def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
+    """What kind of thing it is, and the digest of its bytes."""
     if isinstance(value, np.ndarray):
-        return _array(value)
+        return None if value.dtype.kind not in "biuf" else ((value.dtype, value.shape), _digest(value))
     if isinstance(value, Encoded):
-        return ("encoded", xxhash.xxh3_128_digest(value.data))
+        return ("encoded",), xxhash.xxh3_128_digest(value.data)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return ("encoded", xxhash.xxh3_128_digest(bytes(value)))
+        return ("encoded",), xxhash.xxh3_128_digest(bytes(value))
     if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # a PIL image
         loaded(value)
         palette = repr(value.getpalette()) if value.mode in ("P", "PA") else ""
         orientation = value.getexif().get(0x0112, 1) if hasattr(value, "getexif") else 1
         details = f"{value.mode} {value.size} {orientation} {value.info.get('transparency')!r} {palette}"
-        return ("image", details, xxhash.xxh3_128_digest(value.tobytes()))
+        return ("image",), xxhash.xxh3_128_digest(details.encode() + b"\0" + value.tobytes())
     return None
 
 
-def _array(array: np.ndarray[Any, Any]) -> tuple[Hashable, ...] | None:
-    if array.dtype.kind not in "biuf":  # no tensor: the decoder says so
-        return None
+def _digest(array: np.ndarray[Any, Any]) -> bytes:
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return (array.dtype.str, array.shape, xxhash.xxh3_128_digest(contiguous.data if array.size else b""))
+    return xxhash.xxh3_128_digest(contiguous.data if array.size else b"")
+
+
+def _named(kind: tuple[Hashable, ...]) -> bytes:
+    found = _kinds.get(kind)
+    if found is None:
+        if len(_kinds) >= _MOST_KINDS:  # shapes without end: pictures of every size
+            _kinds.clear()
+        parts = (part.str if isinstance(part, np.dtype) else part for part in kind)
+        found = _kinds[kind] = xxhash.xxh3_128_digest(repr(tuple(parts)).encode())
+    return found

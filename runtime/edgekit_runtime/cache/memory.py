@@ -6,27 +6,35 @@
 
 Rules:
 - every operation is O(1); what was used longest ago goes first, whatever its size;
-- the bound is on bytes of values plus a fixed cost an entry; a value larger than the whole bound is not kept;
-- an entry older than `ttl_s` is a miss and is dropped; the clock is monotonic and injected;
+- the bound is on bytes as the interpreter spends them: arrays, and what it takes to hold them. A value larger than the whole
+  bound is not kept;
+- an entry older than `ttl_s` is a miss. It stays for `stale` until its bytes are needed;
+- time is counted from boot, sleep included, so that a wall clock that jumps changes nothing;
 - a miss is the object MISS, so that any value, None too, can be cached;
-- arrays are kept as they are and must be read-only.
+- kept arrays are read-only, and pin nothing but themselves: a view into something larger is copied.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ENTRY_BYTES", "MISS", "CacheStats", "MemoryCache", "Miss"]
+from edgekit_runtime.cache.age import elapsed_s
 
-ENTRY_BYTES = 512
-"""What an entry costs beside its arrays: the key, the dict, the array objects."""
+__all__ = ["MISS", "MemoryCache", "MemoryStats", "Miss", "entry_bytes", "kept"]
+
+_ENTRY_BYTES = 560
+"""Key, map, clock reading and their share of the table; tests hold it against what the interpreter says."""
+_ARRAY_BYTES = 176
+_SLACK_BYTES = 128
+"""How much larger than an array the block it lies in may be before it is copied out."""
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -42,8 +50,8 @@ MISS: Final = Miss()
 
 
 @dataclass(frozen=True)
-class CacheStats:
-    """Counted since the cache was made; `flush` resets entries and bytes only."""
+class MemoryStats:
+    """Counted since the cache was made; `flush` resets entries and bytes only. expired: lookups that found only a stale one."""
 
     hits: int
     misses: int
@@ -53,22 +61,53 @@ class CacheStats:
     expired: int
 
 
+def kept(outputs: Any) -> Any:
+    """The same outputs in a form that may be kept: nobody can change them, and they pin no memory but their own."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    if isinstance(outputs, MappingProxyType) and all(map(_owns, outputs.values())):
+        return outputs
+    return MappingProxyType({name: value if _owns(value) else _copy(value) for name, value in outputs.items()})
+
+
+def entry_bytes(outputs: Any) -> int:
+    """What it costs to keep `outputs`, everything counted."""
+    if not isinstance(outputs, Mapping):
+        return _ENTRY_BYTES
+    return _ENTRY_BYTES + sum(_ARRAY_BYTES + int(array.nbytes) for array in outputs.values())
+
+
+def _owns(value: NDArray[Any]) -> bool:
+    if value.flags.writeable:
+        return False
+    base = value.base
+    if base is None:
+        return True
+    if isinstance(base, (np.ndarray, memoryview)):
+        return base.nbytes <= value.nbytes + _SLACK_BYTES
+    return isinstance(base, bytes) and len(base) <= value.nbytes + _SLACK_BYTES
+
+
+def _copy(value: NDArray[Any]) -> NDArray[Any]:
+    copied = np.array(value)
+    copied.flags.writeable = False
+    return copied
+
+
 class MemoryCache:
     """Thread-safe."""
 
-    def __init__(
-        self, max_bytes: int, *, ttl_s: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, max_bytes: int, *, ttl_s: float | None = None, clock: Callable[[], float] = elapsed_s) -> None:
         if max_bytes < 0:
             raise ValueError("max_bytes must not be negative")
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, tuple[Outputs, int, float]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, int, float]] = OrderedDict()
         self._bytes = self._hits = self._misses = self._evicted = self._expired = 0
 
-    def get(self, key: Hashable) -> Outputs | Miss:
+    def get(self, key: Hashable) -> Any | Miss:
         """The outputs stored under `key`, now the most recently used; MISS when there are none or they expired."""
         with self._lock:
             entry = self._entries.get(key)
@@ -76,7 +115,6 @@ class MemoryCache:
                 self._misses += 1
                 return MISS
             if self._ttl_s is not None and self._clock() - entry[2] >= self._ttl_s:
-                self._drop(key)
                 self._expired += 1
                 self._misses += 1
                 return MISS
@@ -84,19 +122,36 @@ class MemoryCache:
             self._hits += 1
             return entry[0]
 
-    def put(self, key: Hashable, outputs: Outputs) -> None:
-        """Store; replaces what was there."""
-        size = ENTRY_BYTES + sum(array.nbytes for array in outputs.values()) if outputs is not None else ENTRY_BYTES
+    def stale(self, key: Hashable) -> Any | Miss:
+        """The outputs stored under `key` whatever their age, now the most recently used. Counts neither hit nor miss."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return MISS
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Hashable, outputs: Any, *, age_s: float = 0.0) -> None:
+        """Store; replaces what was there. age_s: how old the answer is already."""
+        outputs = kept(outputs)
+        size = entry_bytes(outputs)
         with self._lock:
             if key in self._entries:
                 self._drop(key)
             if size > self._max_bytes:
                 return
-            self._entries[key] = (outputs, size, self._clock() if self._ttl_s is not None else 0.0)
+            self._entries[key] = (outputs, size, self._clock() - age_s if self._ttl_s is not None else 0.0)
             self._bytes += size
-            while self._bytes > self._max_bytes:
-                self._drop(next(iter(self._entries)))
-                self._evicted += 1
+            if self._bytes > self._max_bytes:
+                self._make_room()
+
+    def resize(self, max_bytes: int) -> None:
+        """Another bound from now on; what no longer fits goes at once."""
+        if max_bytes < 0:
+            raise ValueError("max_bytes must not be negative")
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._make_room()
 
     def flush(self) -> None:
         """Forget every entry."""
@@ -104,9 +159,14 @@ class MemoryCache:
             self._entries.clear()
             self._bytes = 0
 
-    def stats(self) -> CacheStats:
+    def stats(self) -> MemoryStats:
         with self._lock:
-            return CacheStats(self._hits, self._misses, len(self._entries), self._bytes, self._evicted, self._expired)
+            return MemoryStats(self._hits, self._misses, len(self._entries), self._bytes, self._evicted, self._expired)
+
+    def _make_room(self) -> None:
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._entries.popitem(last=False)[1][1]
+            self._evicted += 1
 
     def _drop(self, key: Hashable) -> None:
         self._bytes -= self._entries.pop(key)[1]

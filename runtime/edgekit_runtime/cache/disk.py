@@ -1,0 +1,448 @@
+"""The disk tier: answers that survive a reboot, written behind by one thread, so that no request waits for the card.
+
+    disk = DiskCache(Path("answers.db"), namespace, max_bytes=256 << 20)
+    disk.put(key, outputs)                  # returns at once
+    found = disk.find(key)                  # MISS, or Found(outputs, age_s)
+    disk.close()                            # writes what waits
+
+Rules:
+- stored are hashes and outputs, never an input;
+- several models share a file, each under its namespace, and several processes too;
+- an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are needed;
+- trouble with the disk is never an error: a damaged file is dropped and rebuilt, a full disk too and the bound halved, what
+  cannot be opened or is locked is tried again later. Meanwhile there are misses, and `stats` has the word for it;
+- an answer whose bytes changed on the card is not given: every body carries a checksum;
+- what waits to be written is bounded: beyond that new answers are not stored, and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.cache.age import Moment, age_s, moment
+from edgekit_runtime.cache.disk_file import AnswerFile, CacheFileError, Row, Written, delete, file_bytes
+from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, kept
+from edgekit_runtime.cache.packed import PackError, pack, unpack
+
+__all__ = ["DiskCache", "DiskStats", "Found"]
+
+LEAST_BYTES = 1 << 20
+_MOST_WAITING_BYTES = 8 << 20
+_BATCH = 256
+_MOST_NOTES = 4096
+_RETRY_S = (1.0, 300.0)
+
+_CORRUPT, _NOT_A_DATABASE, _FULL, _IO_ERROR = 11, 26, 13, 10
+_BUSY = (5, 6, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """age_s: None where nobody can tell."""
+
+    outputs: Any
+    age_s: float | None
+
+
+@dataclass(frozen=True)
+class DiskStats:
+    """bytes: of the file and its log. waiting: answers not written yet. lost: answers that never were. rebuilt: how often the
+    file was dropped. trouble: damaged, full, cannot-be-written, busy, or None.
+    """
+
+    hits: int
+    misses: int
+    entries: int
+    bytes: int
+    evicted: int
+    expired: int
+    waiting: int
+    written: int
+    lost: int
+    rebuilt: int
+    trouble: str | None
+
+
+@dataclass
+class _Counts:
+    hits: int = 0
+    misses: int = 0
+    expired: int = 0
+    evicted: int = 0
+    written: int = 0
+    lost: int = 0
+    rebuilt: int = 0
+
+
+@dataclass
+class _Waiting:
+    """What the thread has to do. answers: key -> outputs and when they were made."""
+
+    answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
+    used: dict[bytes, None] = field(default_factory=dict)
+    bytes: int = 0
+    clear: bool = False
+    now: bool = False
+    closing: bool = False
+
+
+class DiskCache:
+    """Thread-safe. Raises CacheFileError when made for a database of something else, and nothing afterwards."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        namespace: bytes,
+        *,
+        max_bytes: int = 256 << 20,
+        ttl_s: float | None = None,
+        now: Callable[[], Moment] = moment,
+        batch_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_bytes < LEAST_BYTES:
+            raise ValueError(f"max_bytes must be at least {LEAST_BYTES}")
+        self.path = Path(path)
+        self._model = int.from_bytes(namespace[:8].ljust(8, b"\0"), "big") >> 1
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._now = now
+        self._batch_s = batch_s
+        self._clock = clock
+        self._owner = os.getpid()
+        self._counts = _Counts()
+        self._waiting = _Waiting()
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._file: AnswerFile | None = None
+        self._trouble: str | None = None
+        self._broken: BaseException | None = None
+        self._retry_s = _RETRY_S[0]
+        self._retry_at = 0.0
+        self._open()
+
+    def find(self, key: bytes) -> Found | Miss:
+        """The answer stored under `key`. Reads the disk; waits for nobody's writing."""
+        found = self._look(key)
+        if os.getpid() != self._owner:
+            return MISS
+        with self._change:
+            if isinstance(found, Miss):
+                self._counts.misses += 1
+                return MISS
+            if self._ttl_s is not None and (found.age_s is None or found.age_s >= self._ttl_s):
+                self._counts.expired += 1
+                self._counts.misses += 1
+                return MISS
+            self._counts.hits += 1
+        return found
+
+    def get(self, key: bytes) -> Any | Miss:
+        """As `find`, the outputs alone."""
+        found = self.find(key)
+        return found if isinstance(found, Miss) else found.outputs
+
+    def stale(self, key: bytes) -> Found | Miss:
+        """The answer stored under `key` whatever its age. Counts neither hit nor miss."""
+        return self._look(key)
+
+    def has(self, key: bytes) -> bool:
+        """Whether an answer that is still good is stored. Counts nothing and notes no use."""
+        found = self._look(key, note=False)
+        if isinstance(found, Miss):
+            return False
+        return self._ttl_s is None or (found.age_s is not None and found.age_s < self._ttl_s)
+
+    def put(self, key: bytes, outputs: Any) -> None:
+        """Store soon. An answer that is no mapping of arrays, or would fill a sixteenth of the bound, is not stored."""
+        if os.getpid() != self._owner:
+            return
+        outputs = kept(outputs)
+        size = entry_bytes(outputs)
+        with self._change:
+            waiting = self._waiting
+            unwritable = self._file is not None and not self._file.writable
+            too_large = size > self._max_bytes // 16 or waiting.bytes + size > self._most_waiting()
+            if waiting.closing or unwritable or too_large:
+                self._counts.lost += 1
+                return
+            before = waiting.answers.pop(key, None)
+            waiting.bytes += size - (before[2] if before is not None else 0)
+            waiting.answers[key] = (outputs, self._now(), size)
+            self._start()
+            if len(waiting.answers) == _BATCH or len(waiting.answers) == 1:
+                self._change.notify_all()
+
+    def sync(self, timeout_s: float = 30.0) -> bool:
+        """Wait until what was put is written, or given up. Returns False when that took too long."""
+        with self._change:
+            if self._thread is None:
+                return True
+            self._waiting.now = True
+            self._change.notify_all()
+            return self._change.wait_for(lambda: not (self._waiting.answers or self._waiting.clear), timeout_s)
+
+    def flush(self) -> None:
+        """Forget every answer of this model; other models' stay."""
+        with self._change:
+            self._waiting = _Waiting(clear=True, now=True, closing=self._waiting.closing)
+            self._start()
+            self._change.notify_all()
+
+    def stats(self) -> DiskStats:
+        with self._change:
+            c, file = self._counts, self._file
+            return DiskStats(
+                c.hits,
+                c.misses,
+                file.entries if file is not None else 0,
+                file_bytes(self.path),
+                c.evicted,
+                c.expired,
+                len(self._waiting.answers),
+                c.written,
+                c.lost,
+                c.rebuilt,
+                self._trouble,
+            )
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what waits, and close the file. What is not written within timeout_s is lost; nothing else is."""
+        if os.getpid() != self._owner:
+            return
+        with self._change:
+            if self._waiting.used:
+                self._start()
+            self._waiting.closing = True
+            self._change.notify_all()
+            thread = self._thread
+        if thread is None:
+            self._shut()
+        else:
+            thread.join(timeout_s)
+
+    def _look(self, key: bytes, *, note: bool = True) -> Found | Miss:
+        if os.getpid() != self._owner:
+            return MISS
+        with self._change:
+            waiting, file = self._waiting, self._file
+            there = waiting.answers.get(key)
+            if there is not None:
+                return Found(there[0], age_s(there[1], self._now()))
+            if file is None or waiting.clear or self._broken is not None:
+                return MISS
+        try:
+            read = file.read(key)
+            if read is None:
+                return MISS
+            row, worth_noting = read
+            outputs = unpack(row.body)
+        except PackError:
+            with self._change:  # one answer was damaged: the next one that is computed replaces it
+                self._trouble = "damaged"
+            return MISS
+        except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; whatever the disk does, it is a miss
+            self._report(file, error)
+            return MISS
+        if note and worth_noting and len(waiting.used) < _MOST_NOTES:
+            waiting.used[key] = None
+        return Found(outputs, age_s(row.born, self._now()))
+
+    def _report(self, file: AnswerFile, error: BaseException) -> None:
+        """A reader met trouble: the thread that writes deals with it. A file that is only busy is left alone."""
+        with self._change:
+            if _kind(error) == "busy" or self._waiting.closing or file is not self._file:
+                return
+            self._broken = error
+            self._waiting.now = True
+            self._start()
+            self._change.notify_all()
+
+    def _start(self) -> None:
+        """Under the lock. There is no thread before there is something to write."""
+        if self._thread is None and not self._waiting.closing:
+            self._thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
+            self._thread.start()
+
+    # The thread that writes.
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(self._something_to_do)
+                if not self._urgent():
+                    self._change.wait_for(self._urgent, self._batch_s)
+                self._waiting.now = False
+                closing = self._waiting.closing
+            self._turn()
+            if closing:
+                self._shut()
+                return
+
+    def _something_to_do(self) -> bool:
+        waiting = self._waiting
+        return bool(waiting.answers) or self._urgent()
+
+    def _urgent(self) -> bool:
+        waiting = self._waiting
+        return waiting.now or waiting.clear or waiting.closing or len(waiting.answers) >= _BATCH
+
+    def _turn(self) -> None:
+        """Mend what is broken, forget what is to be forgotten, write what waits."""
+        with self._change:
+            broken, self._broken = self._broken, None
+            file = self._file
+        if broken is not None:
+            self._mend(broken)
+        elif file is not None and file.replaced:  # somebody removed it, or rebuilt it
+            self._reopen()
+        if self._file is None and self._clock() >= self._retry_at:
+            self._open()
+        with self._change:
+            clear = self._waiting.clear
+        if clear:
+            self._guarded(lambda file: file.forget(self._model))
+            with self._change:
+                self._waiting.clear = False
+                self._change.notify_all()
+        while self._write_some():
+            pass
+
+    def _write_some(self) -> bool:
+        """One batch. True when there may be more to write."""
+        with self._change:
+            waiting = self._waiting
+            batch = self._next_batch()
+            if not batch and not (waiting.closing and waiting.used):
+                return False
+            used, waiting.used = waiting.used, {}
+        rows = []
+        for key, (outputs, born, _) in batch.items():
+            with contextlib.suppress(PackError):
+                rows.append(Row(key, self._model, born, pack(outputs)))
+        written = self._guarded(lambda file: file.write(rows, used))
+        with self._change:
+            if written is None:
+                self._counts.lost += len(rows)
+            else:
+                self._counts.written += len(rows)
+                self._counts.evicted += written.evicted
+                self._trouble = None
+            self._counts.lost += len(batch) - len(rows)
+            for key, (outputs, _, size) in batch.items():
+                if waiting.answers.get(key, (None,))[0] is outputs:
+                    del waiting.answers[key]
+                    waiting.bytes -= size
+            self._change.notify_all()
+            return bool(self._waiting.answers)
+
+    def _next_batch(self) -> dict[bytes, tuple[Any, Moment, int]]:
+        room = self._file.batch_bytes if self._file is not None else self._max_bytes
+        batch: dict[bytes, tuple[Any, Moment, int]] = {}
+        for key, answer in self._waiting.answers.items():
+            room -= answer[2]
+            if batch and (room < 0 or len(batch) == _BATCH):
+                break
+            batch[key] = answer
+        return batch
+
+    def _guarded(self, work: Callable[[AnswerFile], Written | None]) -> Written | None:
+        """Do it with the file; where that fails, mend the file and try once more. None when it was not done."""
+        for _ in range(2):
+            file = self._file
+            if file is None or not file.writable:
+                return None
+            try:
+                return work(file)
+            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; the disk must not end an application
+                self._mend(error)
+        return None
+
+    def _mend(self, error: BaseException) -> None:
+        kind = _kind(error)
+        with self._change:
+            self._trouble = kind
+            file = self._file
+        if kind == "busy" or file is None:
+            return
+        if kind == "cannot-be-written" or not file.writable:
+            with self._change:
+                self._file = None
+            file.close()
+            self._later()
+            return
+        if kind == "full":
+            self._max_bytes = max(LEAST_BYTES, min(self._max_bytes, file_bytes(self.path)) // 2)
+        with self._change:
+            self._file = None
+            self._counts.rebuilt += 1
+        with contextlib.suppress(OSError):
+            file.destroy()
+        self._open(kind)
+
+    def _reopen(self) -> None:
+        with self._change:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        self._open()
+
+    def _open(self, trouble: str | None = None) -> None:
+        """Open the file; one that is damaged is deleted first. trouble: what led here, told until something is written."""
+        for last in (False, True):
+            try:
+                file = AnswerFile.open(self.path, self._max_bytes)
+            except CacheFileError:
+                if self._thread is None:
+                    raise  # said to whoever made the cache
+                trouble = "cannot-be-written"
+                break
+            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; the disk must not end an application
+                trouble = _kind(error)
+                if last or trouble != "damaged":
+                    break
+                self._counts.rebuilt += 1
+                with contextlib.suppress(OSError):
+                    delete(self.path)
+                continue
+            with self._change:
+                self._file = file
+                self._trouble = trouble if file.writable else "cannot-be-written"
+                self._retry_s = _RETRY_S[0]
+            return
+        with self._change:
+            self._trouble = trouble
+        self._later()
+
+    def _later(self) -> None:
+        self._retry_at = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
+
+    def _shut(self) -> None:
+        with self._change:
+            file, self._file = self._file, None
+            self._counts.lost += len(self._waiting.answers)
+            self._waiting.answers.clear()
+            self._change.notify_all()
+        if file is not None:
+            file.close()
+
+    def _most_waiting(self) -> int:
+        return min(_MOST_WAITING_BYTES, self._max_bytes // 2)
+
+
+def _kind(error: BaseException) -> str:
+    """One word for what the disk did: damaged, full, busy or cannot-be-written."""
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if primary in (_CORRUPT, _NOT_A_DATABASE, _IO_ERROR) or type(error).__name__ in ("DatabaseError", "InterfaceError"):
+        return "damaged"
+    if primary == _FULL or getattr(error, "errno", None) == 28:
+        return "full"
+    return "busy" if primary in _BUSY else "cannot-be-written"

@@ -1,0 +1,339 @@
+"""The disk tier's file: answers in SQLite, made so that a memory card wears little.
+
+    file = AnswerFile.open(Path("answers.db"), max_bytes=256 << 20)
+    file.write([(key, model, moment, body), ...], used=[key, ...])
+    row = file.read(key)                # Row or None
+
+Rules:
+- the file and its log stay below `max_bytes`: room is made before something is written, least recently used first;
+- one commit a batch, in a write-ahead log that is flushed only when it is folded in: power loss costs the last seconds of
+  answers, never the file;
+- the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest eighth:
+  reading the same things again and again writes nothing;
+- only a file that carries edgekit's mark is ever deleted. What is no database at all is set aside as NAME.bad, a database of
+  somebody else's is refused.
+
+One thread writes, one at a time reads; they may be the same. Any other process may have the file open too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from edgekit_runtime.cache.age import Moment
+from edgekit_runtime.errors import EdgekitError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["AnswerFile", "CacheFileError", "Row", "Written", "file_bytes"]
+
+_MAGIC = b"SQLite format 3\0"
+_MARK = 0x656B6163  # "ekac", the application id in the file's header
+_FORMAT = 1
+_PAGE = 4096
+_MOST_LOG_PAGES = 256
+_BUSY_S = 2.0
+_EVICT_SHARE = 16
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS body (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS answer (
+    key BLOB PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL, model INTEGER NOT NULL,
+    wall REAL NOT NULL, up REAL NOT NULL, boot INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class CacheFileError(EdgekitError):
+    """The file named for the disk tier is a database of something else."""
+
+    code = "cache-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """key: 32 bytes. model: whose answer it is, a 63-bit number. born: when it was made. body: what `pack` gave."""
+
+    key: bytes
+    model: int
+    born: Moment
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """entries: in the file now, as far as is known. evicted: to make room."""
+
+    entries: int
+    evicted: int
+
+
+def file_bytes(path: Path) -> int:
+    """The file and its log."""
+    total = 0
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(OSError):
+            total += path.with_name(path.name + suffix).stat().st_size
+    return total
+
+
+class AnswerFile:
+    """Every method raises sqlite3.Error or OSError where the disk or the file fails."""
+
+    def __init__(self, path: Path, reader: sqlite3.Connection, writer: sqlite3.Connection | None, pages: int) -> None:
+        self.path = path
+        self._reader, self._writer, self._pages = reader, writer, pages
+        self._reading = threading.Lock()
+        self._log_pages = _log_pages(pages)
+        self._inode = _inode(path)
+        oldest, newest = reader.execute("SELECT (SELECT min(id) FROM body), (SELECT max(id) FROM body)").fetchone()
+        self._newest = newest or 0
+        self.entries = self._newest - oldest + 1 if oldest else 0  # at most; counting would read a tenth of the file
+        self._counted = False
+
+    @classmethod
+    def open(cls, path: Path, max_bytes: int) -> Self:
+        """Open or make it. On a medium that cannot be written it is opened to read. Raises CacheFileError too."""
+        import sqlite3
+
+        pages = max_bytes // _PAGE - 2 * _log_pages(max_bytes // _PAGE)
+        _look_at(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+            reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+            return cls._or_closed(path, [reader], pages)
+        writer = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        opened = [writer]
+        try:
+            _prepare(writer, _log_pages(pages))
+            writer.execute(f"PRAGMA max_page_count = {pages}")
+            reader = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+            opened.insert(0, reader)
+            reader.execute("PRAGMA query_only = ON")
+            reader.execute("PRAGMA cache_size = -512")
+        except BaseException:
+            for connection in opened:
+                connection.close()
+            raise
+        return cls._or_closed(path, opened, pages)
+
+    @classmethod
+    def _or_closed(cls, path: Path, opened: list[sqlite3.Connection], pages: int) -> Self:
+        try:
+            return cls(path, opened[0], opened[1] if len(opened) > 1 else None, pages)
+        except BaseException:
+            for connection in opened:
+                connection.close()
+            raise
+
+    @property
+    def batch_bytes(self) -> int:
+        """How much one `write` should be given at most, so that the log keeps its bound."""
+        return self._log_pages * _PAGE
+
+    @property
+    def writable(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the path leads to another file by now, or to none."""
+        return self._inode != _inode(self.path)
+
+    def read(self, key: bytes) -> tuple[Row, bool] | None:
+        """The answer, and whether its use should be noted with the next write."""
+        with self._reading:
+            found = self._reader.execute(
+                "SELECT model, wall, up, boot, used, data FROM answer JOIN body USING (id) WHERE key = ?", (key,)
+            ).fetchone()
+        if found is None:
+            return None
+        model, wall, up, boot, used, data = found
+        return Row(key, model, Moment(wall, up, boot), data), self._newest - used > self.entries // 8
+
+    def has(self, key: bytes) -> bool:
+        with self._reading:
+            return self._reader.execute("SELECT 1 FROM answer WHERE key = ?", (key,)).fetchone() is not None
+
+    def write(self, rows: Sequence[Row], used: Iterable[bytes] = ()) -> Written:
+        """Store rows and note uses, in one commit, after making room."""
+        assert self._writer is not None
+        if not self._counted:
+            self._count()
+        need = sum(len(row.body) // _PAGE + 2 for row in rows)
+        evicted = self._make_room(need) if rows else 0
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            (newest,) = writer.execute("SELECT coalesce(max(id), 0) FROM body").fetchone()
+            writer.executemany("UPDATE answer SET used = ? WHERE key = ?", [(newest, key) for key in used])
+            for row in sorted(rows, key=lambda row: row.key):
+                newest = self._insert(row)
+            writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._newest = newest
+        return Written(self.entries, evicted)
+
+    def forget(self, model: int) -> None:
+        """Every answer of one model."""
+        assert self._writer is not None
+        while True:
+            ids = self._writer.execute(
+                "SELECT key, id FROM answer WHERE model = ? LIMIT ?", (model, self._log_pages)
+            ).fetchall()
+            if not ids:
+                return
+            self._delete(ids)
+
+    def drop(self, key: bytes) -> None:
+        """One answer, if it is there."""
+        assert self._writer is not None
+        self._delete(self._writer.execute("SELECT key, id FROM answer WHERE key = ?", (key,)).fetchall())
+
+    def close(self) -> None:
+        """Never raises."""
+        import sqlite3
+
+        with self._reading:
+            for connection in (self._reader, self._writer):
+                if connection is not None:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.close()
+
+    def destroy(self) -> None:
+        """Close and delete, unless another process has put a new file in its place already."""
+        ours = not self.replaced
+        self.close()
+        if ours:
+            delete(self.path)
+
+    def _insert(self, row: Row) -> int:
+        assert self._writer is not None
+        execute = self._writer.execute
+        there = execute("SELECT id FROM answer WHERE key = ?", (row.key,)).fetchone()
+        if there is not None:
+            execute("DELETE FROM body WHERE id = ?", there)
+        else:
+            self.entries += 1
+        place = execute("INSERT INTO body (data) VALUES (?)", (row.body,)).lastrowid
+        assert place is not None
+        born = row.born
+        execute(
+            "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (row.key, place, place, row.model, born.wall_s, born.up_s, born.boot),
+        )
+        return place
+
+    def _make_room(self, need: int) -> int:
+        """Delete what was used longest ago until `need` pages are free below the bound; how many went."""
+        assert self._writer is not None
+        evicted = 0
+        while self._used_pages() + need > self._pages - self._pages // 20:
+            self._count()
+            n = max(1, self.entries // _EVICT_SHARE)
+            oldest = self._writer.execute("SELECT key, id FROM answer ORDER BY used LIMIT ?", (n,)).fetchall()
+            if not oldest:
+                break
+            for start in range(0, len(oldest), self._log_pages):  # a row is a page or two: the log stays small
+                self._delete(oldest[start : start + self._log_pages])
+            evicted += len(oldest)
+        if self._pragma("page_count") > self._pages:  # the bound was larger before
+            self._writer.execute(f"PRAGMA incremental_vacuum({self._pragma('page_count') - self._pages})").fetchall()
+        return evicted
+
+    def _count(self) -> None:
+        assert self._writer is not None
+        (self.entries,) = self._writer.execute("SELECT count(*) FROM answer").fetchone()
+        self._counted = True
+
+    def _delete(self, rows: Sequence[tuple[bytes, int]]) -> None:
+        assert self._writer is not None
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            self._writer.executemany("DELETE FROM answer WHERE key = ?", [(key,) for key, _ in rows])
+            self._writer.executemany("DELETE FROM body WHERE id = ?", [(place,) for _, place in rows])
+            self._writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self.entries = max(0, self.entries - len(rows))
+
+    def _used_pages(self) -> int:
+        return self._pragma("page_count") - self._pragma("freelist_count")
+
+    def _pragma(self, name: str) -> int:
+        assert self._writer is not None
+        return int(self._writer.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _roll_back(self) -> None:
+        import sqlite3
+
+        assert self._writer is not None
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.execute("ROLLBACK")
+
+
+def delete(path: Path) -> None:
+    """The database and its log."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _look_at(path: Path) -> None:
+    """Set aside what is no database; raise CacheFileError for one of somebody else's."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except FileNotFoundError:
+        return
+    if not head:
+        return
+    if not head.startswith(_MAGIC) or len(head) < 100:
+        path.replace(path.with_name(path.name + ".bad"))
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return
+    if int.from_bytes(head[68:72], "big") != _MARK:
+        raise CacheFileError("this is a database of something else", where=str(path), do="Name another file")
+
+
+def _prepare(writer: sqlite3.Connection, log_pages: int) -> None:
+    """Mark a new file before anything else is in it; empty one of another format."""
+    (mark,) = writer.execute("PRAGMA application_id").fetchone()
+    if mark == 0:
+        writer.execute(f"PRAGMA page_size = {_PAGE}")
+        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        writer.execute(f"PRAGMA application_id = {_MARK}")
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA synchronous = NORMAL")
+    writer.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
+    writer.execute(f"PRAGMA journal_size_limit = {log_pages * _PAGE}")
+    writer.execute("PRAGMA cache_size = -1024")
+    (found,) = writer.execute("PRAGMA user_version").fetchone()
+    if found != _FORMAT:
+        for table in ("answer", "body"):
+            writer.execute(f"DROP TABLE IF EXISTS {table}")
+        writer.execute(f"PRAGMA user_version = {_FORMAT}")
+    writer.executescript(_SCHEMA)
+
+
+def _log_pages(pages: int) -> int:
+    """The log is folded in when it is this long; with one more batch it takes a quarter of the bound at most."""
+    return max(8, min(_MOST_LOG_PAGES, pages // 8))
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

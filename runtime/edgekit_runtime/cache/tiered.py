@@ -1,0 +1,282 @@
+"""The cache a request's journey talks to: exact answers in memory and on disk, and answers of requests that look alike.
+
+    cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", namespace), similar=Similar(4.0))
+    if cache.pays(request.start):
+        key, named = identify(named, namespace)
+        hit = cache.lookup(key, hash_s=perf_counter() - request.start)         # Hit or None
+    ...decode...
+    look = cache.similar(items)                             # None, or a Look; look.hit: SimilarHit or None
+    ...infer...
+    cache.store(key, outputs, cost_ms)
+    if look is not None: cache.store_similar(look, outputs)
+
+Rules:
+- memory before disk; what the disk gave is kept in memory, with its age;
+- each tier is asked only as long as asking pays, see `Worth`; `pays` says it for the exact ones, before anything is hashed;
+- an answer that takes less time to compute than to read is not written to disk, and while nothing is found there only what
+  was asked for twice is: a camera whose pictures never repeat wears no card;
+- a lookup never takes longer than what is left to answer: a disk that was slower than that lately is not asked.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.cache.disk import DiskCache, DiskStats
+from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss, kept
+from edgekit_runtime.cache.semantic import Semantic
+from edgekit_runtime.cache.similar import Similar, SimilarHit
+from edgekit_runtime.cache.worth import Worth, WorthStats
+
+__all__ = ["Cache", "CacheStats", "Hit", "Look", "SimilarStats"]
+
+Outputs = Mapping[str, NDArray[Any]]
+Tier = Literal["memory", "disk"]
+
+_SAMPLE = 8  # one lookup in so many is timed
+_SLOWEST_FADES = 0.98
+_MOST_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """outputs: as they were stored, read-only. tier: where they were found."""
+
+    outputs: Any
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What comparing a request with earlier ones came to. hit: the answer, if one was near enough. marks: for `store_similar`."""
+
+    hit: SimilarHit | None
+    marks: tuple[tuple[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class SimilarStats:
+    """mean_distance: of the hits; None before the first. worth: see `WorthStats`."""
+
+    hits: int
+    misses: int
+    mean_distance: float | None
+    worth: WorthStats
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """hits: exact ones, from memory or disk. misses: exact lookups that found nothing. skipped: requests that were not looked
+    up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a stale answer.
+    """
+
+    hits: int
+    misses: int
+    entries: int
+    bytes: int
+    evicted: int
+    expired: int
+    skipped: int
+    worth: WorthStats
+    memory: MemoryStats
+    disk: DiskStats | None
+    similar: SimilarStats | None
+    semantic: SimilarStats | None
+
+
+class _Alike:
+    """A tier of likeness with its own count of what it is worth."""
+
+    def __init__(self, tier: Any, clock: Callable[[], float]) -> None:
+        self.tier = tier
+        self.worth = Worth()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
+        self._distance = 0.0
+
+    def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
+        """The mark of the request, None where it has none or asking does not pay, and the hit."""
+        start = self._clock()
+        if not self.worth.pays(start):
+            return None, None
+        mark = self.tier.mark(items)
+        hit = self.tier.find(mark) if mark is not None else None
+        end = self._clock()
+        self.worth.costs(end - start)
+        self.worth.looked(hit is not None, end)
+        with self._lock:
+            if hit is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+                self._distance += hit.distance
+        return mark, hit
+
+    def stats(self) -> SimilarStats:
+        with self._lock:
+            mean = self._distance / self._hits if self._hits else None
+            return SimilarStats(self._hits, self._misses, mean, self.worth.stats())
+
+
+class Cache:
+    """Thread-safe. Every tier may be missing; clock: seconds that only go forward, the journey's own."""
+
+    def __init__(
+        self,
+        memory: MemoryCache | None = None,
+        *,
+        disk: DiskCache | None = None,
+        similar: Similar | None = None,
+        semantic: Semantic | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._memory = memory if memory is not None else MemoryCache(0)
+        self._disk = disk
+        self._alike = [_Alike(tier, clock) for tier in (similar, semantic) if tier is not None]
+        self._kinds = [name for name, tier in (("similar", similar), ("semantic", semantic)) if tier is not None]
+        self._clock = clock
+        self._worth = Worth()
+        self._disk_worth = Worth()
+        self._exact = memory is not None or disk is not None
+        self._store_s = 0.0
+        self._slowest_s = 0.0
+        self._lookups = 0
+        self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
+
+    def pays(self, now_s: float) -> bool:
+        """Whether to hash and look up the request that arrived at now_s. A request without a key goes on without the cache."""
+        return self._exact and self._worth.pays(now_s)
+
+    def lookup(self, key: bytes, *, hash_s: float = 0.0, left_s: float = math.inf) -> Hit | None:
+        """The exact answer, if it is there and good. hash_s: what making the key took. left_s: until the answer is due."""
+        self._lookups += 1
+        timed = self._lookups % _SAMPLE == 1
+        start = self._clock() if timed else 0.0
+        outputs = self._memory.get(key)
+        if outputs is not MISS:
+            hit: Hit | None = Hit(outputs, "memory")
+            if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
+                self._disk.put(key, outputs)
+        else:
+            hit = self._from_disk(key, left_s) if self._disk is not None else None
+        now = self._clock()
+        if timed:
+            self._worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
+        self._worth.looked(hit is not None, now)
+        return hit
+
+    def stale(self, key: bytes) -> Hit | None:
+        """The exact answer whatever its age."""
+        outputs = self._memory.stale(key)
+        if outputs is not MISS:
+            return Hit(outputs, "memory")
+        found = self._disk.stale(key) if self._disk is not None else MISS
+        return None if isinstance(found, Miss) else Hit(found.outputs, "disk")
+
+    def store(self, key: bytes | None, outputs: Outputs, cost_ms: float) -> None:
+        """Keep an answer. cost_ms: what it took to compute. key: None for a request that was not looked up."""
+        cost_s = cost_ms / 1e3
+        self._worth.saved(cost_s)
+        for alike in self._alike:
+            alike.worth.saved(cost_s)
+        if key is None:
+            return
+        start = self._clock()
+        held = kept(outputs)
+        self._memory.put(key, held)
+        if self._disk is not None:
+            self._to_disk(key, held, cost_s)
+        self._store_s += 0.1 * (self._clock() - start - self._store_s)
+
+    def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
+        """Compare the decoded inputs with earlier ones. None where no such tier is on, or none pays now."""
+        marks = []
+        for alike in self._alike:
+            mark, hit = alike.look(items)
+            if hit is not None:
+                return Look(hit, ())
+            if mark is not None:
+                marks.append((alike.tier, mark))
+        return Look(None, tuple(marks)) if marks else None
+
+    def store_similar(self, look: Look, outputs: Outputs) -> None:
+        """Keep what a real inference gave for the request that `look` is about."""
+        for tier, mark in look.marks:
+            tier.remember(mark, outputs)
+
+    def resize(self, max_bytes: int) -> None:
+        """Another bound for the memory tier."""
+        self._memory.resize(max_bytes)
+
+    def flush(self) -> None:
+        """Forget every answer of this model, on disk too."""
+        self._memory.flush()
+        self._once.clear()
+        if self._disk is not None:
+            self._disk.flush()
+        for alike in self._alike:
+            alike.tier.flush()
+
+    def stats(self) -> CacheStats:
+        memory, worth = self._memory.stats(), self._worth.stats()
+        disk = self._disk.stats() if self._disk is not None else None
+        alike = {name: tier.stats() for name, tier in zip(self._kinds, self._alike, strict=True)}
+        from_disk = disk.hits if disk is not None else 0
+        return CacheStats(
+            memory.hits + from_disk,
+            memory.misses - from_disk,
+            memory.entries,
+            memory.bytes,
+            memory.evicted,
+            memory.expired,
+            worth.skipped,
+            worth,
+            memory,
+            disk,
+            alike.get("similar"),
+            alike.get("semantic"),
+        )
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what waits for the disk, for at most timeout_s."""
+        if self._disk is not None:
+            self._disk.close(timeout_s)
+
+    def _from_disk(self, key: bytes, left_s: float) -> Hit | None:
+        assert self._disk is not None
+        start = self._clock()
+        if self._slowest_s > left_s:
+            self._slowest_s *= _SLOWEST_FADES
+            return None
+        if not self._disk_worth.pays(start):
+            return None
+        found = self._disk.find(key)
+        end = self._clock()
+        self._slowest_s = max(_SLOWEST_FADES * self._slowest_s, end - start)
+        self._disk_worth.costs(end - start)
+        self._disk_worth.looked(not isinstance(found, Miss), end)
+        if isinstance(found, Miss):
+            return None
+        self._memory.put(key, found.outputs, age_s=found.age_s or 0.0)
+        return Hit(found.outputs, "disk")
+
+    def _to_disk(self, key: bytes, held: Outputs, cost_s: float) -> None:
+        assert self._disk is not None
+        self._disk_worth.saved(cost_s)
+        worth = self._disk_worth.stats()
+        if worth.lookup_us is not None and cost_s * 1e6 <= worth.lookup_us:
+            return
+        if worth.looking:
+            self._disk.put(key, held)
+        elif len(self._once) < _MOST_ONCE:
+            self._once[key] = None
+        else:
+            self._once.clear()
