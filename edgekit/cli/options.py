@@ -9,7 +9,20 @@ from typing import Any
 
 import click
 
-__all__ = ["BUNDLE", "PATH", "PERCENT", "as_json", "budget_ms", "print_json", "threads", "trust"]
+__all__ = [
+    "BUNDLE",
+    "PATH",
+    "PERCENT",
+    "USES",
+    "FiniteRange",
+    "as_json",
+    "budget_ms",
+    "budget_of",
+    "print_json",
+    "threads",
+    "trust",
+    "use",
+]
 
 PATH = click.Path(path_type=Path)
 BUNDLE = click.Path(path_type=Path)
@@ -24,7 +37,7 @@ trust = click.option(
 )
 
 
-class _FiniteRange(click.FloatRange):
+class FiniteRange(click.FloatRange):
     """A FloatRange that "nan", which is below nothing and above nothing, does not pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -35,8 +48,27 @@ class _FiniteRange(click.FloatRange):
 
 
 budget_ms = click.option(
-    "--budget-ms", type=_FiniteRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
+    "--budget-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
 )
+USES = ("voice", "video", "mobile", "search", "recommendation", "vehicle")
+use = click.option(
+    "--use",
+    type=click.Choice(USES),
+    help="The budget by its purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
+)
+
+
+def budget_of(use: str | None, budget_ms: float | None) -> float | None:
+    """The one that was given; both are a usage error."""
+    if use is not None and budget_ms is not None:
+        raise click.UsageError("--use stands for a budget: pass either --use or --budget-ms.")
+    if use is None:
+        return budget_ms
+    from edgekit_runtime.budget import PRESETS_MS
+
+    return PRESETS_MS[use]
+
+
 threads = click.option(
     "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
 )

@@ -1,0 +1,40 @@
+"""Timing a bundle the way an application uses it: through `predict` and `submit`, on the machine that it will run on.
+
+conditions   the machine, and what became of it while something was timed
+load         callers in a closed loop, arrivals in an open one
+measure      one bundle under one load: what `edgekit bench --json` prints
+compare      two of those, unless their conditions differ
+"""
+
+from __future__ import annotations
+
+from edgekit.bench.compare import (
+    Compared,
+    ConditionsDifferError,
+    Difference,
+    RecordError,
+    compare,
+    known_before,
+    read_record,
+)
+from edgekit.bench.conditions import Observed, conditions
+from edgekit.bench.load import Load, Outcome
+from edgekit.bench.measure import Setup, golden_inputs, load_words, measure
+
+__all__ = [
+    "Compared",
+    "ConditionsDifferError",
+    "Difference",
+    "Load",
+    "Observed",
+    "Outcome",
+    "RecordError",
+    "Setup",
+    "compare",
+    "conditions",
+    "golden_inputs",
+    "known_before",
+    "load_words",
+    "measure",
+    "read_record",
+]

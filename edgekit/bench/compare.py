@@ -1,0 +1,192 @@
+"""Two records of `edgekit bench` side by side, unless they were made under different conditions.
+
+    old = read_record(Path("before.json"))
+    told = compare(old, found)
+    told.refused            # conditions that differ: then there are no ratios
+    told.ratios             # p50_ms: 0.81, beyond the noise
+
+Rules:
+- what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off. Everything
+  else is a condition, and one that differs, or that only one of the two tells, refuses the comparison by name;
+- a run during which the machine was throttled is compared with nothing;
+- a ratio whose two ranges overlap is noise, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = [
+    "Compared",
+    "ConditionsDifferError",
+    "Difference",
+    "Ratio",
+    "RecordError",
+    "compare",
+    "known_before",
+    "read_record",
+]
+
+_SUBJECTS = ("bundle", "recipe", "engine", "engine_version", "threads")
+_MACHINE = ("cpu", "cores", "machine", "system", "governor", "python", "numpy")
+_SETUP = ("cache", "batch")
+_LOAD = ("loop", "concurrency", "rate_per_s", "arrivals", "budget_ms")
+_FIGURES = ("p50_ms", "p95_ms", "p99_ms", "throughput_per_s")
+_ONCE = ("first_ms", "ready_ms", "peak_rss_mb")
+OTHERS_CPU = 0.15
+"""By how much of the machine the share that other processes took may differ."""
+FREQUENCY = 0.05
+"""By how much the mean clock may differ."""
+
+
+class ConditionsDifferError(EdgekitError):
+    """Two runs that cannot be compared, known before the second one."""
+
+    code = "conditions-differ"
+
+
+class RecordError(EdgekitError):
+    """A file that is no record of `edgekit bench --json`."""
+
+    code = "bench-record"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """then, now: the values; None where a record does not tell."""
+
+    name: str
+    then: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_said(self.then)} then, {_said(self.now)} now"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """now / then. spreads: [low, high] of each, None where it was not taken.
+
+    verdict: `noise` where the ranges overlap, `unknown` without ranges.
+    """
+
+    name: str
+    then: float
+    now: float
+    ratio: float
+    then_spread: list[float] | None
+    now_spread: list[float] | None
+    verdict: Literal["better", "worse", "noise", "unknown"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """refused: conditions that differ. subjects: what was to be compared. ratios: empty where refused."""
+
+    refused: list[Difference]
+    subjects: list[Difference]
+    ratios: list[Ratio]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Raises RecordError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise RecordError(f"cannot be read: {why}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError("is not JSON", where=str(path), do=_HOW) from error
+    if not _is_record(value):
+        raise RecordError("is no record of edgekit bench", where=str(path), do=_HOW)
+    return dict(value)
+
+
+def _is_record(value: object) -> bool:
+    """Whether `compare` can read it; any figure may be missing, none may be something else."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(part), dict) for part in ("conditions", "load")):
+        return False
+    during, spread = value["conditions"].get("during") or {}, value.get("spread") or {}
+    if not isinstance(during, dict) or not isinstance(spread, dict):
+        return False
+    clock = during.get("frequency_mhz") or {}
+    figures = [value.get(name) for name in (*_FIGURES, *_ONCE)] + [during.get("others_cpu")]
+    figures += [clock.get("mean") if isinstance(clock, dict) else "neither"]
+    ranges = [isinstance(pair, list) and len(pair) == 2 and all(map(_number, pair)) for pair in spread.values()]
+    return all(figure is None or _number(figure) for figure in figures) and all(ranges)
+
+
+_HOW = "Make one: edgekit bench BUNDLE -o RECORD.json"
+
+
+def known_before(old: Mapping[str, Any], machine: Mapping[str, Any], load: Mapping[str, Any]) -> list[Difference]:
+    """The differences that are certain before anything is timed: the machine's and the load's."""
+    found = [Difference(name, old["conditions"].get(name), machine.get(name)) for name in _MACHINE]
+    found += [Difference(name, old["load"].get(name), load.get(name)) for name in _LOAD]
+    return [one for one in found if one.then != one.now]
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Compared:
+    """Pure. old, new: as `measure` makes them."""
+    subjects = [Difference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
+    subjects += [Difference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
+    refused = known_before(old, new["conditions"], new["load"]) + _moving(old["conditions"], new["conditions"])
+    ratios = [] if refused else [r for name in (*_FIGURES, *_ONCE) if (r := _ratio(name, old, new)) is not None]
+    return Compared(refused, [one for one in subjects if one.then != one.now], ratios)
+
+
+def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """What may change while something is timed: throttling, the clock, what other processes took."""
+    then, now = old.get("during") or {}, new.get("during") or {}
+    found = []
+    if then.get("throttled") or now.get("throttled"):
+        found.append(Difference("throttled", then.get("throttled_by"), now.get("throttled_by")))
+    if _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
+        found.append(Difference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
+    if _apart(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
+        found.append(Difference("frequency_mhz", _mean(then), _mean(now)))
+    return found
+
+
+def _apart(then: float | None, now: float | None, far: Callable[[float, float], bool]) -> bool:
+    """Whether two figures are far from each other, or only one of them is known."""
+    if then is None or now is None:
+        return then is not now
+    return far(then, now)
+
+
+def _mean(during: Mapping[str, Any]) -> float | None:
+    told = (during.get("frequency_mhz") or {}).get("mean")
+    return float(told) if told else None
+
+
+def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio | None:
+    then, now = old.get(name), new.get(name)
+    if then is None or now is None or not then > 0:
+        return None
+    spreads = old.get("spread", {}).get(name), new.get("spread", {}).get(name)
+    verdict: Literal["better", "worse", "noise", "unknown"] = "unknown"
+    if None not in spreads:
+        apart = spreads[0][1] < spreads[1][0] or spreads[1][1] < spreads[0][0]
+        better = (now > then) if name == "throughput_per_s" else (now < then)
+        verdict = "noise" if not apart else "better" if better else "worse"
+    return Ratio(name, then, now, now / then, *spreads, verdict)
+
+
+def _said(value: Any) -> str:
+    return (
+        "not known" if value is None else ", ".join(map(str, value)) or "no" if isinstance(value, list) else str(value)
+    )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

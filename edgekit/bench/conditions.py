@@ -1,0 +1,213 @@
+"""The machine under a benchmark: what it is, and what became of it while something was timed.
+
+    with Observed() as observed:
+        ...                                 # what is timed
+    conditions() | {"during": observed.figures()}
+
+Rules:
+- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, one call of vcgencmd), and is
+  None where there is none;
+- what changes while something runs is read before it, after it, and every half second between;
+- throttled means throttled during the run, not at some time since the machine was started.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+__all__ = ["Observed", "Reading", "conditions", "figures", "throttle_words"]
+
+EVERY_S = 0.5
+_CPU = "sys/devices/system/cpu"
+_FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
+# https://www.raspberrypi.com/documentation/computers/os.html#get_throttled: low bits are now, 16 up since the start.
+_BITS = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
+
+
+def conditions(root: Path = Path("/")) -> dict[str, Any]:
+    """What a reader must know to compare two runs: the processor, its load and clock, the versions."""
+    now = read(root)
+    return {
+        "cpu": _cpu_name(root),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "governor": _first_line(root / _CPU / "cpu0/cpufreq/scaling_governor"),
+        "frequency_mhz": now.frequency_mhz,
+        "temperature_c": now.temperature_c,
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The machine at one moment. at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest sensor.
+
+    bits: the Raspberry Pi firmware's throttling bits. trips: how often the cores have throttled themselves since the start.
+    busy_s: processor time that all processes have used; own_s: this one and its children.
+    """
+
+    at_s: float
+    frequency_mhz: float | None = None
+    temperature_c: float | None = None
+    bits: int | None = None
+    trips: int | None = None
+    busy_s: float | None = None
+    own_s: float = 0.0
+
+
+def read(root: Path = Path("/")) -> Reading:
+    """The machine now."""
+    frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
+    trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
+    zones = _numbers(root / "sys/class/thermal", "thermal_zone*/temp")
+    sensors = zones or _numbers(root / "sys/class/hwmon", "hwmon*/temp*_input")
+    heat = [milli / 1000.0 for milli in sensors if -100_000 < milli < 200_000]
+    times = os.times()
+    return Reading(
+        at_s=monotonic(),
+        frequency_mhz=round(sum(frequencies) / len(frequencies) / 1e3) if frequencies else None,
+        temperature_c=round(max(heat), 1) if heat else None,
+        bits=_firmware_bits(root),
+        trips=sum(trips) if trips else None,
+        busy_s=_busy_s(root),
+        own_s=times.user + times.system + times.children_user + times.children_system,
+    )
+
+
+def figures(readings: Sequence[Reading], cores: int) -> dict[str, Any]:
+    """What became of the machine from the first reading to the last; None where it does not tell.
+
+    others_cpu: the share of all cores that other processes took, 0 to 1.
+    """
+    first, last = readings[0], readings[-1]
+    seconds = max(last.at_s - first.at_s, 1e-9)
+    clock = [r.frequency_mhz for r in readings if r.frequency_mhz is not None]
+    heat = [r.temperature_c for r in readings if r.temperature_c is not None]
+    others = None
+    if first.busy_s is not None and last.busy_s is not None:
+        used = (last.busy_s - first.busy_s) - (last.own_s - first.own_s)
+        others = round(min(1.0, max(0.0, used / (seconds * cores))), 2)
+    words = throttle_words(readings)
+    return {
+        "seconds": round(seconds, 2),
+        "frequency_mhz": {"min": min(clock), "mean": round(sum(clock) / len(clock)), "max": max(clock)}
+        if clock
+        else None,
+        "temperature_c": {"before": heat[0], "after": heat[-1], "max": max(heat)} if heat else None,
+        "others_cpu": others,
+        "throttled": None if words is None else bool(words),
+        "throttled_by": words or [],
+    }
+
+
+def throttle_words(readings: Sequence[Reading]) -> list[str] | None:
+    """Why the machine was slowed down between the first reading and the last; None where nothing tells."""
+    first, last = readings[0], readings[-1]
+    told = [r.bits for r in readings if r.bits is not None]
+    if not told and (first.trips is None or last.trips is None):
+        return None
+    words = []
+    for bit, word in _BITS.items():
+        came = told and (told[-1] >> 16 + bit) & 1 and not (told[0] >> 16 + bit) & 1
+        if came or any((bits >> bit) & 1 for bits in told):
+            words.append(word)
+    if first.trips is not None and last.trips is not None and last.trips > first.trips:
+        words.append("thermal")
+    return words
+
+
+class Observed:
+    """Reads the machine before, after, and now and then between."""
+
+    def __init__(self, root: Path = Path("/"), every_s: float = EVERY_S) -> None:
+        self._root, self._every_s = root, every_s
+        self._readings: list[Reading] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="edgekit-bench-conditions", daemon=True)
+
+    def figures(self) -> dict[str, Any]:
+        """Once the block has ended."""
+        return figures(self._readings, os.cpu_count() or 1)
+
+    def __enter__(self) -> Self:
+        self._readings.append(read(self._root))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._readings.append(read(self._root))
+
+    def _look(self) -> None:
+        while not self._over.wait(self._every_s):
+            self._readings.append(read(self._root))
+
+
+def _cpu_name(root: Path) -> str:
+    lines = (_text(root / "proc/cpuinfo") or "").splitlines()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0].strip() in ("model name", "Model")]
+    return named[-1] if named else platform.processor() or platform.machine()
+
+
+def _busy_s(root: Path) -> float | None:
+    """Of all cores since the start: everything but idle and waiting for the disk."""
+    if not hasattr(os, "sysconf"):
+        return None
+    for line in (_text(root / "proc/stat") or "").splitlines():
+        if line.startswith("cpu "):
+            times = [int(part) for part in line.split()[1:9]]
+            return (sum(times) - times[3] - times[4]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _firmware_bits(root: Path) -> int | None:
+    """Of a Raspberry Pi: from the file where there is one, else from its own command."""
+    line = _first_line(root / _FIRMWARE)
+    if line is None and root == Path("/") and (command := shutil.which("vcgencmd")):
+        try:
+            done = subprocess.run([command, "get_throttled"], capture_output=True, text=True, timeout=2, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        line = done.stdout.strip().removeprefix("throttled=")
+    try:
+        return int(line or "", 16)
+    except ValueError:
+        return None
+
+
+def _numbers(folder: Path, pattern: str) -> list[int]:
+    try:
+        lines = [_first_line(file) for file in folder.glob(pattern)]
+    except OSError:
+        return []
+    return [int(line) for line in lines if line is not None and line.lstrip("-").isdigit()]
+
+
+def _first_line(path: Path) -> str | None:
+    text = _text(path)
+    return text.splitlines()[0].strip() if text else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,292 @@
+"""Asking a model: callers that wait for their answer before they ask again, or arrivals that wait for nobody.
+
+    outcome = ask(model, items, Load(concurrency=8, requests=1000))        # closed loop
+    outcome = ask(model, items, Load(rate=200.0, duration_s=10.0))         # open loop
+
+Rules:
+- a latency is what the caller sees, by the caller's clock;
+- in the open loop it counts from the moment at which the request was meant to be made, not from the one at which the model
+  had time to take it: a model that stalls for a second is charged for everything that should have been asked meanwhile;
+- arrivals follow from the seed alone, so that two runs ask at the same moments;
+- a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
+- stages are kept of at most MOST_TIMINGS answers, evenly spread, so that memory does not grow with the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.progress import Progress, silent
+from edgekit_runtime.errors import BudgetExceeded, EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit_runtime import Answer, Model
+
+__all__ = ["Load", "Outcome", "ask"]
+
+MOST_TIMINGS = 4096
+Item = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """concurrency: callers of the closed loop. rate: requests a second of the open loop, which it then is.
+
+    requests, duration_s: when it ends; with both, whichever comes first. budget_ms: what every request may take.
+    """
+
+    concurrency: int = 1
+    rate: float | None = None
+    arrivals: Literal["poisson", "fixed"] = "poisson"
+    requests: int | None = 200
+    duration_s: float | None = None
+    budget_ms: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.requests is None and self.duration_s is None:
+            raise ValueError("a load needs an end: requests or duration_s")
+        if self.concurrency < 1 or (self.rate is not None and not 0 < self.rate < math.inf):
+            raise ValueError("concurrency must be at least 1 and rate more than 0")
+
+
+@dataclass
+class Outcome:
+    """latencies_ms, ended_s: of every answer, in the order in which they came; ended_s counts from the first request.
+
+    sources, met, missed: of the answers. refused, errors: of those that got none. timings: of some answers, as
+    `Answer.timings` has them. late_ms: open loop: by how much the requests themselves were made too late.
+    """
+
+    seconds: float = 0.0
+    latencies_ms: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    ended_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sources: Counter[str] = field(default_factory=Counter)
+    met: int = 0
+    missed: int = 0
+    refused: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    timings: list[Mapping[str, float]] = field(default_factory=list)
+    late_ms: NDArray[np.float64] | None = None
+
+
+def ask(model: Model, items: Sequence[Item], load: Load, progress: Progress = silent) -> Outcome:
+    """Ask for one item after another, over and over, until the load says that it is enough."""
+    ended = _Ended(load, progress)
+    return _open_loop(model, items, load, ended) if load.rate is not None else _closed_loop(model, items, load, ended)
+
+
+class _Ended:
+    """Gives out the numbers of requests until it is enough, and tells how far it is."""
+
+    def __init__(self, load: Load, progress: Progress) -> None:
+        self._most, self._seconds, self._progress = load.requests, load.duration_s, progress
+        self._numbers = itertools.count()  # `next` on it is atomic
+        self._began = self._told = time.perf_counter()
+        self._telling = threading.Lock()
+
+    def begin(self) -> float:
+        self._began = self._told = time.perf_counter()
+        return self._began
+
+    def number(self) -> int | None:
+        """The next request's; None when it is enough."""
+        number = next(self._numbers)
+        now = time.perf_counter()
+        if self._most is not None and number >= self._most:
+            return None
+        if self._seconds is not None and now - self._began >= self._seconds:
+            return None
+        if now - self._told >= 0.2 and self._telling.acquire(
+            blocking=False
+        ):  # rarely: drawing costs more than a small net
+            self._told = now
+            self._tell(number, now)
+            self._telling.release()
+        return number
+
+    def _tell(self, number: int, now: float) -> None:
+        if self._most is not None:
+            self._progress("timing", number, self._most)
+        elif self._seconds is not None:
+            self._progress("timing, seconds", int(now - self._began), math.ceil(self._seconds))
+
+    def finish(self) -> None:
+        if self._most is not None:
+            self._progress("timing", self._most, self._most)
+
+
+class _Tally:
+    """What one caller saw."""
+
+    def __init__(self, most_timings: int) -> None:
+        self.latencies_ms, self.ended_s = array("d"), array("d")
+        self.sources: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.met = self.missed = self.refused = 0
+        self.timings: list[Mapping[str, float]] = []
+        self._most, self._every = most_timings, 1
+
+    def answered(self, answer: Answer, latency_s: float, ended_s: float) -> None:
+        if len(self.latencies_ms) % self._every == 0:
+            self.timings.append(answer.timings)
+            if len(self.timings) >= self._most:  # keep every second one, and from now on half as many
+                del self.timings[1::2]
+                self._every *= 2
+        self.latencies_ms.append(latency_s * 1e3)
+        self.ended_s.append(ended_s)
+        self.sources[answer.source] += 1
+        self.met += answer.met_budget is True
+        self.missed += answer.met_budget is False
+
+    def failed(self, error: BaseException) -> None:
+        """Raises what is no error of a request."""
+        if isinstance(error, BudgetExceeded):
+            self.refused += 1
+        elif isinstance(error, EdgekitError):
+            self.errors[error.code] += 1
+        else:
+            raise error
+
+
+def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
+    tallies = [_Tally(max(64, MOST_TIMINGS // load.concurrency)) for _ in range(load.concurrency)]
+    faults: list[BaseException] = []
+    began = ended.begin()
+
+    def caller(tally: _Tally) -> None:
+        while not faults and (number := ended.number()) is not None:
+            item, start = items[number % len(items)], time.perf_counter()
+            try:
+                answer = model.predict(item, budget_ms=load.budget_ms)
+            except Exception as error:  # noqa: BLE001 - counted, or raised below
+                try:
+                    tally.failed(error)
+                except Exception as fault:  # noqa: BLE001
+                    faults.append(fault)
+                continue
+            now = time.perf_counter()
+            tally.answered(answer, now - start, now - began)
+
+    if load.concurrency == 1:
+        caller(tallies[0])
+    else:
+        threads = [threading.Thread(target=caller, args=(tally,), daemon=True) for tally in tallies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if faults:
+        raise faults[0]
+    seconds = time.perf_counter() - began
+    ended.finish()
+    return _joined(tallies, seconds)
+
+
+def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
+    flight, late = _Flight(), array("d")
+    began = ended.begin()
+    for offset in arrivals(load):
+        if flight.faults or ended.number() is None:
+            break
+        intended = began + offset
+        while (left := intended - time.perf_counter()) > 0:
+            time.sleep(left)
+        late.append((time.perf_counter() - intended) * 1e3)
+        try:
+            future = model.submit(items[len(late) % len(items)], budget_ms=load.budget_ms)
+        except Exception as error:  # noqa: BLE001 - counted, or raised below
+            flight.refused(error)
+            continue
+        flight.took_off(future, intended, began)
+    flight.wait()
+    seconds = time.perf_counter() - began
+    ended.finish()
+    outcome = _joined([flight.tally], seconds)
+    outcome.late_ms = np.frombuffer(late) if late else np.zeros(0)
+    return outcome
+
+
+class _Flight:
+    """The requests of an open loop that are on their way, and the tally of those that came back."""
+
+    def __init__(self) -> None:
+        self.tally = _Tally(MOST_TIMINGS)
+        self.faults: list[BaseException] = []
+        self._changed = threading.Condition()
+        self._out = 0
+
+    def took_off(self, future: Future[Answer], intended: float, began: float) -> None:
+        with self._changed:
+            self._out += 1
+        future.add_done_callback(lambda done: self._landed(done, intended, began))
+
+    def _landed(self, future: Future[Answer], intended: float, began: float) -> None:
+        now = time.perf_counter()
+        with self._changed:
+            error = future.exception()
+            if error is None:
+                self.tally.answered(future.result(), now - intended, now - began)
+            else:
+                self._count(error)
+            self._out -= 1
+            self._changed.notify_all()
+
+    def refused(self, error: BaseException) -> None:
+        """Before it took off."""
+        with self._changed:
+            self._count(error)
+
+    def _count(self, error: BaseException) -> None:
+        try:
+            self.tally.failed(error)
+        except BaseException as fault:  # noqa: BLE001 - raised by `wait`
+            self.faults.append(fault)
+
+    def wait(self) -> None:
+        """Until everything that took off has landed. Raises what is no error of a request."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._out)
+        if self.faults:
+            raise self.faults[0]
+
+
+def arrivals(load: Load) -> Iterator[float]:
+    """Seconds from the start at which requests are to be made: evenly, or with exponential gaps of the same mean."""
+    assert load.rate is not None
+    draw: Callable[[], float] = random.Random(load.seed).random
+    at = 0.0
+    for _ in itertools.count():
+        if load.duration_s is not None and at >= load.duration_s:
+            return
+        yield at
+        at += (-math.log(1.0 - draw()) if load.arrivals == "poisson" else 1.0) / load.rate
+
+
+def _joined(tallies: Sequence[_Tally], seconds: float) -> Outcome:
+    outcome = Outcome(seconds)
+    latencies = np.concatenate([np.frombuffer(t.latencies_ms) if t.latencies_ms else np.zeros(0) for t in tallies])
+    ended = np.concatenate([np.frombuffer(t.ended_s) if t.ended_s else np.zeros(0) for t in tallies])
+    order = np.argsort(ended, kind="stable")
+    outcome.latencies_ms, outcome.ended_s = latencies[order], ended[order]
+    for tally in tallies:
+        outcome.sources += tally.sources
+        outcome.errors += tally.errors
+        outcome.met += tally.met
+        outcome.missed += tally.missed
+        outcome.refused += tally.refused
+        outcome.timings += tally.timings
+    return outcome

@@ -1,0 +1,134 @@
+"""edgekit bench on the tiny classifier: what it prints, what it writes, what it refuses to compare."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+
+PROMISED = {
+    "bundle", "recipe", "engine", "engine_version", "threads", "n", "min_ms", "p50_ms", "p95_ms", "p99_ms",
+    "throughput_per_s", "first_ms", "ready_ms", "peak_rss_mb", "stages_ms", "conditions",
+}  # fmt: skip
+MOVING = {"others_cpu", "frequency_mhz", "throttled"}
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return tiny.bundle(tmp_path)
+
+
+def test_every_promised_key_is_there(edgekit, bundle):
+    found = edgekit("bench", bundle, "-n", "50", "--json").json
+    assert found.keys() >= PROMISED
+    assert found["n"] == found["asked"] == 50
+    assert found["min_ms"] <= found["p50_ms"] <= found["p95_ms"] <= found["p99_ms"] <= found["max_ms"]
+    assert "engine" in found["stages_ms"]
+    assert found["answers"] == {"device": 50}
+    assert 0 < found["rss_mb"]["before"] <= found["peak_rss_mb"]
+    assert found["conditions"].keys() >= {"cpu", "cores", "governor", "frequency_mhz", "temperature_c", "during"}
+    assert found["conditions"]["during"].keys() >= {"throttled", "throttled_by", "others_cpu"}
+
+
+def test_a_person_reads_percentiles_stages_start_memory_and_conditions(edgekit, bundle):
+    out = edgekit("bench", bundle, "-n", "20").out
+    for part in (
+        "1 thread",
+        "20 answers to 20 requests",
+        "1 caller",
+        "p50",
+        "p99",
+        "ready",
+        "peak memory",
+        "engine",
+        "NumPy",
+    ):
+        assert part in out
+
+
+def test_several_callers_share_the_requests(edgekit, bundle):
+    found = edgekit("bench", bundle, "-n", "200", "--concurrency", "4", "--json").json
+    assert (found["n"], found["load"]["loop"], found["load"]["concurrency"]) == (200, "closed", 4)
+    assert found["spread"]["p50_ms"][0] <= found["spread"]["p50_ms"][1]
+
+
+def test_a_rate_asks_whether_or_not_there_are_answers(edgekit, bundle):
+    asked = ("--rate", "200", "--arrivals", "fixed", "--duration-s", "0.5", "--use", "video", "--batch", "off")
+    found = edgekit("bench", bundle, *asked, "--json").json
+    assert found["asked"] == 100
+    assert (found["load"]["loop"], found["load"]["budget_ms"], found["load"]["batch"]) == ("open", 500.0, "off")
+    assert sum(found["budget"].values()) + sum(found["errors"].values()) == 100
+    assert found["asked_late_ms"] is not None
+
+
+def test_with_the_cache_on_every_input_is_computed_once(edgekit, bundle):
+    found = edgekit("bench", bundle, "-n", "50", "--cache", "--json").json
+    assert found["answers"] == {"cache": 49, "device": 1}  # two golden inputs, one of them asked before the timing
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--rate", "5", "--concurrency", "2"), "pass one"),
+        (("--arrivals", "fixed"), "--arrivals goes with --rate"),
+        (("-n", "50", "--duration-s", "1"), "either -n or --duration-s"),
+        (("--use", "voice", "--budget-ms", "5"), "either --use or --budget-ms"),
+        (("--use", "kitchen"), "is not one of"),
+        (("--batch", "maybe"), "is not one of"),
+        (("--rate", "0"), "is not in the range"),
+        (("--rate", "nan"), "no finite number"),
+        (("--duration-s", "nan"), "no finite number"),
+    ],
+)
+def test_options_that_contradict_each_other_are_a_usage_error(edgekit, bundle, options, told):
+    ran = edgekit("bench", bundle, *options)
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_a_record_is_written_and_compared_with(edgekit, bundle, tmp_path):
+    first = edgekit("bench", bundle, "-n", "100", "-o", "before.json", "--json").json
+    assert json.loads((tmp_path / "before.json").read_text()) == first
+    ran = edgekit("bench", bundle, "-n", "100", "--compare", "before.json", "--json")
+    compared = ran.json["compared"]
+    if ran.code == 0:
+        assert {r["name"] for r in compared["ratios"]} >= {"p50_ms", "p99_ms", "throughput_per_s"}
+        assert compared["refused"] == compared["subjects"] == []
+    else:  # a busy machine may have been less busy a second ago
+        assert {one["name"] for one in compared["refused"]} <= MOVING
+        assert compared["ratios"] == []
+
+
+def test_records_of_other_conditions_are_refused_before_anything_is_timed(edgekit, bundle, tmp_path):
+    made = edgekit("bench", bundle, "-n", "20", "--json").json
+    made["conditions"]["cpu"] = "Cortex-A72"
+    (tmp_path / "pi.json").write_text(json.dumps(made))
+    ran = edgekit("bench", bundle, "-n", "20", "--concurrency", "2", "--compare", "pi.json")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: pi.json: conditions differ: cpu: Cortex-A72 then,")
+    assert "concurrency: 1 then, 2 now" in ran.err
+    told = edgekit("bench", bundle, "--compare", "pi.json", "--json")
+    assert told.json["error"]["code"] == "conditions-differ"
+
+
+def test_records_whose_machine_was_busier_are_refused_afterwards(edgekit, bundle, tmp_path):
+    made = edgekit("bench", bundle, "-n", "20", "--json").json
+    made["conditions"]["during"] |= {"throttled": True, "throttled_by": ["under-voltage"]}
+    (tmp_path / "hot.json").write_text(json.dumps(made))
+    ran = edgekit("bench", bundle, "-n", "20", "--compare", "hot.json", "-o", "now.json")
+    assert ran.code == 1
+    assert "not compared with hot.json, because conditions differ:" in ran.out
+    assert "throttled: under-voltage then" in ran.out
+    assert json.loads((tmp_path / "now.json").read_text())["n"] == 20
+
+
+def test_a_file_that_is_no_record_and_a_folder_that_is_not_there_are_one_line_each(edgekit, bundle, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    ran = edgekit("bench", bundle, "--compare", "x.json")
+    assert (ran.code, ran.err.splitlines()) == (
+        1, ["error: x.json: is no record of edgekit bench. Make one: edgekit bench BUNDLE -o RECORD.json"],
+    )  # fmt: skip
+    ran = edgekit("bench", bundle, "-n", "10", "-o", "nowhere/x.json")
+    assert ran.code == 1
+    assert "nowhere/x.json: cannot be written" in ran.err
