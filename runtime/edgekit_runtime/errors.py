@@ -20,6 +20,7 @@ __all__ = [
     "ForkedError",
     "InputError",
     "IntegrityError",
+    "MemoryExceeded",
     "MissingExtraError",
     "QueueFull",
     "SelfTestError",
@@ -121,6 +122,12 @@ class QueueFull(EdgekitError):  # noqa: N818 - what happened, as the field says 
     """More requests wait than the queue holds: ask less often, or say how many may wait when the bundle is opened."""
 
     code = "queue-full"
+
+
+class MemoryExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
+    """A model does not fit into the memory it may take, even with nothing optional beside it."""
+
+    code = "memory"
 
 
 class ForkedError(EdgekitError):
