@@ -6,7 +6,10 @@ from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher, Prediction, softmax
+from edgekit_runtime.contract.frame import Frame
+from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import Carried, Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
 
 __all__ = [
     "Adapter",
@@ -14,7 +17,11 @@ __all__ = [
     "Carry",
     "Contract",
     "Decoder",
+    "DetectionSpec",
+    "EmbeddingSpec",
     "Finisher",
+    "Frame",
+    "Geometry",
     "ImageSpec",
     "InputContract",
     "OutputContract",

@@ -3,30 +3,35 @@
 The way is chosen once, from the specs, and is as short as the numbers allow:
 
 - the tensor already has the artifact's dtype and shape: nothing is computed;
-- uint8 pixels into int8 where the steps line up (quantized = pixel - 128): one xor;
-- uint8 pixels into int8 or uint8 otherwise: one 256-entry table a channel;
-- uint8 pixels into float: one multiply and one add;
+- uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
 - a float tensor (what the original model took) into int8: scale, round half to even, clip.
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)
+    clipped, counted = adapter.clipped(tensor)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.pixels import pixel_step, quantize
 from edgekit_runtime.contract.spec import InputContract
 from edgekit_runtime.errors import InputError
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Adapter", "quantize"]
+__all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "quantize"]
 
-Step = Callable[[NDArray[Any]], NDArray[Any]]
+CLIP_EVERY = 16
+"""One request in so many has its tensor looked at for clipped values."""
+
+CLIP_SAMPLE = 2048
+"""Values looked at then, about."""
 
 
 class Adapter:
@@ -43,16 +48,19 @@ class Adapter:
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
         self._axes = self._turned(contract, tensor)
-        self._from_pixels = _pixel_step(contract, tensor) if contract.image is not None else None
+        self._way, self._from_pixels = pixel_step(contract, tensor) if contract.image is not None else ("cast", None)
+        self._limits = _limits(tensor)
+        self._stride = _stride(math.prod(self._item_shape))
+        self._asked = count()
 
     @property
     def way(self) -> str:
-        """How pixels travel, for `describe()` and the benchmarks: xor, table, float, or cast."""
-        return self._from_pixels.__name__.removeprefix("_") if self._from_pixels is not None else "cast"
+        """How pixels travel, for `describe()` and the benchmarks: same, xor, affine, table, float, or cast."""
+        return self._way
 
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
         if self._from_pixels is not None and item.dtype == np.uint8 and item.shape == self._contract.shape:
-            return self._layout(self._from_pixels(item))[None]
+            return self._from_pixels(item)[None]
         if (
             item.dtype == self._dtype
             and self._fits(item.shape)
@@ -66,6 +74,23 @@ class Adapter:
                 do=f"Pass shape {_shape(self._contract.shape)}",
             )
         return self._layout(self._from_original(item))[None]
+
+    def clipped(self, tensor: NDArray[Any]) -> tuple[int, int]:
+        """(values at the limits of the artifact's 8 bits, values looked at), of what `__call__` gave; thread-safe.
+
+        It looks at one tensor in CLIP_EVERY, and there at every so-manieth value, about CLIP_SAMPLE of them, from another
+        first one each time: every value is as likely to be seen as any other. (0, 0) for a tensor that was not looked at
+        and for an artifact that takes no 8-bit numbers. A value at a limit need not have been beyond it: pixels 0 and 255
+        are what a dark or overexposed picture is made of.
+        """
+        if self._limits is None:
+            return 0, 0
+        turn, skip = divmod(next(self._asked), CLIP_EVERY)
+        if skip:
+            return 0, 0
+        seen = tensor.reshape(-1).view(np.uint8)[turn % self._stride :: self._stride]
+        # +1 (int8: +129) carries the two limits, and nothing else, to 0 and 1.
+        return int(np.count_nonzero((seen + self._limits) < 2)), seen.size
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self._item_shape) and all(
@@ -96,66 +121,19 @@ class Adapter:
         return np.ascontiguousarray(item, self._dtype)
 
 
-def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """q = clip(round(real / scale) + zero_point), round half to even, clipped to dtype's range."""
-    limits = np.iinfo(dtype)
-    steps = np.rint(np.asarray(real, np.float32) / np.float32(quantization.scale)) + quantization.zero_point
-    quantized: NDArray[Any] = np.clip(steps, limits.min, limits.max).astype(dtype)
-    return quantized
+def _limits(tensor: TensorSpec) -> np.uint8 | None:
+    """What to add so that a quantized 8-bit tensor's two limits become 0 and 1."""
+    if tensor.quantization is None or np.dtype(tensor.dtype).itemsize != 1:
+        return None
+    return np.uint8(129 if tensor.dtype == "int8" else 1)
 
 
-def _pixel_step(contract: InputContract, tensor: TensorSpec) -> Step:
-    image = contract.image
-    assert image is not None
-    mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
-    if tensor.quantization is None:
-        return _float_step(mean, std, np.dtype(tensor.dtype))
-    dtype = np.dtype(tensor.dtype)
-    pixels = np.arange(256, dtype=np.float32)[:, None]
-    tables = quantize((pixels - mean) / std, tensor.quantization, dtype)  # [256, channels]
-    if dtype == np.int8 and (tables == (np.arange(256) - 128).astype(np.int8)[:, None]).all():
-
-        def _xor(item: NDArray[Any]) -> NDArray[Any]:
-            return (item ^ np.uint8(0x80)).view(np.int8)
-
-        return _xor
-    if dtype == np.uint8 and (tables == np.arange(256, dtype=np.uint8)[:, None]).all():
-
-        def _same(item: NDArray[Any]) -> NDArray[Any]:
-            return item
-
-        return _same
-    if (tables == tables[:, :1]).all():
-        one = np.ascontiguousarray(tables[:, 0])
-
-        def _table(item: NDArray[Any]) -> NDArray[Any]:
-            looked_up: NDArray[Any] = one[item]
-            return looked_up
-
-        return _table
-
-    def _tables(item: NDArray[Any]) -> NDArray[Any]:
-        return np.stack([tables[:, c][item[..., c]] for c in range(tables.shape[1])], axis=-1)
-
-    return _tables
-
-
-def _float_step(mean: NDArray[Any], std: NDArray[Any], dtype: np.dtype[Any]) -> Step:
-    scale, shift = (1.0 / std).astype(np.float32), (-mean / std).astype(np.float32)
-    if (scale == 1).all() and (shift == 0).all():
-
-        def _cast(item: NDArray[Any]) -> NDArray[Any]:
-            return item.astype(dtype)
-
-        return _cast
-
-    def _float(item: NDArray[Any]) -> NDArray[Any]:
-        real = item.astype(np.float32)
-        real *= scale
-        real += shift
-        return real.astype(dtype, copy=False)
-
-    return _float
+def _stride(values: int) -> int:
+    """Coprime to the number of values, so that no channel or column is left out of a sample."""
+    stride = max(1, values // CLIP_SAMPLE)
+    while math.gcd(stride, values) > 1:
+        stride += 1
+    return stride
 
 
 def _shape(shape: tuple[int, ...]) -> str:

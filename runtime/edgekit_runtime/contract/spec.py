@@ -15,10 +15,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
+
 __all__ = [
     "Carried",
     "Color",
     "Contract",
+    "DetectionSpec",
+    "EmbeddingSpec",
     "ImageSpec",
     "InputContract",
     "Interpolation",
@@ -98,12 +102,15 @@ class Carried:
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
-    task decides what an answer offers: `classification` has `top(k)`, `raw` has named outputs only.
+    task decides what an answer offers: `classification` has `top(k)`, `detection` has `boxes`, `embedding` has `vector`;
+    named outputs are always there, and all that `raw` has.
     scores: whether a classifier's output is already probabilities, or logits that need a softmax.
-    labels: one name a class, in index order.
+    labels: one name a class, in index order; a detector's leave the background out.
     state: whether an answer depends on earlier ones. `explicit`: `carried` names the tensors, which are among inputs and
     outputs, and a session carries them; `internal`: the model keeps it to itself. hop: for a stateful model that takes
     pieces of a recording, how many samples after the last piece the next one begins; None for the whole piece.
+    detection, embedding: present for these tasks alone. What is absent is no part of a contract's digest: older contracts
+    keep theirs.
     """
 
     task: Task
@@ -114,6 +121,8 @@ class Contract:
     state: State = "none"
     carried: tuple[Carried, ...] | None = None
     hop: int | None = None
+    detection: DetectionSpec | None = None
+    embedding: EmbeddingSpec | None = None
 
     def input(self, name: str) -> InputContract:
         return next(spec for spec in self.inputs if spec.name == name)

@@ -41,7 +41,9 @@ def expected(pixels, contract, spec):
         ((0,) * 3, (255,) * 3, 1 / 255, -128, "int8", "xor"),
         ((0,) * 3, (1,) * 3, 1.0, 0, "uint8", "same"),
         ((0,) * 3, (1,) * 3, 2.0, -128, "int8", "table"),
-        ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.0187, -14, "int8", "tables"),
+        ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.0187, -14, "int8", "affine"),
+        ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.012, -14, "int8", "affine"),  # clips at both ends
+        ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.0187, 114, "uint8", "affine"),
     ],
 )
 def test_the_way_is_the_shortest_that_is_exact(mean, std, scale, zero_point, dtype, way):

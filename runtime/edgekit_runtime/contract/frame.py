@@ -1,0 +1,158 @@
+"""What a camera hands out: packed BGR or RGB, or YUV 4:2:0 in planes, with the padding that drivers leave.
+
+    model.predict(Frame(array, "bgr"))                                      # OpenCV, picamera2: uint8 [H, W, 3]
+    model.predict(Frame(buffer, "nv12", width=1280, height=720, stride=1280))
+
+Rules:
+- the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
+- nothing is copied when a frame is made; rows may be padded (`stride`), planes too (`rows`);
+- the sizes of 4:2:0 are even, and a buffer that is too short for what it is said to hold is refused at once.
+
+YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and one of V,
+each with half the stride and half the rows; `yv12` the same with V first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.errors import InputError
+
+__all__ = ["Frame", "FrameFormat", "Matrix"]
+
+FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12"]
+Matrix = Literal["bt601", "bt709"]
+Pixels = NDArray[np.uint8]
+
+_CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1}
+_WHERE = "a camera frame"
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One picture of a camera, upright.
+
+    data: a uint8 array, or bytes, a bytearray, a memoryview or an mmap. Packed formats take an array [H, W, C] (gray: [H, W])
+    of any strides; all take a flat buffer, then with width and height. A 2-D array of 4:2:0 is [rows * 3 / 2, stride], as
+    OpenCV and picamera2 give it; its width and height are those of the array unless they are given.
+    stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default there is
+    no padding. matrix, full_range: what the camera made YUV with, for 4:2:0 alone: BT.601 and 16..235 by default, as most do;
+    high-definition video is often BT.709, JPEG-like sensors have the full range.
+    Raises InputError where sizes and buffer do not fit, ValueError for a format or matrix that does not exist.
+    """
+
+    data: Any
+    format: FrameFormat
+    width: int | None = None
+    height: int | None = None
+    stride: int | None = None
+    rows: int | None = None
+    matrix: Matrix = "bt601"
+    full_range: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("format", self.format, get_args(FrameFormat)),
+            ("matrix", self.matrix, get_args(Matrix)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        _ = self.size, self.parts  # whatever is wrong is told where the frame is made
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels."""
+        shape = getattr(self.data, "shape", ())
+        width, height = self.width, self.height
+        if self.packed and len(shape) >= 2:
+            width, height = width or shape[1], height or shape[0]
+        elif len(shape) == 2:
+            width, height = width or shape[1], height or (self.rows or shape[0] * 2 // 3)
+        if width is None or height is None:
+            raise _refused("a flat buffer does not say how large its picture is", "Pass width= and height=")
+        if width < 1 or height < 1:
+            raise _refused(f"{width} x {height} is no picture", "Check what the camera was set to")
+        if not self.packed and (width % 2 or height % 2):
+            raise _refused(
+                f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd",
+                "Pass the size that the camera was set to, and its padding as stride= and rows=",
+            )
+        return int(width), int(height)
+
+    @property
+    def packed(self) -> bool:
+        return self.format in _CHANNELS
+
+    @cached_property
+    def parts(self) -> tuple[Pixels, ...]:
+        """Views, without any padding: (pixels [H, W, C],), or (Y [H, W], U [H/2, W/2], V [H/2, W/2])."""
+        if self.packed:
+            return (self._pixels(),)
+        width, height = self.size
+        flat = self._flat()
+        stride, rows = self.stride or self._natural_stride(), self.rows or height
+        half = stride if self.format in ("nv12", "nv21") else stride // 2
+        if stride < width or rows < height or stride % 2 or rows % 2:
+            raise _refused(
+                f"{stride} bytes a row and {rows} rows do not hold {width} x {height} pixels of 4:2:0",
+                "Both are even, and at least the picture's",
+            )
+        luma = self._plane(flat, 0, (height, width), (stride, 1))
+        start, shape = stride * rows, (height // 2, width // 2)
+        if half == stride:
+            first = self._plane(flat, start, shape, (stride, 2))
+            second = self._plane(flat, start + 1, shape, (stride, 2))
+        else:
+            first = self._plane(flat, start, shape, (half, 1))
+            second = self._plane(flat, start + half * (rows // 2), shape, (half, 1))
+        return (luma, first, second) if self.format in ("nv12", "i420") else (luma, second, first)
+
+    def _natural_stride(self) -> int:
+        shape = getattr(self.data, "shape", ())
+        return int(shape[1]) if len(shape) == 2 and not self.packed else self.size[0] * _CHANNELS.get(self.format, 1)
+
+    def _pixels(self) -> Pixels:
+        width, height = self.size
+        channels = _CHANNELS[self.format]
+        if isinstance(self.data, np.ndarray) and self.data.ndim >= 2:
+            array = self.data[:, :, None] if self.data.ndim == 2 else self.data
+            if array.dtype != np.uint8 or array.shape != (height, width, channels):
+                raise _refused(
+                    f"{array.dtype} {list(self.data.shape)} is not {self.format} of {width} x {height}",
+                    f"Pass uint8 [{height}, {width}, {channels}]",
+                )
+            return array
+        stride = self.stride or self._natural_stride()
+        if stride < width * channels:
+            raise _refused(f"{stride} bytes a row do not hold {width} pixels", "Pass the stride in bytes")
+        return self._plane(self._flat(), 0, (height, width, channels), (stride, channels, 1))
+
+    def _flat(self) -> Pixels:
+        if isinstance(self.data, np.ndarray):
+            if self.data.dtype != np.uint8:
+                raise _refused(f"an array of {self.data.dtype} is no buffer of bytes", "Pass uint8")
+            return np.ascontiguousarray(self.data).reshape(-1)
+        try:
+            return np.frombuffer(self.data, np.uint8)
+        except (TypeError, ValueError, BufferError) as error:
+            raise _refused(f"a {type(self.data).__name__} is no buffer", "Pass a uint8 array or bytes") from error
+
+    def _plane(self, flat: Pixels, start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels:
+        """Raises InputError where the last value of the plane lies beyond the buffer."""
+        end = start + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+        if end > flat.size:
+            width, height = self.size
+            raise _refused(
+                f"{flat.size} bytes are too few for {self.format} of {width} x {height}: it takes {end} or more",
+                "Check width, height, stride and rows",
+            )
+        return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
+
+
+def _refused(what: str, do: str) -> InputError:
+    return InputError(what, where=_WHERE, do=do)

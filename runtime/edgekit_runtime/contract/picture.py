@@ -1,0 +1,251 @@
+"""Encoded bytes and Pillow's pictures -> the canonical pixels, within bounded memory.
+
+    pixels, placement = render(open_encoded(data, "cat.jpg"), image)
+
+Rules:
+- no more than MAX_PIXELS pixels are ever decoded (128 MiB of Pillow's four bytes a pixel): a few kilobytes of PNG can ask
+  for gigabytes. A JPEG may be larger: where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of
+  its size and never makes the others;
+- orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame counts;
+- a decoder's own complaint becomes one InputError that names the file.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.geometry import Box4, Placement, place, stored_box
+from edgekit_runtime.contract.spec import ImageSpec
+from edgekit_runtime.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["MAX_JPEG_PIXELS", "MAX_PIXELS", "PADDING", "loaded", "open_encoded", "pillow", "render", "upright_size"]
+
+MAX_PIXELS = 2**25
+"""Pixels that are decoded, at most: a frame of 8K video fits."""
+
+MAX_JPEG_PIXELS = 2**28
+"""Pixels that a JPEG may say it has: even at 1/8 of its size every coefficient must be read, which takes time."""
+
+PADDING = 114
+"""The grey beside a letterboxed picture."""
+
+_GAP = 2.0
+"""A JPEG is not decoded smaller than so many times what is needed, so that the resize filter still has its say."""
+
+_JPEG = b"\xff\xd8\xff"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_EXIF = (b"eXIf", b"Raw profile type")
+_TURNS = (
+    None,
+    None,
+    "FLIP_LEFT_RIGHT",
+    "ROTATE_180",
+    "FLIP_TOP_BOTTOM",
+    "TRANSPOSE",
+    "ROTATE_270",
+    "TRANSVERSE",
+    "ROTATE_90",
+)
+"""EXIF orientation -> what puts the picture upright."""
+
+
+def open_encoded(data: bytes, where: str) -> Image.Image:
+    """The header of PNG, JPEG and whatever else Pillow reads; nothing is decoded yet. Raises InputError."""
+    image = pillow()
+    if data[:8] == _PNG and len(data) >= 24:  # before Pillow warns of it on stderr
+        _refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
+    try:
+        if data[:3] == _JPEG:  # no format is tried in vain, and Pillow's own bound does not count: ours does
+            from PIL import JpegImagePlugin
+
+            picture: Image.Image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+        else:
+            picture = image.open(io.BytesIO(data))
+    except image.DecompressionBombError as error:
+        raise InputError(f"its pixels are more than {MAX_PIXELS:,}", where=where, do="Make it smaller") from error
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
+        raise _undecodable(error, where) from error
+    most = MAX_JPEG_PIXELS if picture.format == "JPEG" else MAX_PIXELS
+    _refuse_large(*picture.size, most, where)
+    return picture
+
+
+def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
+    """A picture whose pixels are in memory. Raises InputError for one that is too large, empty, closed or truncated."""
+    _refuse_large(*picture.size, MAX_PIXELS, where)
+    try:
+        picture.load()
+    except Exception as error:
+        raise _undecodable(error, where) from error
+    return picture
+
+
+def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
+    """(width, height) as a viewer shows it. data: what was opened; all that is read of it, as a rule, is the header."""
+    width, height = picture.size
+    if picture.format == "PNG" and "exif" not in picture.info and not any(mark in data for mark in _PNG_EXIF):
+        return width, height  # Pillow would decode the whole picture to see whether something comes behind it
+    return (height, width) if _orientation(picture) >= 5 else (width, height)
+
+
+def render(
+    picture: Image.Image, image: ImageSpec, where: str = "the image", *, ours: bool = False
+) -> tuple[NDArray[np.uint8], Placement]:
+    """Orientation, mode, crop, size, colour order: a uint8 [height, width, channels] array, and how it was placed.
+
+    ours: nobody else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
+    """
+    if 0 in picture.size:
+        raise InputError(f"{picture.width} x {picture.height} is no picture", where=where)
+    reduction = _Reduction(picture, image) if ours and picture.format == "JPEG" else None
+    if reduction is None:
+        loaded(picture, where)
+    orientation = _orientation(picture)
+    size = picture.size if reduction is None else reduction.size
+    placement = place(*((size[1], size[0]) if orientation >= 5 else size), image)
+    box: Box4 = stored_box(placement.crop, size, orientation)
+    if reduction is not None:
+        factor = reduction.apply(placement)
+        box = (box[0] / factor, box[1] / factor, box[2] / factor, box[3] / factor)
+        loaded(picture, where)
+    try:
+        mode = "L" if image.color == "gray" else "RGB"
+        flat = _flatten(picture, where)
+        flat = flat if flat.mode == mode else flat.convert(mode)
+        inner = placement.inner[::-1] if orientation >= 5 else placement.inner
+        cut = _cut(flat, box, inner, image)
+        turn = _TURNS[orientation]
+        if turn is not None:
+            cut = cut.transpose(getattr(pillow().Transpose, turn))
+    except InputError:
+        raise
+    except Exception as error:  # modes that Pillow reads and cannot convert
+        raise _undecodable(error, where) from error
+    return on_canvas(np.asarray(cut, np.uint8), placement, image), placement
+
+
+def on_canvas(pixels: NDArray[np.uint8], placement: Placement, image: ImageSpec) -> NDArray[np.uint8]:
+    """[h, w] grey or [h, w, 3] RGB pixels of the inner size -> the canonical tensor, in the contract's colour order."""
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if image.color == "bgr":
+        pixels = pixels[:, :, ::-1]
+    width, height = placement.inner
+    if (width, height) == (image.width, image.height):
+        return np.ascontiguousarray(pixels)
+    canvas = np.full((image.height, image.width, image.channels), PADDING, np.uint8)
+    x, y = placement.offset
+    canvas[y : y + height, x : x + width] = pixels
+    return canvas
+
+
+class _Reduction:
+    """A JPEG that is decoded at a fraction of its size."""
+
+    def __init__(self, picture: Image.Image, image: ImageSpec) -> None:
+        self._picture = picture
+        self._image = image
+        self.size = picture.size
+
+    def apply(self, placement: Placement) -> float:
+        """Set the picture up for it; how many of its pixels became one, along each axis."""
+        picture = self._picture
+        wanted = int(placement.shrinks / _GAP)
+        factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
+        if factor == 1 or self._image.interpolation == "nearest":  # whoever asks for single pixels shall have them
+            return 1.0
+        # Progressive files keep all their coefficients in memory, whatever is made of them.
+        if picture.info.get("progressive") and self.size[0] * self.size[1] > MAX_PIXELS:
+            return 1.0
+        mode = "L" if self._image.color == "gray" else "RGB"
+        set_up = picture.draft(mode, (self.size[0] // factor, self.size[1] // factor))
+        return 1.0 if set_up is None else self.size[0] / set_up[1][2]
+
+
+def _cut(picture: Image.Image, box: Box4, size: tuple[int, int], image: ImageSpec) -> Image.Image:
+    """The part `box` of a picture, scaled to size."""
+    whole = (math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3]))
+    if whole != (0, 0, *picture.size):  # cropped first: a resize with a box would let the filter look outside it
+        picture = picture.crop(whole)
+    if picture.size == size:
+        return picture
+    if whole == box:
+        return picture.resize(size, resampling(image))
+    inside = (box[0] - whole[0], box[1] - whole[1], box[2] - whole[0], box[3] - whole[1])
+    return picture.resize(size, resampling(image), inside)
+
+
+def _flatten(picture: Image.Image, where: str) -> Image.Image:
+    """Transparency over white; 16-bit grey scaled to 8; what has no fixed range is refused."""
+    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG")  # older Pillows
+    if picture.mode in ("I", "F") and not sixteen:
+        raise InputError(
+            f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
+        )
+    if sixteen:
+        eight_bit = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        grey: Image.Image = pillow().fromarray(eight_bit)
+        return grey
+    if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
+        return _over_white(picture)
+    return picture
+
+
+def _over_white(picture: Image.Image) -> Image.Image:
+    """In strips, so that no second and third copy of a large picture is made."""
+    flat: Image.Image = pillow().new("RGB", picture.size, (255, 255, 255))
+    rows = max(1, 2**20 // picture.width)
+    for top in range(0, picture.height, rows):
+        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+        if "transparency" in picture.info:
+            strip.info["transparency"] = picture.info["transparency"]
+        if strip.mode in ("La", "RGBa"):
+            strip = strip.convert("LA" if strip.mode == "La" else "RGBA")
+        rgba = strip.convert("RGBA")
+        white = pillow().new("RGBA", rgba.size, (255, 255, 255, 255))
+        flat.paste(pillow().alpha_composite(white, rgba).convert("RGB"), (0, top))
+    return flat
+
+
+def _orientation(picture: Image.Image) -> int:
+    """1 to 8; 1, as it is stored, where nothing sensible is said."""
+    try:
+        value = picture.getexif().get(0x0112, 1)
+    except Exception:  # noqa: BLE001 - parsers of foreign bytes raise anything; damaged EXIF says nothing
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _refuse_large(width: int, height: int, most: int, where: str) -> None:
+    if width * height > most:
+        raise InputError(f"{width} x {height} pixels is more than {most:,}", where=where, do="Make it smaller")
+
+
+def _undecodable(error: Exception, where: str) -> InputError:
+    return InputError(
+        f"not an image that can be decoded ({type(error).__name__})",
+        where=where,
+        do="Pass a complete PNG, JPEG, WebP or BMP file",
+    )
+
+
+def resampling(image: ImageSpec) -> Any:
+    """Pillow's filter for the contract's interpolation."""
+    return getattr(pillow().Resampling, image.interpolation.upper())
+
+
+def pillow() -> Any:
+    """Pillow's Image module. Raises MissingExtraError."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("image", "decoding or resizing a picture") from error
+    return Image

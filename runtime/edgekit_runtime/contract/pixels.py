@@ -1,0 +1,165 @@
+"""uint8 pixels -> one artifact's numbers, `(pixel - mean) / std` and the quantization in one go.
+
+The way is chosen once, from the specs, and is as short as the numbers allow:
+
+- `same`, `xor`: the steps line up (quantized = pixel, or pixel - 128): nothing, or one xor;
+- `affine`: quantized = (pixel * m + c) >> s in int32. m, c and s are searched for so that all 256 values of every channel
+  come out exactly as the definition says; where none do, `table`: one look-up a channel;
+- `cast`, `float`: an artifact that takes floats: one multiply and one add.
+
+    way, step = pixel_step(contract, tensor)
+    tensor = step(pixels)[None]
+
+Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and slow
+over three values (benchmarks/runtime/contract.py has the ways side by side).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.spec import InputContract
+from edgekit_runtime.tensors import Quantization, TensorSpec
+
+__all__ = ["Step", "pixel_step", "quantize"]
+
+Step = Callable[[NDArray[Any]], NDArray[Any]]
+
+_BLOCK = 16_384
+"""Values that one run of NumPy's inner loop goes over; constants of this length stay in the first-level cache."""
+
+
+def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """q = clip(round(real / scale) + zero_point), round half to even, clipped to dtype's range."""
+    limits = np.iinfo(dtype)
+    steps = np.rint(np.asarray(real, np.float32) / np.float32(quantization.scale)) + quantization.zero_point
+    quantized: NDArray[Any] = np.clip(steps, limits.min, limits.max).astype(dtype)
+    return quantized
+
+
+def pixel_step(contract: InputContract, tensor: TensorSpec) -> tuple[str, Step]:
+    """(the way's name, uint8 [H, W, C] -> the artifact's numbers [H, W, C], or [C, H, W] where that is its layout)."""
+    image = contract.image
+    assert image is not None
+    mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
+    dtype, turned = np.dtype(tensor.dtype), tensor.layout == "NCHW"
+    if tensor.quantization is None:
+        return _float_step(mean, std, dtype, turned, (image.height, image.width))
+    pixels = np.arange(256, dtype=np.float32)[:, None]
+    table = quantize((pixels - mean) / std, tensor.quantization, dtype)  # [256, channels]
+    way, step = _quantized_step(table, 1 / (np.float64(std) * tensor.quantization.scale), (image.height, image.width))
+    return (way, (lambda item: np.ascontiguousarray(step(item).transpose(2, 0, 1)))) if turned else (way, step)
+
+
+def _quantized_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[int, int]) -> tuple[str, Step]:
+    if table.dtype == np.int8 and (table == (np.arange(256) - 128).astype(np.int8)[:, None]).all():
+        return "xor", lambda item: (item ^ np.uint8(0x80)).view(np.int8)
+    if table.dtype == np.uint8 and (table == np.arange(256, dtype=np.uint8)[:, None]).all():
+        return "same", lambda item: item
+    affine = _affine_step(table, slopes, size)
+    if affine is not None:
+        return "affine", affine
+    columns = [np.ascontiguousarray(table[:, channel]) for channel in range(table.shape[1])]
+
+    def look_up(item: NDArray[Any]) -> NDArray[Any]:
+        return np.stack([column.take(item[..., channel]) for channel, column in enumerate(columns)], axis=-1)
+
+    return "table", look_up
+
+
+def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[int, int]) -> Step | None:
+    """The multiply-add that equals the table for every pixel, or None where there is none."""
+    largest = 256 * float(np.abs(slopes).max()) + float(np.abs(table.astype(np.int64)).max()) + 2
+    shift = math.floor(math.log2(2**30 / largest))
+    if not 0 <= shift <= 30:
+        return None
+    found = [
+        _exact(table[:, c].astype(np.int64), round(float(slopes[c]) * 2**shift), shift) for c in range(len(slopes))
+    ]
+    if any(channel is None for channel in found):
+        return None
+    factors, terms, least, most = (np.array(column) for column in zip(*(f for f in found if f), strict=True))
+    block, dtype = _block(size, len(slopes)), table.dtype
+    m, c = _laid_out(factors.astype(np.int32), block), _laid_out(terms.astype(np.int32), block)
+    times = block // len(slopes)  # never a single value: NumPy's maximum is ten times slower with one
+    low = None if (least == 0).all() else np.tile(least.astype(np.uint8), times)
+    high = None if (most == 255).all() else np.tile(most.astype(np.uint8), times)
+
+    def affine(item: NDArray[Any]) -> NDArray[Any]:
+        rows = np.ascontiguousarray(item).reshape(-1, block)
+        if low is not None:  # pixels beyond these are clipped: any of them gives the limit
+            rows = np.maximum(rows, low)
+        if high is not None:
+            rows = np.minimum(rows, high)
+        steps = rows.astype(np.int32)
+        steps *= m
+        steps += c
+        steps >>= shift
+        return steps.astype(dtype).reshape(item.shape)
+
+    return affine
+
+
+def _exact(values: NDArray[np.int64], factor: int, shift: int) -> tuple[int, int, int, int] | None:
+    """(m, c, least, most) with (p * m + c) >> shift == values[p] for p in least..most; below and above values are flat.
+
+    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p: c is the middle of what
+    they have in common.
+    """
+    differs = np.flatnonzero(np.diff(values))
+    if not len(differs):
+        return 0, int(values[0]) << shift, 0, 255
+    least, most = int(differs[0]), int(differs[-1]) + 1
+    at = np.arange(least, most + 1)
+    low = int(((values[at] << shift) - at * factor).max())
+    high = int((((values[at] + 1) << shift) - at * factor).min()) - 1
+    if low > high:
+        return None
+    # The flat ends fit without a clip more often than not.
+    every = np.arange(256) * factor + (low + high) // 2 >> shift
+    if (every == values).all():
+        least, most = 0, 255
+    return factor, (low + high) // 2, least, most
+
+
+def _float_step(
+    mean: NDArray[Any], std: NDArray[Any], dtype: np.dtype[Any], turned: bool, size: tuple[int, int]
+) -> tuple[str, Step]:
+    scale, shift = (1.0 / std).astype(np.float32), (-mean / std).astype(np.float32)
+    if (scale == 1).all() and (shift == 0).all():
+        if turned:
+            return "cast", lambda item: np.ascontiguousarray(item.transpose(2, 0, 1)).astype(dtype)
+        return "cast", lambda item: item.astype(dtype)
+    block = _block(size, len(mean))
+    scales, shifts = _laid_out(scale, block), _laid_out(shift, block)
+
+    def along_rows(item: NDArray[Any]) -> NDArray[Any]:
+        real = np.ascontiguousarray(item).reshape(-1, block).astype(np.float32)
+        real *= scales
+        real += shifts
+        return real.reshape(item.shape).astype(dtype, copy=False)
+
+    def by_planes(item: NDArray[Any]) -> NDArray[Any]:
+        real = np.ascontiguousarray(item.transpose(2, 0, 1)).astype(np.float32)
+        for channel in range(len(scale)):
+            real[channel] *= scale[channel]
+            real[channel] += shift[channel]
+        return real.astype(dtype, copy=False)
+
+    return "float", by_planes if turned else along_rows
+
+
+def _block(size: tuple[int, int], channels: int) -> int:
+    """Values of as many whole rows as divide the picture's height and fit into a block."""
+    height, row = size[0], size[1] * channels
+    return row * max(n for n in range(1, height + 1) if height % n == 0 and (n == 1 or n * row <= _BLOCK))
+
+
+def _laid_out(values: NDArray[Any], block: int) -> NDArray[Any]:
+    """One value a channel -> the constants of a block; a single value where all channels have the same."""
+    return values[:1] if (values == values[0]).all() else np.tile(values, block // len(values))
