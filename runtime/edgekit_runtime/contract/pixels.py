@@ -79,52 +79,42 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
     if not 0 <= shift <= 30:
         return None
     found = [
-        _exact(table[:, c].astype(np.int64), round(float(slopes[c]) * 2**shift), shift) for c in range(len(slopes))
+        _exact(table[:, c].astype(np.int64), round(float(slopes[c]) * 2**shift), shift, table.dtype)
+        for c in range(len(slopes))
     ]
     if any(channel is None for channel in found):
         return None
-    factors, terms, least, most = (np.array(column) for column in zip(*(f for f in found if f), strict=True))
+    factors, terms = (np.array(column, np.int64) for column in zip(*(f for f in found if f), strict=True))
     block, dtype = _block(size, len(slopes)), table.dtype
     m, c = _laid_out(factors.astype(np.int32), block), _laid_out(terms.astype(np.int32), block)
-    times = block // len(slopes)  # never a single value: NumPy's maximum is ten times slower with one
-    low = None if (least == 0).all() else np.tile(least.astype(np.uint8), times)
-    high = None if (most == 255).all() else np.tile(most.astype(np.uint8), times)
+    limits = np.iinfo(dtype)
+    fits = (((np.arange(256)[:, None] * factors + terms) >> shift) == table).all()
 
     def affine(item: NDArray[Any]) -> NDArray[Any]:
-        rows = np.ascontiguousarray(item).reshape(-1, block)
-        if low is not None:  # pixels beyond these are clipped: any of them gives the limit
-            rows = np.maximum(rows, low)
-        if high is not None:
-            rows = np.minimum(rows, high)
-        steps = rows.astype(np.int32)
+        steps = np.ascontiguousarray(item).reshape(-1, block).astype(np.int32)
         steps *= m
         steps += c
         steps >>= shift
+        if not fits:
+            np.clip(steps, limits.min, limits.max, out=steps)
         return steps.astype(dtype).reshape(item.shape)
 
     return affine
 
 
-def _exact(values: NDArray[np.int64], factor: int, shift: int) -> tuple[int, int, int, int] | None:
-    """(m, c, least, most) with (p * m + c) >> shift == values[p] for p in least..most; below and above values are flat.
+def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """(m, c) with (p * m + c) >> shift == values[p] for every pixel p, or beyond the same limit of dtype.
 
-    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p: c is the middle of what
-    they have in common.
+    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the side of
+    a limit: c is the middle of what they have in common.
     """
-    differs = np.flatnonzero(np.diff(values))
-    if not len(differs):
-        return 0, int(values[0]) << shift, 0, 255
-    least, most = int(differs[0]), int(differs[-1]) + 1
-    at = np.arange(least, most + 1)
-    low = int(((values[at] << shift) - at * factor).max())
-    high = int((((values[at] + 1) << shift) - at * factor).min()) - 1
-    if low > high:
+    limits, at = np.iinfo(dtype), np.arange(256) * factor
+    inside_below, inside_above = values > limits.min, values < limits.max
+    if not (inside_below.any() and inside_above.any()):
         return None
-    # The flat ends fit without a clip more often than not.
-    every = np.arange(256) * factor + (low + high) // 2 >> shift
-    if (every == values).all():
-        least, most = 0, 255
-    return factor, (low + high) // 2, least, most
+    low = int(((values << shift) - at)[inside_below].max())
+    high = int((((values + 1) << shift) - at)[inside_above].min()) - 1
+    return None if low > high else (factor, (low + high) // 2)
 
 
 def _float_step(
