@@ -2,59 +2,156 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, budget_ms, print_json, threads, trust
+from edgekit.cli.options import (
+    BUNDLE,
+    PATH,
+    FiniteRange,
+    as_json,
+    budget_ms,
+    budget_of,
+    print_json,
+    threads,
+    trust,
+    use,
+)
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
-    from edgekit_runtime.contract import Contract
 
 __all__ = ["run"]
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.argument("inputs", nargs=-1, required=True)
+@click.argument("inputs", nargs=-1)
+@click.option(
+    "--watch",
+    type=PATH,
+    metavar="DIR",
+    help="Go on and answer each picture or array as it comes into DIR, until Ctrl-C. With --json, one object a line.",
+)
 @budget_ms
+@use
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
-@click.option(
-    "--window-s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True, help="A report's length."
-)
+@click.option("--window-s", type=FiniteRange(0.1, 86_400), default=60.0, show_default=True, help="A report's length.")
 @trust
 @as_json
-def run(bundle: Path, inputs: tuple[str, ...], as_json: bool, **options: Any) -> int:
-    """Answer each of INPUTS (images; .npy or .npz arrays) with BUNDLE. Exits 1 when one of them got no answer."""
-    from edgekit_runtime import EdgekitError, open_bundle
+def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
+    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE.
 
-    k, budget = options.pop("k"), options.pop("budget_ms")
-    answers: list[dict[str, Any]] = []
-    failed = False
-    with open_bundle(bundle, **options) as model:
-        for given in inputs:
-            try:
-                answer = model.predict(_load(given, model.contract), budget_ms=budget)
-            except EdgekitError as error:
-                failed = True
-                answers.append({"input": given, "error": error.as_json()})
-                if not as_json:
-                    click.echo(f"error: {error}", err=True)
-                continue
-            answers.append(_as_json(given, answer, k))
-            if not as_json:
-                _print(given, answer, k)
+    Exits 1 when one of them got no answer. Ctrl-C is the ordinary end of --watch: it then exits 0, whatever could not be
+    answered meanwhile was told when it came.
+
+    \b
+    edgekit run net.ekb cat.jpg photos/ --top 3
+    edgekit run net.ekb --watch inbox/ --use video --json | my-program
+    """
+    if not inputs and watch is None:
+        raise click.UsageError("Name something to answer: INPUTS, or a folder to --watch.")
+    from edgekit_runtime import open_bundle
+
+    k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
+    with _given(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
+        told = _Told(model, k, as_json, streams=watch is not None)
+        for one in given:
+            told.answer(one)
     _tell_telemetry(model)
-    if as_json:
-        print_json({"answers": answers})
-    return 1 if failed else 0
+    told.finish()
+    return 1 if told.failed and watch is None else 0
+
+
+@contextlib.contextmanager
+def _given(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str]]:
+    """What is to be answered: the inputs, then what comes into the watched folder until SIGINT or SIGTERM."""
+    from edgekit.inputs import Arrivals, expanded
+
+    if watch is None:
+        yield expanded(inputs)
+        return
+    arrivals = Arrivals(watch)  # first: what comes while the bundle is opened is new
+    with _until_told() as ended:
+        yield _inputs_then_arrivals(expanded(inputs), arrivals, watch, ended)
+
+
+def _inputs_then_arrivals(inputs: Iterator[str], arrivals: Any, watch: Path, ended: threading.Event) -> Iterator[str]:
+    for one in inputs:
+        if ended.is_set():
+            return
+        yield one
+    click.echo(f"watching {watch}; Ctrl-C ends it", err=True)
+    for file in arrivals.until(ended):
+        yield str(file)
+
+
+@contextlib.contextmanager
+def _until_told() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second one is taken as it always is."""
+    ended = threading.Event()
+    before: dict[int, Any] = {}
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+
+    def end(number: int, _frame: object) -> None:
+        ended.set()
+        signal.signal(number, before[number])
+
+    for number in numbers:
+        before[number] = signal.signal(number, end)
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Told:
+    """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line."""
+
+    def __init__(self, model: Model, k: int, as_json: bool, streams: bool) -> None:
+        self._model, self._k, self._as_json, self._streams = model, k, as_json, streams
+        self._answers: list[dict[str, Any]] = []
+        self.failed = False
+
+    def answer(self, given: str) -> None:
+        from edgekit.inputs import load
+        from edgekit_runtime import EdgekitError
+
+        try:
+            answer = self._model.predict(load(given, self._model.contract))
+        except EdgekitError as error:
+            self.failed = True
+            if self._as_json:
+                self._put({"input": given, "error": error.as_json()})
+            else:
+                click.echo(f"error: {error}", err=True)
+            return
+        if self._as_json:
+            self._put(_as_json(given, answer, self._k))
+        else:
+            for line in _lines(given, answer, self._k):
+                click.echo(line)
+
+    def _put(self, value: dict[str, Any]) -> None:
+        if self._streams:
+            print_json(value)
+        else:
+            self._answers.append(value)
+
+    def finish(self) -> None:
+        if self._as_json and not self._streams:
+            print_json({"answers": self._answers})
 
 
 def _tell_telemetry(model: Model) -> None:
@@ -65,23 +162,13 @@ def _tell_telemetry(model: Model) -> None:
         click.echo(f"telemetry: {why}; {told.waiting} window(s) wait in the spool", err=True)
 
 
-def _load(given: str, contract: Contract) -> Any:
-    """Arrays from .npy and .npz files; anything else is the decoder's business."""
-    if not given.endswith((".npy", ".npz")):
-        return given
-    from edgekit_runtime.array_file import read_arrays
-    from edgekit_runtime.contract.decode import MAX_PIXELS
-
-    # The widest numbers of the shape, or the largest picture that the decoder takes.
-    most = max(16 * math.prod(spec.shape) + (spec.image is not None) * 4 * MAX_PIXELS for spec in contract.inputs)
-    arrays = read_arrays(Path(given), most)
-    return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
-
-
 def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
-    top = None
-    if answer.contract.task == "classification":
-        top = [{"label": p.label, "index": p.index, "score": p.score} for p in answer.top(k)]
+    task = answer.contract.task
+    top = (
+        [{"label": p.label, "index": p.index, "score": p.score} for p in answer.top(k)]
+        if task == "classification"
+        else None
+    )
     outputs = {
         name: {"shape": list(array.shape), "dtype": array.dtype.name, "values": array.ravel().tolist()}
         for name, array in answer.outputs.items()
@@ -97,14 +184,13 @@ def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
     }
 
 
-def _print(given: str, answer: Answer, k: int) -> None:
+def _lines(given: str, answer: Answer, k: int) -> list[str]:
     late = "" if answer.met_budget is not False else ", over budget"
-    click.echo(f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{late}")
+    lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{late}"]
     if answer.contract.task == "classification":
-        for p in answer.top(k):
-            click.echo(f"  {100 * p.score:5.1f} %  {p.label}")
-        return
+        return lines + [f"  {100 * p.score:5.1f} %  {p.label}" for p in answer.top(k)]
     for name, array in answer.outputs.items():
         flat = array.ravel()
         values = ", ".join(f"{v:.5g}" for v in flat[:8]) + (", ..." if flat.size > 8 else "")
-        click.echo(f"  {name} {array.dtype}{list(array.shape)}: {values}")
+        lines.append(f"  {name} {array.dtype}{list(array.shape)}: {values}")
+    return lines
