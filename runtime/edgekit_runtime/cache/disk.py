@@ -39,7 +39,9 @@ _BATCH = 256
 _MOST_NOTES = 4096
 _RETRY_S = (1.0, 300.0)
 
-_CORRUPT, _NOT_A_DATABASE, _FULL, _IO_ERROR = 11, 26, 13, 10
+# SQLite's primary result codes.
+_DAMAGED = (1, 10, 11, 17, 19, 20, 26)  # other tables, input/output, corrupt, schema, constraint, mismatch, no database
+_FULL = 13
 _BUSY = (5, 6, 15)
 
 
@@ -441,7 +443,7 @@ class DiskCache:
 def _kind(error: BaseException) -> str:
     """One word for what the disk did: damaged, full, busy or cannot-be-written."""
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if primary in (_CORRUPT, _NOT_A_DATABASE, _IO_ERROR) or type(error).__name__ in ("DatabaseError", "InterfaceError"):
+    if primary in _DAMAGED:
         return "damaged"
     if primary == _FULL or getattr(error, "errno", None) == 28:
         return "full"

@@ -39,7 +39,8 @@ _MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
 _PAGE = 4096
 _MOST_LOG_PAGES = 256
-_BUSY_S = 2.0
+_OPENING_BUSY_S = 0.2
+_WRITING_BUSY_S = 2.0
 _EVICT_SHARE = 16
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS body (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL);
@@ -109,11 +110,12 @@ class AnswerFile:
             uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
             reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             return cls._or_closed(path, [reader], pages)
-        writer = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        writer = sqlite3.connect(path, timeout=_OPENING_BUSY_S, isolation_level=None, check_same_thread=False)
         opened = [writer]
         try:
-            _prepare(writer, _log_pages(pages))
+            _prepare(writer, path, _log_pages(pages))
             writer.execute(f"PRAGMA max_page_count = {pages}")
+            writer.execute(f"PRAGMA busy_timeout = {round(1e3 * _WRITING_BUSY_S)}")
             reader = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
             opened.insert(0, reader)
             reader.execute("PRAGMA query_only = ON")
@@ -246,8 +248,11 @@ class AnswerFile:
             for start in range(0, len(oldest), self._log_pages):  # a row is a page or two: the log stays small
                 self._delete(oldest[start : start + self._log_pages])
             evicted += len(oldest)
-        if self._pragma("page_count") > self._pages:  # the bound was larger before
-            self._writer.execute(f"PRAGMA incremental_vacuum({self._pragma('page_count') - self._pages})").fetchall()
+        surplus = self._pragma("page_count") - self._pages
+        if (
+            surplus > 0
+        ):  # the bound was larger before; a script, because a statement would be stepped once, for one page
+            self._writer.executescript(f"PRAGMA incremental_vacuum({surplus});")
         return evicted
 
     def _count(self) -> None:
@@ -302,14 +307,23 @@ def _look_at(path: Path) -> None:
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return
-    if int.from_bytes(head[68:72], "big") != _MARK:
-        raise CacheFileError("this is a database of something else", where=str(path), do="Name another file")
+    if int.from_bytes(head[68:72], "big") not in (
+        _MARK,
+        0,
+    ):  # 0: being made at this moment, or not ours; see `_prepare`
+        raise _foreign(path)
 
 
-def _prepare(writer: sqlite3.Connection, log_pages: int) -> None:
+def _foreign(path: Path) -> CacheFileError:
+    return CacheFileError("this is a database of something else", where=str(path), do="Name another file")
+
+
+def _prepare(writer: sqlite3.Connection, path: Path, log_pages: int) -> None:
     """Mark a new file before anything else is in it; empty one of another format."""
     (mark,) = writer.execute("PRAGMA application_id").fetchone()
     if mark == 0:
+        if writer.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+            raise _foreign(path)
         writer.execute(f"PRAGMA page_size = {_PAGE}")
         writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         writer.execute(f"PRAGMA application_id = {_MARK}")

@@ -1,0 +1,398 @@
+"""The disk tier survives a reboot; whatever happens to its file, answers go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from edgekit_runtime.cache import MISS, CacheFileError, DiskCache
+from edgekit_runtime.cache.age import PLAUSIBLE_S, Moment
+
+MB = 1 << 20
+
+
+def outputs(fill, size=1000):
+    return {"probs": np.full(size, fill, np.float32)}
+
+
+def key(number):
+    return int(number).to_bytes(32, "big")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache" / "answers.db"
+
+
+def fill(path, numbers, namespace=b"model", **options):
+    disk = DiskCache(path, namespace, **options)
+    for number in numbers:
+        disk.put(key(number), outputs(number))
+    assert disk.sync()
+    disk.close()
+
+
+def there(path, number, namespace=b"model", **options):
+    disk = DiskCache(path, namespace, **options)
+    try:
+        got = disk.get(key(number))
+        assert got is MISS or got["probs"][0] == number
+        return got is not MISS
+    finally:
+        disk.close()
+
+
+def test_answers_survive_a_reboot(path):
+    fill(path, range(10))
+    assert all(there(path, number) for number in range(10))
+    assert not there(path, 11)
+
+
+def test_what_was_closed_is_one_file(path):
+    fill(path, range(10))
+    assert [file.name for file in path.parent.iterdir()] == ["answers.db"]
+
+
+def test_an_answer_can_be_had_before_it_is_written(path):
+    disk = DiskCache(path, b"model", batch_s=3600)
+    disk.put(key(1), outputs(1))
+    assert disk.get(key(1))["probs"][0] == 1
+    assert disk.stats().waiting == 1
+    disk.close()
+    assert there(path, 1)
+
+
+def test_several_models_share_a_file_and_never_an_answer(path):
+    fill(path, [1], b"model-one")
+    other = DiskCache(path, b"model-two")
+    other.put(key(2), outputs(2))
+    other.sync()
+    other.flush()
+    other.sync()
+    other.close()
+    assert there(path, 1, b"model-one")
+    assert not there(path, 2, b"model-two")
+
+
+def test_inputs_are_not_stored(path):
+    secret = b"a face nobody may see"
+    from edgekit_runtime.cache import identify
+
+    disk = DiskCache(path, b"model")
+    disk.put(identify({"image": secret}, b"model")[0], outputs(1))
+    disk.close()
+    assert secret not in path.read_bytes()
+
+
+# What goes wrong with files.
+
+DAMAGE = {
+    "garbage from the start": lambda path: path.write_bytes(os.urandom(50_000)),
+    "text": lambda path: path.write_text("not a database\n" * 100),
+    "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "cut inside the header": lambda path: os.truncate(path, 50),
+    "empty": lambda path: os.truncate(path, 0),
+    "zeros in the middle": lambda path: overwrite(path, 4096, bytes(path.stat().st_size - 8192)),
+    "noise in the middle": lambda path: overwrite(path, 4096, os.urandom(path.stat().st_size - 8192)),
+    "gone": lambda path: path.unlink(),
+    "a table is missing": lambda path: run_sql(path, "DROP TABLE body"),
+    "other columns": lambda path: run_sql(path, "ALTER TABLE answer RENAME COLUMN used TO spent"),
+    "another format": lambda path: run_sql(path, "PRAGMA user_version = 99"),
+}
+
+
+def overwrite(path, at, data):
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def run_sql(path, statement):
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_rebuilt_and_answers_go_on(path, name):
+    fill(path, range(60))
+    DAMAGE[name](path)
+    disk = DiskCache(path, b"model")
+    for number in range(60):  # a wrong answer would fail here
+        got = disk.get(key(number))
+        assert got is MISS or got["probs"][0] == number
+        disk.put(key(number), outputs(number))
+    assert disk.sync()
+    for number in range(60):
+        assert disk.get(key(number))["probs"][0] == number
+    disk.close()
+    assert all(there(path, number) for number in (0, 30, 59))
+
+
+def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(path):
+    disk = DiskCache(path, b"model")
+    for number in range(300):
+        disk.put(key(number), outputs(number))
+    disk.sync()
+    overwrite(path, 4096, os.urandom(path.stat().st_size - 4096))
+    with path.with_name("answers.db-wal").open("r+b") as log:
+        log.truncate(0)
+    for _ in range(2):
+        for number in range(300):
+            got = disk.get(key(number))
+            assert got is MISS or got["probs"][0] == number
+            disk.put(key(number), outputs(number))
+        disk.sync()
+    assert disk.get(key(7))["probs"][0] == 7
+    assert disk.stats().trouble is None
+    disk.close()
+
+
+def test_a_flipped_bit_in_an_answer_is_a_miss(path):
+    fill(path, [1])
+    data = path.read_bytes()
+    at = data.index(np.full(100, 1, np.float32).tobytes()) + 200
+    overwrite(path, at, bytes([data[at] ^ 1]))
+    disk = DiskCache(path, b"model")
+    assert disk.get(key(1)) is MISS
+    disk.put(key(1), outputs(1))
+    disk.close()
+    assert there(path, 1)
+
+
+def test_a_full_disk_drops_the_file_halves_the_bound_and_goes_on(path):
+    disk = DiskCache(path, b"model", max_bytes=4 * MB)
+    for number in range(200):
+        disk.put(key(number), outputs(number))
+    assert disk.sync()
+    full = disk._file._writer  # SQLite says the same of a full medium as of a full file
+    full.execute(f"PRAGMA max_page_count = {full.execute('PRAGMA page_count').fetchone()[0]}")
+    for number in range(200, 400):
+        disk.put(key(number), outputs(number))
+    assert disk.sync()
+    assert disk.stats().rebuilt == 1
+    assert disk.get(key(399))["probs"][0] == 399
+    assert disk._max_bytes < 2 * MB
+    disk.close()
+    assert there(path, 399)
+
+
+def test_a_database_of_something_else_is_refused_and_left_alone(path):
+    path.parent.mkdir()
+    run_sql(path, "CREATE TABLE accounts (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(CacheFileError, match="something else"):
+        DiskCache(path, b"model")
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_database_is_set_aside_and_not_deleted(path):
+    path.parent.mkdir()
+    path.write_bytes(b"holiday photo" * 100)
+    fill(path, [1])
+    assert there(path, 1)
+    assert path.with_name("answers.db.bad").read_bytes() == b"holiday photo" * 100
+
+
+@pytest.mark.parametrize("obstacle", ["a folder in its place", "a file in its way"])
+def test_where_no_file_can_be_made_there_are_misses_and_a_word(tmp_path, obstacle):
+    path = tmp_path / "x" / "answers.db"
+    if obstacle == "a folder in its place":
+        path.mkdir(parents=True)
+    else:
+        (tmp_path / "x").write_text("")
+    disk = DiskCache(path, b"model")
+    disk.put(key(1), outputs(1))
+    disk.sync()
+    assert disk.get(key(1)) is MISS
+    assert disk.stats().trouble == "cannot-be-written"
+    disk.close()
+
+
+def test_a_disk_that_comes_back_is_used_again(tmp_path):
+    now = 0.0
+    path = tmp_path / "card" / "answers.db"
+    (tmp_path / "card").write_text("not mounted")
+    disk = DiskCache(path, b"model", clock=lambda: now)
+    (tmp_path / "card").unlink()
+    now = 1000.0
+    disk.put(key(1), outputs(1))
+    assert disk.sync()
+    assert disk.stats().trouble is None
+    disk.close()
+    assert there(path, 1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_a_file_that_cannot_be_written_is_read(path):
+    fill(path, [1])
+    code = """
+        import json, os, sqlite3, sys
+        from edgekit_runtime.cache import DiskCache
+        if os.getuid() == 0:
+            os.setuid(65534)
+        disk = DiskCache(sys.argv[1], b"model")
+        assert disk.get((1).to_bytes(32, "big"))["probs"][0] == 1
+        disk.put((2).to_bytes(32, "big"), None)
+        assert disk.stats().trouble == "cannot-be-written", disk.stats()
+        assert disk.stats().lost == 1
+        disk.close()
+    """
+    for folder in (path.parent, *path.parent.parents):
+        if str(folder).startswith("/tmp/pytest"):
+            folder.chmod(0o755)
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_a_locked_file_keeps_nobody_waiting_and_costs_nothing(path):
+    fill(path, [1])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    disk = DiskCache(path, b"model")
+    assert disk.get(key(1)) is MISS or disk.get(key(1))["probs"][0] == 1
+    other.execute("ROLLBACK")
+    other.close()
+    disk.close()
+    assert there(path, 1)
+
+
+def test_two_processes_share_one_file(path):
+    code = """
+        import sys
+        import numpy as np
+        from edgekit_runtime.cache import DiskCache
+        first = int(sys.argv[2])
+        disk = DiskCache(sys.argv[1], b"model", batch_s=0.01)
+        for number in range(first, first + 300):
+            disk.put(number.to_bytes(32, "big"), {"probs": np.full(1000, number, np.float32)})
+            disk.get((number // 2).to_bytes(32, "big"))
+        assert disk.sync()
+        disk.close()
+        stats = disk.stats()
+        assert (stats.rebuilt, stats.lost, stats.trouble) == (0, 0, None), stats
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    running = [subprocess.Popen([*command, str(first)]) for first in (0, 1000)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert all(there(path, number) for number in (0, 299, 1000, 1299))
+
+
+def test_a_file_that_another_process_put_in_its_place_is_taken_up(path, tmp_path):
+    fill(tmp_path / "other.db", [2])
+    disk = DiskCache(path, b"model")
+    disk.put(key(1), outputs(1))
+    disk.sync()
+    shutil.move(tmp_path / "other.db", path)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    disk.put(key(3), outputs(3))
+    disk.sync()
+    assert disk.get(key(2)) is not MISS
+    disk.close()
+    assert there(path, 3)
+
+
+# Bounds, wear, age.
+
+
+def test_the_file_and_its_log_stay_below_the_bound(path):
+    disk = DiskCache(path, b"model", max_bytes=2 * MB)
+    for number in range(2000):
+        disk.put(key(number), outputs(number))
+        if number % 100 == 0:
+            disk.sync()
+            assert disk.stats().bytes <= 2 * MB
+    disk.sync()
+    stats = disk.stats()
+    assert stats.bytes <= 2 * MB
+    assert stats.evicted > 1000
+    assert disk.get(key(1999)) is not MISS
+    disk.close()
+
+
+def test_a_smaller_bound_shrinks_the_file(path):
+    fill(path, range(1500), max_bytes=16 * MB)
+    assert path.stat().st_size > 6 * MB
+    fill(path, [9999], max_bytes=2 * MB)
+    assert path.stat().st_size <= 2 * MB
+    assert there(path, 9999, max_bytes=2 * MB)
+
+
+def test_what_does_not_fit_into_the_queue_is_given_up_and_counted(path):
+    disk = DiskCache(path, b"model", max_bytes=MB, batch_s=3600)
+    for number in range(400):
+        disk.put(key(number), outputs(number, 10_000))
+    stats = disk.stats()
+    disk.close()
+    assert stats.waiting + stats.lost + stats.written == 400
+    assert stats.lost > 0
+
+
+def test_asking_again_and_again_writes_nothing(path):
+    fill(path, range(100))
+    disk = DiskCache(path, b"model", batch_s=0.0)
+    before = sorted((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in path.parent.iterdir())
+    for _ in range(50):
+        assert disk.get(key(99)) is not MISS
+    assert before == sorted((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in path.parent.iterdir())
+    disk.close()
+
+
+BORN = Moment(PLAUSIBLE_S + 1e7, 1000.0, boot=1)
+READ = {
+    "later in the same boot": (Moment(BORN.wall_s + 30, 1030.0, 1), True),
+    "after its time in the same boot": (Moment(BORN.wall_s + 61, 1061.0, 1), False),
+    "the clock jumped a year ahead": (Moment(BORN.wall_s + 3e7, 1030.0, 1), True),
+    "the clock jumped a year back": (Moment(BORN.wall_s - 3e7, 1030.0, 1), True),
+    "after a reboot": (Moment(BORN.wall_s + 30, 5.0, 2), True),
+    "after a long time without power": (Moment(BORN.wall_s + 3600, 5.0, 2), False),
+    "after a reboot into 1970": (Moment(5.0, 5.0, 2), False),
+    "after a reboot, with the clock behind": (Moment(BORN.wall_s - 100, 5.0, 2), False),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_clock_that_jumps_or_starts_in_1970_never_revives_an_old_answer(path, name):
+    fill(path, [1], ttl_s=60, now=lambda: BORN)
+    now, good = READ[name]
+    disk = DiskCache(path, b"model", ttl_s=60, now=lambda: now)
+    assert (disk.get(key(1)) is not MISS) == good == disk.has(key(1))
+    assert disk.stale(key(1)) is not MISS
+    disk.close()
+
+
+def test_a_child_of_a_fork_leaves_the_file_alone(path):
+    disk = DiskCache(path, b"model")
+    disk.put(key(1), outputs(1))
+    disk.sync()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            disk.put(key(2), outputs(2))
+            code = 0 if disk.get(key(1)) is MISS and disk.get(key(2)) is MISS else 1
+            disk.close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert disk.get(key(1)) is not MISS
+    disk.close()
+
+
+def test_a_bound_too_small_for_a_database_is_the_callers_bug(path):
+    with pytest.raises(ValueError, match="max_bytes"):
+        DiskCache(path, b"model", max_bytes=1000)
