@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from edgekit_runtime.contract.decode import Encoded, loaded
+from edgekit_runtime.contract.frame import Frame
 
 __all__ = ["Identity", "identify", "namespace"]
 
@@ -71,6 +72,12 @@ def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
         return ("encoded",), xxhash.xxh3_128_digest(value.data)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return ("encoded",), xxhash.xxh3_128_digest(bytes(value))
+    if isinstance(value, Frame):
+        settings = (value.format, *value.size, value.stride, value.rows, value.matrix, value.full_range)
+        data = value.data  # padding counts too: hashing around it would cost more than it finds
+        if isinstance(data, np.ndarray):
+            return ("frame", *settings, data.dtype, data.shape), _digest(data)
+        return ("frame", *settings), xxhash.xxh3_128_digest(data)
     if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # a PIL image
         loaded(value)
         palette = repr(value.getpalette()) if value.mode in ("P", "PA") else ""

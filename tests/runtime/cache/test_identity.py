@@ -12,6 +12,7 @@ from PIL import Image
 
 from edgekit_runtime.cache import identify
 from edgekit_runtime.contract.decode import Encoded
+from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.errors import InputError
 
 
@@ -95,3 +96,27 @@ def test_several_inputs_make_one_key_whatever_their_order():
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"absent\.jpg"):
         identify({"x": tmp_path / "absent.jpg"}, b"model")
+
+
+YUV = np.arange(4 * 4 * 3 // 2, dtype=np.uint8).tobytes()
+FRAMES = {
+    "bgr": Frame(np.zeros((4, 4, 3), np.uint8), "bgr"),
+    "rgb": Frame(np.zeros((4, 4, 3), np.uint8), "rgb"),
+    "nv12": Frame(YUV, "nv12", width=4, height=4),
+    "nv21": Frame(YUV, "nv21", width=4, height=4),
+    "full range": Frame(YUV, "nv12", width=4, height=4, full_range=True),
+    "another matrix": Frame(YUV, "nv12", width=4, height=4, matrix="bt709"),
+    "another width": Frame(YUV, "nv12", width=2, height=4, stride=4),
+    "other bytes": Frame(YUV[::-1], "nv12", width=4, height=4),
+    "an array": np.zeros((4, 4, 3), np.uint8),
+}
+
+
+def test_every_setting_of_a_camera_frame_belongs_to_its_key():
+    assert len({key(frame) for frame in FRAMES.values()}) == len(FRAMES)
+
+
+def test_the_same_frame_twice_is_one_request():
+    assert key(Frame(bytearray(YUV), "nv12", width=4, height=4)) == key(FRAMES["nv12"])
+    pixels = np.arange(96, dtype=np.uint8).reshape(4, 8, 3)
+    assert key(Frame(pixels[:, ::2], "bgr")) == key(Frame(pixels[:, ::2].copy(), "bgr"))

@@ -135,5 +135,5 @@ def test_flush_forgets():
 
 @pytest.mark.parametrize("options", [{"threshold": -0.1}, {"threshold": 3}, {"max_entries": 0}, {"ttl_s": 0}])
 def test_settings_that_make_no_sense_are_the_callers_bug(options):
-    with pytest.raises(ValueError, match="threshold|at least"):
+    with pytest.raises(ValueError, match=r"threshold|at least"):
         make(**options)

@@ -166,5 +166,5 @@ def test_flush_forgets():
     "options", [{"threshold": -1}, {"threshold": float("nan")}, {"max_age_s": 0}, {"keep": 0}, {"grid": 0}]
 )
 def test_settings_that_make_no_sense_are_the_callers_bug(options):
-    with pytest.raises(ValueError, match="must be|at least"):
+    with pytest.raises(ValueError, match=r"must be|at least"):
         Similar(**{"threshold": 1.0, **options})
