@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsError", "MetricsServer", "serve_metrics"]
 
+EVERY_S = 0.5
+"""How often the server looks whether it is still wanted."""
+
 
 class MetricsError(EdgekitError):
     """The page cannot be served there."""
@@ -31,21 +34,35 @@ class MetricsError(EdgekitError):
     code = "metrics"
 
 
+class Health(Protocol):
+    @property
+    def state(self) -> str: ...
+
+
 class Telling(Protocol):
-    """A model, or anything else that makes the page."""
+    """A model, as far as this room knows it."""
 
     def metrics_text(self) -> str: ...
+    def health(self) -> Health: ...
 
 
 def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
-    """Serve the page on http://127.0.0.1:PORT/metrics until `close`; port 0 takes any that is free. Raises MetricsError."""
-    return MetricsServer(of if callable(of) else of.metrics_text, port)
+    """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any that is
+    free. of: a model, or a function that makes the page. Raises MetricsError.
+    """
+    if callable(of):
+        return MetricsServer(of, port)
+    model = of
+    return MetricsServer(model.metrics_text, port, ended=lambda: model.health().state == "closed")
 
 
 class MetricsServer:
-    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404."""
+    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404.
 
-    def __init__(self, text: Callable[[], str], port: int = 0) -> None:
+    ended: asked twice a second whether there is anything left to serve.
+    """
+
+    def __init__(self, text: Callable[[], str], port: int = 0, *, ended: Callable[[], bool] = lambda: False) -> None:
         try:
             self._server = _bound(text, port)
         except (OSError, OverflowError) as error:
@@ -53,10 +70,15 @@ class MetricsServer:
             raise MetricsError(
                 f"cannot listen there: {why}", where=f"127.0.0.1:{port}", do="Take another port, or 0 for any"
             ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="edgekit-metrics", daemon=True
-        )
+        self._ended = ended
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="edgekit-metrics", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        with self._server:
+            while not self._closing.is_set() and not self._ended():
+                self._server.handle_request()
 
     @property
     def port(self) -> int:
@@ -68,10 +90,9 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
-        if self._thread.is_alive():
-            self._server.shutdown()
+        self._closing.set()
+        if self._thread is not threading.current_thread():
             self._thread.join(5.0)
-        self._server.server_close()
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +134,7 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
+        timeout = EVERY_S
 
         def handle_error(self, *_: object) -> None:
             """A client that went away is nobody's trouble."""

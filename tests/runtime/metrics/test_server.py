@@ -8,7 +8,9 @@ import urllib.error
 import urllib.request
 
 import pytest
+import tiny
 
+from edgekit_runtime import open_bundle
 from edgekit_runtime.metrics import CONTENT_TYPE, MetricsError, serve_metrics
 
 PAGE = 'edgekit_healthy{model="digits"} 1\n'
@@ -32,13 +34,17 @@ def test_the_page_is_there_for_whoever_asks_on_this_machine(server):
         assert (answer.read(), int(answer.headers["Content-Length"])) == (b"", len(PAGE))
 
 
-def test_a_model_is_asked_for_its_own_page():
-    class Model:
-        def metrics_text(self) -> str:
-            return "asked 1\n"
-
-    with serve_metrics(Model()) as made, fetch(made.url) as answer:
-        assert answer.read() == b"asked 1\n"
+def test_a_model_is_served_until_it_is_closed(tmp_path):
+    with open_bundle(tiny.bundle(tmp_path)) as model:
+        model.predict(tiny.RED)
+        server = serve_metrics(model)
+        with fetch(server.url) as answer:
+            page = answer.read().decode()
+    assert 'edgekit_requests_total{model="tiny",version="1",source="device"} 1' in page
+    server._thread.join(10.0)
+    assert not server._thread.is_alive()
+    with pytest.raises(urllib.error.URLError):
+        fetch(server.url)
 
 
 def test_it_listens_on_loopback_only(server):
