@@ -5,6 +5,8 @@ from __future__ import annotations
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.detect import Box, boxes
+from edgekit_runtime.contract.embed import vector
 from edgekit_runtime.contract.finish import Finisher, Prediction, softmax
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry
@@ -13,6 +15,7 @@ from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
 
 __all__ = [
     "Adapter",
+    "Box",
     "Carried",
     "Carry",
     "Contract",
@@ -26,5 +29,7 @@ __all__ = [
     "InputContract",
     "OutputContract",
     "Prediction",
+    "boxes",
     "softmax",
+    "vector",
 ]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.pixels import pixel_step, quantize
+from edgekit_runtime.contract.pixels import Step, pixel_step, quantize
 from edgekit_runtime.contract.spec import InputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import TensorSpec
@@ -48,7 +48,10 @@ class Adapter:
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
         self._axes = self._turned(contract, tensor)
-        self._way, self._from_pixels = pixel_step(contract, tensor) if contract.image is not None else ("cast", None)
+        self._way = "cast"
+        self._from_pixels: Step | None = None
+        if contract.image is not None:
+            self._way, self._from_pixels = pixel_step(contract, tensor)
         self._limits = _limits(tensor)
         self._stride = _stride(math.prod(self._item_shape))
         self._asked = count()

@@ -160,7 +160,8 @@ class Decoder:
         if array.ndim != len(item) + 1 or (self._contract.image is None and array.shape[1:] != item):
             return array
         if len(array) == 1:
-            return array[0]
+            only: NDArray[Any] = array[0]
+            return only
         if len(array) == 0:
             raise InputError("an empty batch has nothing to answer", where=self._where, do=self._do())
         raise InputError(

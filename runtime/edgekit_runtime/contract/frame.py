@@ -67,7 +67,7 @@ class Frame:
     @cached_property
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels."""
-        shape = getattr(self.data, "shape", ())
+        shape = self._shape
         width, height = self.width, self.height
         if self.packed and len(shape) >= 2:
             width, height = width or shape[1], height or shape[0]
@@ -83,6 +83,10 @@ class Frame:
                 "Pass the size that the camera was set to, and its padding as stride= and rows=",
             )
         return int(width), int(height)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.data, "shape", ()))
 
     @property
     def packed(self) -> bool:
@@ -113,7 +117,7 @@ class Frame:
         return (luma, first, second) if self.format in ("nv12", "i420") else (luma, second, first)
 
     def _natural_stride(self) -> int:
-        shape = getattr(self.data, "shape", ())
+        shape = self._shape
         return int(shape[1]) if len(shape) == 2 and not self.packed else self.size[0] * _CHANNELS.get(self.format, 1)
 
     def _pixels(self) -> Pixels:

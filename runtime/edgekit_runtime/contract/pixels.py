@@ -52,7 +52,8 @@ def pixel_step(contract: InputContract, tensor: TensorSpec) -> tuple[str, Step]:
         return _float_step(mean, std, dtype, turned, (image.height, image.width))
     pixels = np.arange(256, dtype=np.float32)[:, None]
     table = quantize((pixels - mean) / std, tensor.quantization, dtype)  # [256, channels]
-    way, step = _quantized_step(table, 1 / (np.float64(std) * tensor.quantization.scale), (image.height, image.width))
+    slopes = 1 / (std.astype(np.float64) * tensor.quantization.scale)
+    way, step = _quantized_step(table, slopes, (image.height, image.width))
     return (way, (lambda item: np.ascontiguousarray(step(item).transpose(2, 0, 1)))) if turned else (way, step)
 
 

@@ -128,7 +128,10 @@ def test_channels_first_is_turned():
         (np.zeros((5, 5, 3), np.float32), r"float32 array of shape \[5, 5, 3\] does not fit"),
         (np.zeros((5, 5, 2), np.uint8), "not a picture"),
         (np.zeros((0, 5, 3), np.uint8), "not a picture"),
-        (np.zeros((2, 4, 4, 3), np.uint8), r"a batch of 2 items; a request is one item\. Call submit\(\) once for each"),
+        (
+            np.zeros((2, 4, 4, 3), np.uint8),
+            r"a batch of 2 items; a request is one item\. Call submit\(\) once for each",
+        ),
         (np.zeros((0, 4, 4, 3), np.uint8), "an empty batch"),
         (np.zeros((3, 4, 4, 3), np.float32), "a batch of 3 items"),
         ("no/such/file.png", r"no/such/file\.png: cannot be read"),
