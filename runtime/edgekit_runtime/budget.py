@@ -101,10 +101,10 @@ class Learned:
         return self.quantiles_ms()[1]
 
     def quantiles_ms(self) -> tuple[float | None, float | None]:
-        """Median and 90th percentile of the latencies that count, each one of them; None before the first."""
+        """Median (the upper of two) and 90th percentile of the latencies that count; None before the first."""
         last = list(self._last)
         oldest = self._clock() - self._max_age_s
         values = sorted(ms for at, ms in last if at >= oldest) or [ms for _, ms in last[-1:]]
         if not values:
             return None, None
-        return values[math.ceil(0.5 * len(values)) - 1], values[math.ceil(0.9 * len(values)) - 1]
+        return values[len(values) // 2], values[math.ceil(0.9 * len(values)) - 1]

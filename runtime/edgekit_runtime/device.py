@@ -21,26 +21,36 @@ from time import perf_counter
 
 import numpy as np
 
-from edgekit_runtime.batching import Batcher, Served, batch_that_pays, best_of
+from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, learn
 from edgekit_runtime.budget import Learned, Prospect
 from edgekit_runtime.bundle import ArtifactEntry
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.errors import ClosedError, QueueFull
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 
 __all__ = ["Device"]
 
+BATCHES = (2, 4, 8, 16, 32)
+"""Batch sizes that are tried where a file leaves its batch axis free."""
 WATCH_EVERY_S = 0.5
 """How often the device is tried while it answers nobody."""
 
 
 class Device:
-    """Thread-safe. batching: False runs one item at a time, whatever would pay."""
+    """Thread-safe. batching: False runs one item at a time, whatever would pay. queue_limit: requests that wait at most."""
 
-    def __init__(self, contract: Contract, entry: ArtifactEntry, engine: Engine, *, batching: bool = True) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        entry: ArtifactEntry,
+        engine: Engine,
+        *,
+        batching: bool = True,
+        queue_limit: int = 1024,
+    ) -> None:
         self.engine = engine
         self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
         self._finisher = Finisher(contract, entry.outputs)
@@ -49,30 +59,38 @@ class Device:
         self._watch: Future[Served[Tensors]] | None = None
         self._throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
-        self.max_batch = self._measure_batch(entry) if free and batching and contract.state == "none" else 1
-        self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, max_batch=self.max_batch)
+        self.costs = self._learn_costs(entry, BATCHES if free and batching and contract.state == "none" else ())
+        self._learned.add(self.costs.seconds(1) * 1e3)
+        self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, self.costs, queue_limit=queue_limit)
 
     @property
     def queued(self) -> int:
         return self._batcher.queued
 
-    @property
-    def p90_ms(self) -> float | None:
-        """Of the last inferences, milliseconds, with what they waited for the engine; None before the first."""
-        return self._learned.p90_ms
+    def stats(self) -> BatchStats:
+        return self._batcher.stats()
 
     def ways(self) -> dict[str, str]:
         """Input -> how pixels travel to the engine."""
         return {name: adapter.way for name, adapter in self._adapters}
 
-    def prospect(self) -> Prospect:
-        """What a request that came now would have to expect."""
-        expected_ms, p90_ms = self._learned.quantiles_ms()
-        return Prospect(p90_ms, expected_ms=expected_ms)
+    def prospect(self, priority: int = 0) -> Prospect:
+        """What a request that came now would have to expect: the queue before it, and the last inferences."""
+        queue_ms = max(0.0, self._batcher.expected_s(priority) - self.costs.seconds(1)) * 1e3
+        median_ms, p90_ms = self._learned.quantiles_ms()
+        assert median_ms is not None  # the warm-up was learnt from
+        assert p90_ms is not None
+        return Prospect(queue_ms + p90_ms, expected_ms=queue_ms + median_ms)
 
     def adapt(self, request: Request, items: Items) -> Tensors:
         before = perf_counter()
-        tensors = [adapter(items[name]) for name, adapter in self._adapters]
+        tensors = []
+        for name, adapter in self._adapters:
+            tensor = adapter(items[name])
+            clipped, seen = adapter.clipped(tensor)
+            if seen:
+                request.clipped = clipped, seen
+            tensors.append(tensor)
         request.timings["adapt"] = (perf_counter() - before) * 1e3
         return tensors
 
@@ -81,11 +99,16 @@ class Device:
 
         Raises EngineError, ClosedError, QueueFull, BudgetExceeded.
         """
-        return self.finish(request, self._batcher.call(tensors))
+        due = math.inf if late else request.due
+        return self.finish(request, self._batcher.call(tensors, due=due, priority=request.priority))
+
+    def run(self, tensors: Tensors) -> Served[Tensors]:
+        """One inference in turn, for a session: neither adapted nor finished."""
+        return self._batcher.call(tensors)
 
     def submit(self, request: Request, tensors: Tensors) -> Future[Served[Tensors]]:
         """The same without waiting; `finish` makes outputs of what the future holds."""
-        return self._batcher.submit(tensors)
+        return self._batcher.submit(tensors, due=request.due, priority=request.priority)
 
     def finish(self, request: Request, served: Served[Tensors]) -> Outputs:
         before = perf_counter()
@@ -93,7 +116,7 @@ class Device:
         timings = request.timings
         timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
         timings["finish"] = (perf_counter() - before) * 1e3
-        self._learned.add((served.queued_s + served.ran_s) * 1e3)
+        self._learned.add(served.ran_s * 1e3)
         return outputs
 
     def watch(self, items: Items) -> None:
@@ -103,7 +126,7 @@ class Device:
                 return
             try:
                 self._watch = self._batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
-            except ClosedError:
+            except (ClosedError, QueueFull):
                 return
         self._watch.add_done_callback(self._learn)
 
@@ -119,8 +142,7 @@ class Device:
 
     def _learn(self, done: Future[Served[Tensors]]) -> None:
         if not done.cancelled() and done.exception() is None:
-            served = done.result()
-            self._learned.add((served.queued_s + served.ran_s) * 1e3)
+            self._learned.add(done.result().ran_s * 1e3)
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
@@ -132,12 +154,7 @@ class Device:
         outputs = self.engine.run(joined)
         return [[output[i : i + 1] for output in outputs] for i in range(len(batch))]
 
-    def _measure_batch(self, entry: ArtifactEntry) -> int:
-        """What batch pays here, measured at the warm-up."""
+    def _learn_costs(self, entry: ArtifactEntry, sizes: Sequence[int]) -> Costs:
+        """What a batch of each size takes here, measured at the warm-up."""
         single = [np.zeros((1, *tensor.shape[1:]), tensor.dtype) for tensor in entry.inputs]
-
-        def seconds(n: int) -> float:
-            joined = [np.repeat(tensor, n, axis=0) for tensor in single]
-            return best_of(lambda: self.engine.run(joined))
-
-        return batch_that_pays(seconds)
+        return learn(lambda n: self.engine.run([np.repeat(tensor, n, axis=0) for tensor in single]), sizes)

@@ -1,6 +1,6 @@
 """The journey of a request through one bundle, a stage a method.
 
-    identify -> cache.lookup -> join an identical request in flight -> decode -> budget.decide
+    identify -> cache.lookup -> join an identical request in flight -> decode -> cache.similar -> budget.decide
       -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetExceeded at once
     -> finish -> cache.store -> meter.record -> Answer
 
@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,11 +23,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.cache import Flights, MemoryCache, Miss, identify
+from edgekit_runtime.cache import Cache, Flights, identify, namespace
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.device import Device
 from edgekit_runtime.engines import Engine
@@ -36,9 +36,11 @@ from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, En
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.selftest import SelfTest
+from edgekit_runtime.session import needs_session
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
+    from edgekit_runtime.contract.geometry import Geometry
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
 
@@ -47,13 +49,19 @@ __all__ = ["Journey", "Opened"]
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle that was verified, and the engine that was loaded and proved with it."""
+    """A bundle that was verified, and the engine that was loaded and proved with it. another: loads one more such engine."""
 
     bundle: Bundle
     entry: ArtifactEntry
     engine: Engine
     tested: SelfTest
+    another: Callable[[], Engine]
     hosts: Hosts | None = None
+
+    @property
+    def namespace(self) -> bytes:
+        """What decides an answer besides the input, for the keys of a cache."""
+        return namespace(self.bundle.digest, self.entry.blob)
 
     def close(self) -> None:
         """Free what was opened and is not used."""
@@ -70,6 +78,15 @@ class _Away:
     items: Items
 
 
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """What those get that joined a request: its outputs, and where they came from."""
+
+    outputs: Outputs
+    source: Source
+    distance: float | None
+
+
 class _Settling(threading.local):
     """Whether this thread is telling a caller its answer."""
 
@@ -77,20 +94,22 @@ class _Settling(threading.local):
 
 
 class Journey:
-    """Thread-safe. After `close` every request fails with ClosedError."""
+    """Thread-safe. After `close` every request fails with ClosedError. cache: None where there is nothing to keep."""
 
-    def __init__(self, opened: Opened, options: Options, meter: Meter) -> None:
+    def __init__(self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None) -> None:
         self.opened = opened
         self.contract = opened.bundle.manifest.contract
-        self.device = Device(self.contract, opened.entry, opened.engine, batching=options.batching)
+        self.device = Device(
+            self.contract, opened.entry, opened.engine, batching=options.batching, queue_limit=options.queue_limit
+        )
         ready = {t.name: np.dtype(t.dtype) for t in opened.entry.inputs if t.quantization is not None}
         self._decoders = {
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
         }
-        cacheable = self.contract.state == "none" and options.cache_mb > 0
-        self.cache = MemoryCache(int(options.cache_mb * 2**20), ttl_s=options.ttl_s) if cacheable else None
-        self._flights = Flights()
-        self._namespace = bytes.fromhex(opened.bundle.digest)
+        self._placed = self.contract.task == "detection"
+        self.cache = cache
+        self._flights: Flights[_Landed] = Flights()
+        self._namespace = opened.namespace
         self._meter = meter
         self._settling = _Settling()
         self._counting = threading.Lock()
@@ -99,14 +118,18 @@ class Journey:
 
     def predict(self, request: Request, inputs: Any) -> Answer:
         try:
-            pending = self._arrive(request, inputs, keep=False)
-            if isinstance(pending, list):
-                return self._deliver(request, self.device.call(request, pending))
-            if isinstance(pending, Answer):
-                return pending
-            if isinstance(pending, Future):
-                return self._follow(request, pending.result())
-            return self._ask_host(request, pending)
+            while True:
+                pending = self._arrive(request, inputs, keep=False)
+                if isinstance(pending, list):
+                    return self._deliver(request, self.device.call(request, pending))
+                if isinstance(pending, Answer):
+                    return pending
+                if isinstance(pending, _Away):
+                    return self._ask_host(request, pending)
+                try:
+                    return self._follow(request, pending.result())
+                except BudgetExceeded:  # the request that leads had no time: this one may have
+                    continue
         except BaseException as error:
             self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
             raise
@@ -114,24 +137,28 @@ class Journey:
     def submit(self, request: Request, inputs: Any) -> Future[Answer]:
         answer: Future[Answer] = Future()
         try:
-            pending = self._arrive(request, inputs, keep=True)
-            if isinstance(pending, Answer):
-                answer.set_result(pending)
-            elif isinstance(pending, Future):
-                self._settle(answer, request, pending, lambda outputs: self._follow(request, outputs))
-            elif isinstance(pending, _Away):
-                away = pending
-                asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
-                self._settle(answer, request, asked, lambda made: made)
-            else:
-                served = self.device.submit(request, pending)
-                self._settle(
-                    answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got))
-                )
+            self._submit(answer, request, inputs)
         except BaseException as error:
             self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
             raise
         return answer
+
+    def _submit(self, answer: Future[Answer], request: Request, inputs: Any) -> None:
+        pending = self._arrive(request, inputs, keep=True)
+        if isinstance(pending, Answer):
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(pending)
+        elif isinstance(pending, Future):
+            self._settle_following(answer, request, _own(inputs), pending)
+        elif isinstance(pending, _Away):
+            away = pending
+            asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
+            self._settle(answer, request, asked, lambda made: made)
+        else:
+            served = self.device.submit(request, pending)
+            if not request.leads:
+                answer.add_done_callback(lambda caller: served.cancel() if caller.cancelled() else None)
+            self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
 
     def retire(self, timeout_s: float) -> None:
         """Close, because another journey takes over: a request that comes too late for this one is asked there again."""
@@ -144,53 +171,100 @@ class Journey:
         if self.opened.hosts is not None:
             self.opened.hosts.close()
         self.device.close(timeout_s)
+        if self.cache is not None:
+            self.cache.close(timeout_s)
 
-    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[Outputs] | _Away | Tensors:
+    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_Landed] | _Away | Tensors:
         """identify, look up, join: an answer, a flight to follow, or the tensors to run.
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
         if self._closed:
             raise ClosedError("the model was closed", do="Open the bundle again")
+        if self.contract.state != "none":
+            raise needs_session(self.contract)
         named = self._named(inputs)
-        if self.cache is None:
+        cache = self.cache
+        if cache is None or not cache.pays(request.start):
             return self._prepare(request, named, keep)
         key, named = identify(named, self._namespace)
-        request.timings["identify"] = (perf_counter() - request.start) * 1e3
+        hashed = perf_counter()
+        request.timings["identify"] = (hashed - request.start) * 1e3
         if key is None:
             return self._prepare(request, named, keep)
-        hit = self.cache.get(key)
-        if not isinstance(hit, Miss):
-            return self._answer(request, hit, "cache")
+        request.key = key
+        hit = cache.lookup(key, hash_s=hashed - request.start, left_s=request.due - hashed)
+        if hit is not None:
+            if self._placed:
+                request.geometry = self._locate(named)
+            return self._answer(request, hit.outputs, "cache")
         if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
             return self._prepare(request, named, keep)
         flight, leads = self._flights.join(key)
         if not leads:
+            if self._placed:
+                request.geometry = self._locate(named)
             return flight
-        request.key, request.leads = key, True
+        request.leads = True
         return self._prepare(request, named, keep)
 
-    def _prepare(self, request: Request, named: Mapping[str, Any], keep: bool) -> _Away | Tensors:
-        """decode, decide; for the device: adapt."""
+    def _prepare(self, request: Request, named: Mapping[str, Any], keep: bool) -> Answer | _Away | Tensors:
+        """decode, compare, decide; for the device: adapt."""
         before = perf_counter()
-        items = {name: self._decoders[name](value) for name, value in named.items()}
+        items = self._decode(request, named)
         if keep:
             given = [value for value in named.values() if isinstance(value, np.ndarray)]
             shared = (name for name, item in items.items() if any(np.may_share_memory(item, g) for g in given))
             items |= {name: items[name].copy() for name in list(shared)}
-        request.timings["decode"] = (perf_counter() - before) * 1e3
+        now = perf_counter()
+        request.timings["decode"] = (now - before) * 1e3
+        if self.cache is not None and (look := self.cache.similar(items)) is not None:
+            request.timings["similar"] = (perf_counter() - now) * 1e3
+            if look.hit is not None:
+                return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
+            request.look = look
         if request.budget_ms is not None:
-            away = self._decide(request, items)
+            try:
+                away = self._decide(request, items)
+            except BudgetExceeded as refusal:
+                return self._stale(request, named, refusal)
             if away is not None:
                 return away
         return self.device.adapt(request, items)
+
+    def _decode(self, request: Request, named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        if not self._placed:
+            return {name: self._decoders[name](value) for name, value in named.items()}
+        items = {}
+        for name, value in named.items():
+            items[name], geometry = self._decoders[name].place(value)
+            request.geometry = request.geometry or geometry
+        return items
+
+    def _locate(self, named: Mapping[str, Any]) -> Geometry | None:
+        """Where a picture that was not decoded lies: of an encoded one its head is read."""
+        found = (self._decoders[name].locate(value) for name, value in named.items())
+        return next((geometry for geometry in found if geometry is not None), None)
+
+    def _stale(self, request: Request, named: Mapping[str, Any], refusal: BudgetExceeded) -> Answer:
+        """An answer past its time, where the caller takes one; else what refused it."""
+        if not request.stale_ok or self.cache is None:
+            raise refusal
+        key = request.key or identify(named, self._namespace)[0]
+        hit = self.cache.stale(key) if key is not None else None
+        if hit is None:
+            raise refusal
+        if request.leads and request.key is not None:  # the others may have more time
+            request.leads = False
+            self._flights.crash(request.key, refusal)
+        return self._answer(request, hit.outputs, "stale")
 
     def _decide(self, request: Request, items: Items) -> _Away | None:
         """Who answers in time: None for the device. Raises BudgetExceeded where nobody would."""
         hosts = self.opened.hosts
         prospects = () if hosts is None or not self._may_travel(items) else hosts.prospects()
         left_ms = request.left_ms()
-        decision = decide(left_ms, self.device.prospect(), prospects)
+        decision = decide(left_ms, self.device.prospect(request.priority), prospects)
         if decision.destination == "host":
             assert decision.host is not None
             return _Away(decision.host, items)
@@ -224,24 +298,48 @@ class Journey:
         self.device.watch(away.items)
         return self._deliver(request, outputs, "host")
 
-    def _deliver(self, request: Request, outputs: Outputs, source: Source = "device") -> Answer:
+    def _deliver(
+        self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
+    ) -> Answer:
         """store, wake the followers, answer."""
-        if request.leads and self.cache is not None and request.key is not None:
+        cache = self.cache
+        if cache is not None and source != "similar":  # an answer to another picture is no answer to keep
+            timings = request.timings
+            waited_ms = timings.get("queue", 0.0)
+            cache.store(request.key, outputs, (perf_counter() - request.start) * 1e3 - waited_ms)
+            if request.look is not None:
+                cache.store_similar(request.look, outputs)
+        if request.leads and request.key is not None:
             request.leads = False
-            self.cache.put(request.key, outputs)
-            self._flights.land(request.key, outputs)
-        return self._answer(request, outputs, source)
+            self._flights.land(request.key, _Landed(outputs, source, distance))
+        return self._answer(request, outputs, source, distance)
 
-    def _follow(self, request: Request, outputs: Outputs) -> Answer:
+    def _follow(self, request: Request, landed: _Landed) -> Answer:
         request.timings["joined"] = (perf_counter() - request.start) * 1e3
-        return self._answer(request, outputs, "device")
+        return self._answer(request, landed.outputs, landed.source, landed.distance)
 
-    def _answer(self, request: Request, outputs: Outputs, source: Source) -> Answer:
+    def _answer(self, request: Request, outputs: Outputs, source: Source, distance: float | None = None) -> Answer:
         total = (perf_counter() - request.start) * 1e3
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
-        self._meter.record(source, total, met, request.timings)
-        return Answer(outputs, source, request.timings, met, self.contract)
+        self._meter.record(source, total, met, request.timings, request.clipped)
+        return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry)
+
+    def _settle_following(self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_Landed]) -> None:
+        """As `_settle`; where the request that leads had no time, this one goes its own way."""
+
+        def settle(done: Future[_Landed]) -> None:
+            if isinstance(done.exception(), BudgetExceeded) and not answer.cancelled():
+                try:
+                    self._submit(answer, request, inputs)
+                except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                    self._fail(request, error)
+                    if answer.set_running_or_notify_cancel():
+                        answer.set_exception(error)
+                return
+            self._settle(answer, request, done, lambda landed: self._follow(request, landed))
+
+        flight.add_done_callback(settle)
 
     def _settle(
         self, answer: Future[Answer], request: Request, pending: Future[Any], finish: Callable[[Any], Answer]
@@ -294,3 +392,12 @@ class Journey:
     def _need_hosts(self) -> Hosts:
         assert self.opened.hosts is not None
         return self.opened.hosts
+
+
+def _own(inputs: Any) -> Any:
+    """The caller may change its arrays meanwhile."""
+    if isinstance(inputs, np.ndarray):
+        return inputs.copy()
+    if isinstance(inputs, Mapping):
+        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
+    return inputs

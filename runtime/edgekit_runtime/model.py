@@ -14,19 +14,21 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from edgekit_runtime.answer import Answer
+from edgekit_runtime.batching import BatchStats
 from edgekit_runtime.cache import CacheStats
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import ClosedError, ContractError
+from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
 from edgekit_runtime.journey import Journey, Opened
 from edgekit_runtime.options import Options
 from edgekit_runtime.request import Request
+from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import About, Meter, MeterStats, Reporter, Reporting, TelemetryStats
 from edgekit_runtime.telemetry.slow import SlowWatch
 
@@ -42,7 +44,7 @@ class Stats:
 
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
     which that was more than was left of their budget, though its median was not, so that the device answered them all
-    the same. telemetry: how reporting goes, None when the model does not report.
+    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together.
     """
 
     meter: MeterStats
@@ -52,6 +54,7 @@ class Stats:
     device_p90_ms: float | None
     predicted_late: int
     telemetry: TelemetryStats | None = None
+    batching: BatchStats | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class Model:
         manifest = opened.bundle.manifest
         budget_ms = options.budget_ms or manifest.target.budget_ms
         self._meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
-        self._journey = Journey(opened, options, self._meter)
+        self._journey = self._started(opened)
+        self._sessions = Sessions(self._session_parts(self._journey))
         self._swapping = threading.Lock()
         self._closed = False
         self._reporter: Reporter | None = None
@@ -140,10 +144,15 @@ class Model:
         with self._swapping:
             if self._closed:
                 raise _closed()
+            if self.contract.state != "none":
+                raise ContractError(
+                    "a model that keeps a state cannot be swapped: its sessions would lose it",
+                    do="Close this model and open the other bundle",
+                )
             opened = self._opener(path)
             try:
                 _check_same_use(self._journey.contract, opened)
-                fresh = Journey(opened, self._options, self._meter)
+                fresh = self._started(opened)
             except BaseException:
                 opened.close()
                 raise
@@ -155,16 +164,24 @@ class Model:
                 self._reporter.close()
                 self.report(self._reporting)
 
+    def session(self) -> Session:
+        """A session in its first state, for a model that keeps one from frame to frame: see `session.Session`.
+
+        Raises SessionError for a model that keeps none, ClosedError.
+        """
+        return self._sessions.open()
+
     def stats(self) -> Stats:
         journey = self._journey
         return Stats(
             self._meter.stats(),
             journey.cache.stats() if journey.cache is not None else None,
             journey.device.queued,
-            journey.device.max_batch,
-            journey.device.p90_ms,
+            journey.device.costs.limit,
+            journey.device.prospect().p90_ms,
             journey.predicted_late,
             self._reporter.stats() if self._reporter is not None else None,
+            journey.device.stats(),
         )
 
     def health(self) -> Health:
@@ -189,7 +206,8 @@ class Model:
                 "worst_steps": tested.worst_steps,
                 "worst_cosine": tested.worst_cosine,
             },
-            "max_batch": device.max_batch,
+            "max_batch": device.costs.limit,
+            "batching": device.costs.as_json(),
             "cache": journey.cache is not None,
             "signed": opened.bundle.trusted,
             "hosts": opened.hosts.describe() if opened.hosts is not None else [],
@@ -211,14 +229,19 @@ class Model:
         caches = {}
         if cache is not None:
             kept = cache.stats()
-            caches["memory"] = CacheFigures(kept.hits, kept.misses, kept.entries, kept.bytes)
+            caches["memory"] = CacheFigures(
+                kept.memory.hits, kept.memory.misses, kept.memory.entries, kept.memory.bytes
+            )
+            if kept.disk is not None:
+                caches["disk"] = CacheFigures(kept.disk.hits, kept.disk.misses, kept.disk.entries, kept.disk.bytes)
         return Measured(
             manifest.name,
             manifest.version,
             self._meter.counted(),
             {"recipe": opened.entry.recipe, "engine": info.name, "engine_version": info.version},
             journey.device.queued,
-            caches=caches,
+            journey.device.stats().batches,
+            caches,
             healthy=self.health().ok,
         )
 
@@ -260,6 +283,7 @@ class Model:
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it.
         """
         self._closed = True
+        self._sessions.close(timeout_s)
         self._journey.close(timeout_s)
         if self._reporter is not None:
             self._reporter.close()
@@ -271,6 +295,21 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _started(self, opened: Opened) -> Journey:
+        stateless = opened.bundle.manifest.contract.state == "none"
+        return Journey(opened, self._options, self._meter, self._options.cache(opened.namespace) if stateless else None)
+
+    def _session_parts(self, journey: Journey) -> SessionParts:
+        opened = journey.opened
+
+        def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
+            self._meter.record("device", total_ms, met, timings)
+
+        def failed(error: BaseException) -> None:
+            self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+
+        return SessionParts(journey.contract, opened.entry, journey.device.run, opened.another, answered, failed)
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
         if budget_ms is None:

@@ -17,6 +17,7 @@ from edgekit_runtime.options import Options, budget_of
 from edgekit_runtime.selftest import first_open, replay, state_dir
 
 if TYPE_CHECKING:
+    from edgekit_runtime.cache import Semantic
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
 
@@ -37,6 +38,10 @@ def open_bundle(
     use: str | None = None,
     batching: bool | None = None,
     queue_limit: int = 1024,
+    disk_cache: str | os.PathLike[str] | None = None,
+    disk_cache_mb: float = 256.0,
+    similar: float | None = None,
+    semantic: Semantic | None = None,
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
@@ -51,6 +56,9 @@ def open_bundle(
     budget_ms: of requests that name none themselves, None for as long as it takes; use: the same by its purpose, a key of
     `budget.PRESETS_MS`. batching: whether requests that wait may share an inference where that pays, None for yes unless
     EDGEKIT_BATCH=off. queue_limit: how many requests may wait.
+    disk_cache: a file that keeps answers across restarts, at most disk_cache_mb MiB of them; it holds hashes and outputs,
+    never inputs. similar: answer a picture that differs from an earlier one by no more than this (the mean difference of
+    its parts, in grey levels) with that one's answer. semantic: answer what lies near an earlier request by its vector.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
@@ -68,6 +76,10 @@ def open_bundle(
         budget_of(use, budget_ms),
         os.environ.get("EDGEKIT_BATCH") != "off" if batching is None else batching,
         queue_limit,
+        disk_cache,
+        disk_cache_mb,
+        similar,
+        semantic,
     )
 
     def opener(another: str | os.PathLike[str]) -> Opened:
@@ -88,13 +100,17 @@ def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: S
     bundle = read_bundle(path, trust=trust)
     entry = _choose(bundle, options.engine)
     threads = options.threads or min(bundle.manifest.target.threads, os.cpu_count() or 1)
-    loaded = load_engine(entry.format, bundle.blob(entry.blob), threads=threads, engine=options.engine)
+
+    def load() -> Engine:
+        return load_engine(entry.format, bundle.blob(entry.blob), threads=threads, engine=options.engine)
+
+    loaded = load()
     try:
         _check_fits(bundle, entry, loaded)
         first_open(bundle, entry, loaded.info)
         for _ in range(_WARM_RUNS):
             tested = replay(bundle, entry, loaded)
-        return Opened(bundle, entry, loaded, tested, _hosts(bundle, hosts) if hosts else None)
+        return Opened(bundle, entry, loaded, tested, load, _hosts(bundle, hosts) if hosts else None)
     except BaseException:
         loaded.close()
         raise

@@ -7,9 +7,11 @@ budget_of("voice", None)      # 100.0
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 from edgekit_runtime.budget import PRESETS_MS
+from edgekit_runtime.cache import Cache, DiskCache, MemoryCache, Semantic, Similar
 
 __all__ = ["MAX_THREADS", "Options", "budget_of"]
 
@@ -21,7 +23,9 @@ class Options:
     """cache_mb: 0 turns the cache off. ttl_s: how long an answer is good, None for ever. threads: None for the bundle's.
 
     budget_ms: of a request that names none itself, None for as long as it takes. batching: whether requests that wait
-    may share an inference. queue_limit: how many may wait.
+    may share an inference. queue_limit: how many may wait. disk_cache: file of the disk tier, None for none;
+    disk_cache_mb: its bound. similar: largest difference of two pictures that get one answer, None for none.
+    semantic: the embedding tier.
     """
 
     cache_mb: float = 64.0
@@ -31,6 +35,10 @@ class Options:
     budget_ms: float | None = None
     batching: bool = True
     queue_limit: int = 1024
+    disk_cache: str | os.PathLike[str] | None = None
+    disk_cache_mb: float = 256.0
+    similar: float | None = None
+    semantic: Semantic | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cache_mb < math.inf:
@@ -43,6 +51,22 @@ class Options:
             raise ValueError(f"budget_ms must be more than 0, not {self.budget_ms}")
         if self.queue_limit < 1:
             raise ValueError(f"queue_limit must be at least 1, not {self.queue_limit}")
+        if not 1 <= self.disk_cache_mb < math.inf:
+            raise ValueError(f"disk_cache_mb must be 1 or more, not {self.disk_cache_mb}")
+        if self.similar is not None and not 0 <= self.similar < math.inf:
+            raise ValueError(f"similar must be 0 or more, not {self.similar}")
+
+    def cache(self, namespace: bytes) -> Cache | None:
+        """The cache of one model, with the tiers that are wanted; None for none."""
+        memory = MemoryCache(int(self.cache_mb * 2**20), ttl_s=self.ttl_s) if self.cache_mb > 0 else None
+        disk = None
+        if self.disk_cache is not None:
+            size = int(self.disk_cache_mb * 2**20)
+            disk = DiskCache(self.disk_cache, namespace, max_bytes=size, ttl_s=self.ttl_s)
+        similar = Similar(self.similar) if self.similar is not None else None
+        if memory is None and disk is None and similar is None and self.semantic is None:
+            return None
+        return Cache(memory, disk=disk, similar=similar, semantic=self.semantic)
 
 
 def budget_of(use: str | None, budget_ms: float | None) -> float | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache import Identity
+    from edgekit_runtime.cache import Identity, Look
+    from edgekit_runtime.contract.geometry import Geometry
 
 __all__ = ["Items", "Outputs", "Request", "Tensors"]
 
@@ -32,7 +33,9 @@ class Request:
     """budget_ms: what the caller can wait, None for as long as it takes. priority: higher ones go first.
 
     stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. leads: whether
-    identical requests wait for this one; it must then land or crash their flight. timings: stage -> milliseconds.
+    identical requests wait for this one; it must then land or crash their flight. look: what it was compared with.
+    geometry: where the network's picture lies in the caller's, for a detector. timings: stage -> milliseconds. clipped:
+    input values at the limits of the artifact's integers, and how many were looked at.
     """
 
     budget_ms: float | None = None
@@ -41,7 +44,10 @@ class Request:
     start: float = field(default_factory=perf_counter)
     key: Identity | None = None
     leads: bool = False
+    look: Look | None = None
+    geometry: Geometry | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    clipped: tuple[int, int] | None = None
 
     @property
     def due(self) -> float:
