@@ -10,7 +10,10 @@ with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verifi
 from __future__ import annotations
 
 from edgekit_runtime.answer import Answer
+from edgekit_runtime.cache import Semantic
+from edgekit_runtime.contract.detect import Box
 from edgekit_runtime.contract.finish import Prediction
+from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.errors import (
     BudgetExceeded,
     BundleError,
@@ -25,14 +28,17 @@ from edgekit_runtime.errors import (
     MissingExtraError,
     QueueFull,
     SelfTestError,
+    SessionError,
     SignatureError,
     TelemetryError,
 )
-from edgekit_runtime.model import Model, Stats
+from edgekit_runtime.model import Health, Model, Stats
 from edgekit_runtime.opening import open_bundle
+from edgekit_runtime.session import Session
 
 __all__ = [
     "Answer",
+    "Box",
     "BudgetExceeded",
     "BundleError",
     "ClosedError",
@@ -41,6 +47,8 @@ __all__ = [
     "EngineError",
     "EngineHung",
     "ForkedError",
+    "Frame",
+    "Health",
     "InputError",
     "IntegrityError",
     "MissingExtraError",
@@ -48,6 +56,9 @@ __all__ = [
     "Prediction",
     "QueueFull",
     "SelfTestError",
+    "Semantic",
+    "Session",
+    "SessionError",
     "SignatureError",
     "Stats",
     "TelemetryError",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.finish import Prediction, top
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import Contract
+
+if TYPE_CHECKING:
+    from edgekit_runtime.contract.detect import Box
 
 __all__ = ["Answer", "Source"]
 
@@ -37,3 +41,20 @@ class Answer:
     def top(self, k: int = 5) -> list[Prediction]:
         """The k best classes, best first. Raises ContractError when the model is no classifier."""
         return top(self.outputs, self.contract, k)
+
+    @property
+    def boxes(self) -> list[Box]:
+        """What a detector found, the surest first, in pixels of the caller's picture. Worked out at each call.
+
+        Raises ContractError when the model is no detector.
+        """
+        from edgekit_runtime.contract.detect import boxes
+
+        return boxes(self.outputs, self.contract, self.geometry)
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """The vector of a model that embeds, float32 [D], read-only. Raises ContractError when it is none."""
+        from edgekit_runtime.contract.embed import vector
+
+        return vector(self.outputs, self.contract)
