@@ -27,6 +27,8 @@ RECIPES = {
     "tflite-int8": ("tiny_int8.tflite", Recipe("tflite-int8", "tflite", "int8")),
     "tflite-f32": ("tiny_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
     "onnx-f32": ("tiny_f32.onnx", Recipe("onnx-f32", "onnx", "float32")),
+    "tflite-int8, 4 at once": ("tiny_int8_b4.tflite", Recipe("tflite-int8", "tflite", "int8")),
+    "tflite-f32, any number": ("tiny_free_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
 }
 RECIPE_OF_ENGINE = {"litert": "tflite-int8", "tflite-runtime": "tflite-int8", "onnxruntime": "onnx-f32"}
 

@@ -68,12 +68,12 @@ def store_text(file: Path, text: str) -> bool:
     return True
 
 
-def resident_mb() -> float | None:
-    """What this process has resident now, in megabytes (1e6 bytes); None where the system does not tell."""
+def resident_mb(pid: int | None = None) -> float | None:
+    """What a process, this one by default, has resident now, in MB (1e6 bytes); None where the system does not tell."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
-        return _resident_elsewhere()
+        return _resident_elsewhere() if pid is None else None
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

@@ -1,29 +1,51 @@
-"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite the third."""
+"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite the third.
+
+Each runs as it is, in a process of its own, and behind the object that joins batches: the promises are the same.
+"""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import pytest
 import tiny
 
 from edgekit_runtime.contract import Adapter, Finisher
-from edgekit_runtime.engines import ENGINES, available, load_engine, pick
+from edgekit_runtime.engines import ENGINES, Setup, available, load_engine, load_with, pick
+from edgekit_runtime.engines.isolated import IsolatedHost
+from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import EngineError, MissingExtraError
 
 INSTALLED = sorted(available())
+HOW = ["in process", "isolated", "batch"]
 
 
-@pytest.fixture(params=INSTALLED)
-def loaded(request):
-    recipe = tiny.RECIPE_OF_ENGINE[request.param]
-    artifact = tiny.artifact(recipe, request.param)
-    with load_engine(artifact.recipe.format, artifact.data, engine=request.param) as engine:
-        yield engine, artifact
+@pytest.fixture(scope="module")
+def host():
+    made = IsolatedHost()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[f"{name}, {how}" for name in INSTALLED for how in HOW])
+def loaded(request, host):
+    name, how = request.param.split(", ")
+    artifact = tiny.artifact(tiny.RECIPE_OF_ENGINE[name], name)
+    if how == "isolated":
+        yield host.load(name, artifact.recipe.format, artifact.data, Setup()), artifact
+        return
+    engine = load_engine(artifact.recipe.format, artifact.data, engine=name)
+    with BatchEngine({1: engine}) if how == "batch" else engine as opened:
+        yield opened, artifact
+
+
+def tensor_of(artifact, picture):
+    return Adapter(tiny.CONTRACT.inputs[0], artifact.inputs[0])(picture)
 
 
 def ask(engine, artifact, picture):
-    tensor = Adapter(tiny.CONTRACT.inputs[0], artifact.inputs[0])(picture)
-    return engine.run([tensor])
+    return engine.run([tensor_of(artifact, picture)])
 
 
 def answer(engine, artifact, picture):
@@ -39,6 +61,7 @@ def test_names_itself_and_its_version(loaded):
     engine, _ = loaded
     assert engine.info.name in ENGINES
     assert engine.info.version == available()[engine.info.name]
+    assert (engine.info.threads, engine.info.kernels, engine.info.delegate) == (1, "default", None)
 
 
 def test_declares_dtypes_and_shapes_with_the_batch_first(loaded):
@@ -52,9 +75,72 @@ def test_outputs_never_alias_the_engine(loaded):
     engine, artifact = loaded
     first = ask(engine, artifact, tiny.RED)[0]
     kept = first.copy()
-    ask(engine, artifact, tiny.BLUE)
+    second = ask(engine, artifact, tiny.BLUE)[0]
     np.testing.assert_array_equal(first, kept)
-    assert first.base is None or first.flags.owndata or not np.shares_memory(first, ask(engine, artifact, tiny.RED)[0])
+    assert not np.shares_memory(first, second)
+
+
+def test_an_output_may_be_written_to_and_the_next_answer_is_as_right(loaded):
+    engine, artifact = loaded
+    first = ask(engine, artifact, tiny.RED)[0]
+    kept = first.copy()
+    first[...] = 0
+    np.testing.assert_array_equal(ask(engine, artifact, tiny.RED)[0], kept)
+
+
+def test_an_output_outlives_its_engine(loaded):
+    engine, artifact = loaded
+    output = ask(engine, artifact, tiny.GREEN)[0]
+    kept = output.copy()
+    engine.close()
+    np.testing.assert_array_equal(output, kept)
+
+
+def test_an_input_may_be_overwritten_as_soon_as_run_returns(loaded):
+    engine, artifact = loaded
+    frame = tensor_of(artifact, tiny.RED).copy()
+    wanted = ask(engine, artifact, tiny.RED)[0]
+    got = engine.run([frame])[0]
+    frame[...] = tensor_of(artifact, tiny.BLUE)
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(engine.run([frame])[0], ask(engine, artifact, tiny.BLUE)[0])
+
+
+def test_an_input_is_only_read(loaded):
+    engine, artifact = loaded
+    frame = tensor_of(artifact, tiny.RED).copy()
+    kept = frame.copy()
+    frame.setflags(write=False)
+    engine.run([frame])
+    np.testing.assert_array_equal(frame, kept)
+
+
+def test_an_input_need_not_lie_in_one_piece(loaded):
+    engine, artifact = loaded
+    whole = tensor_of(artifact, tiny.BLUE)
+    strided = np.repeat(whole, 2, axis=-1)[..., ::2]
+    assert not strided.flags.c_contiguous
+    np.testing.assert_array_equal(engine.run([strided])[0], engine.run([whole])[0])
+
+
+def test_threads_that_take_turns_get_their_own_answers(loaded):
+    engine, artifact = loaded
+    turn, wrong = threading.Lock(), []
+
+    def asks(picture, best):
+        for _ in range(50):
+            with turn:
+                got = answer(engine, artifact, picture)
+            if got.argmax() != best:
+                wrong.append(best)
+
+    pictures = (tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK)
+    threads = [threading.Thread(target=asks, args=(picture, best)) for best, picture in enumerate(pictures)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_the_same_input_gives_the_same_bits(loaded):
@@ -62,11 +148,37 @@ def test_the_same_input_gives_the_same_bits(loaded):
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_wrong_shape_is_an_engine_error_and_the_next_run_works(loaded):
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        lambda dtype: [np.zeros((1, 5, 5, 3), dtype)],
+        lambda dtype: [np.zeros((8, 8, 3), dtype)],
+        lambda dtype: [np.zeros((1, 8, 8, 3), np.float64)],
+        lambda dtype: [],
+        lambda dtype: [np.zeros((1, 8, 8, 3), dtype)] * 2,
+    ],
+    ids=["shape", "rank", "dtype", "none", "two"],
+)
+def test_an_input_that_does_not_fit_is_an_engine_error_and_the_next_run_works(loaded, inputs):
     engine, artifact = loaded
     with pytest.raises(EngineError):
-        engine.run([np.zeros((1, 5, 5, 3), artifact.inputs[0].dtype)])
+        engine.run(inputs(artifact.inputs[0].dtype))
     assert answer(engine, artifact, tiny.RED).argmax() == 0
+
+
+def test_a_closed_engine_says_so_and_may_be_closed_again(loaded):
+    engine, artifact = loaded
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        ask(engine, artifact, tiny.RED)
+
+
+def test_forgetting_what_was_changes_nothing_in_a_model_without_memory(loaded):
+    engine, artifact = loaded
+    before = ask(engine, artifact, tiny.GREEN)[0]
+    engine.reset()
+    np.testing.assert_array_equal(ask(engine, artifact, tiny.GREEN)[0], before)
 
 
 @pytest.mark.parametrize("name", INSTALLED)
@@ -74,6 +186,34 @@ def test_a_wrong_shape_is_an_engine_error_and_the_next_run_works(loaded):
 def test_bytes_that_are_no_model_are_an_engine_error(name, data):
     with pytest.raises(EngineError):
         load_engine(ENGINES[name].format, data, engine=name)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 4096], ids=["empty", "zeros"])
+def test_bytes_that_are_no_model_are_an_engine_error_in_a_process_of_its_own(host, data):
+    name = INSTALLED[0]
+    with pytest.raises(EngineError):
+        host.load(name, ENGINES[name].format, data, Setup())
+
+
+@pytest.mark.parametrize("name", [name for name in INSTALLED if ENGINES[name].format == "tflite"])
+@pytest.mark.parametrize("count", [1, 4, 2, 7])
+def test_a_tflite_file_with_a_free_batch_axis_takes_any_number(name, count):
+    artifact = tiny.artifact("tflite-f32, any number", name)
+    pictures = [(tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK)[row % 4] for row in range(count)]
+    joined = np.concatenate([tensor_of(artifact, picture) for picture in pictures])
+    with load_with(name, "tflite", artifact.data, Setup(batch=4)) as engine:
+        (probs,) = engine.run([joined])
+        alone = [ask(engine, artifact, picture)[0] for picture in pictures]
+    np.testing.assert_allclose(probs, np.concatenate(alone), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in INSTALLED if ENGINES[name].format == "tflite"])
+@pytest.mark.parametrize("kernels", ["default", "plain", "reference"])
+def test_every_set_of_kernels_gives_the_same_class(name, kernels):
+    artifact = tiny.artifact("tflite-int8", name)
+    with load_engine("tflite", artifact.data, engine=name, kernels=kernels) as engine:
+        assert engine.info.kernels == kernels
+        assert answer(engine, artifact, tiny.GREEN).argmax() == 1
 
 
 def test_pick_prefers_litert_and_falls_back_to_tflite_runtime():

@@ -39,29 +39,38 @@ def examples(count: int) -> np.ndarray:
     return np.clip(colours + rng.normal(0, 0.1, (count, 8, 8, 3)), 0, 1).astype(np.float32)
 
 
-def tflite() -> None:
+def tiny_converter(batch: int | None) -> tf.lite.TFLiteConverter:
+    """batch: None leaves the axis free."""
     kernel, dense, bias = weights()
 
-    @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3), tf.float32, "image")])
+    @tf.function(input_signature=[tf.TensorSpec((batch, 8, 8, 3), tf.float32, "image")])
     def network(image):
         features = tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME"))
         return {"probs": tf.nn.softmax(tf.reduce_mean(features, (1, 2)) @ dense + bias)}
 
-    def converter() -> tf.lite.TFLiteConverter:
-        return tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    return tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
 
-    (FOLDER / "tiny_f32.tflite").write_bytes(converter().convert())
+
+def tiny_int8(batch: int) -> bytes:
+    """The same examples for any batch, so the same scales."""
 
     def representative() -> Iterator[list[np.ndarray]]:
-        for example in examples(64):
-            yield [example[None]]
+        for several in examples(64).reshape(-1, batch, 8, 8, 3):
+            yield [several]
 
-    quantized = converter()
+    quantized = tiny_converter(batch)
     quantized.optimizations = [tf.lite.Optimize.DEFAULT]
     quantized.representative_dataset = representative
     quantized.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     quantized.inference_input_type = quantized.inference_output_type = tf.int8
-    (FOLDER / "tiny_int8.tflite").write_bytes(quantized.convert())
+    return quantized.convert()
+
+
+def tflite() -> None:
+    (FOLDER / "tiny_f32.tflite").write_bytes(tiny_converter(1).convert())
+    (FOLDER / "tiny_free_f32.tflite").write_bytes(tiny_converter(None).convert())
+    (FOLDER / "tiny_int8.tflite").write_bytes(tiny_int8(1))
+    (FOLDER / "tiny_int8_b4.tflite").write_bytes(tiny_int8(4))
 
 
 def onnx_model() -> None:

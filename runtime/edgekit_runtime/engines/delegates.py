@@ -50,5 +50,6 @@ def load_delegate(module: ModuleType, delegate: str) -> Any:
     try:
         return module.load_delegate(path, options)
     except (ValueError, RuntimeError, OSError) as error:
-        why = str(error).strip() or "it gave no reason; the accelerator may be missing"
+        own_words = str(error).removeprefix(f"Failed to load delegate from {path}").split()
+        why = " ".join(own_words) or "it gave no reason; the accelerator may be missing"
         raise EngineError(f"the delegate refuses to start: {why}", where=path, do=_DO) from error

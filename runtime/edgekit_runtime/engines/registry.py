@@ -95,13 +95,14 @@ class Engine(AbstractContextManager["Engine", None]):
 class EngineKind:
     """A row of the table: which format it runs, the distribution and extra that bring it, and its loader.
 
-    kernels: the sets of kernels it has, the preferred one first. delegates: whether it takes external ones.
+    module: the heavy import behind it. kernels: the sets of kernels it has, the preferred one first. delegates: whether it takes external ones.
     """
 
     format: str
     distribution: str
     extra: str
     loader: str
+    module: str
     kernels: tuple[Kernels, ...] = ("default",)
     delegates: bool = False
 
@@ -113,6 +114,7 @@ ENGINES: dict[str, EngineKind] = {
         "ai-edge-litert",
         "litert",
         "edgekit_runtime.engines.tflite:load_litert",
+        "ai_edge_litert.interpreter",
         ("default", "plain", "reference"),
         delegates=True,
     ),
@@ -121,10 +123,13 @@ ENGINES: dict[str, EngineKind] = {
         "tflite-runtime",
         "tflite",
         "edgekit_runtime.engines.tflite:load_tflite_runtime",
+        "tflite_runtime.interpreter",
         ("default", "plain", "reference"),
         delegates=True,
     ),
-    "onnxruntime": EngineKind("onnx", "onnxruntime", "onnx", "edgekit_runtime.engines.onnx:load_onnxruntime"),
+    "onnxruntime": EngineKind(
+        "onnx", "onnxruntime", "onnx", "edgekit_runtime.engines.onnx:load_onnxruntime", "onnxruntime"
+    ),
 }
 
 

@@ -1,0 +1,133 @@
+"""Memory that two processes share for tensors, and the frames that say what lies in it.
+
+    arena = Arena.create()
+    layout = arena.write([tensor])          # into the shared pages
+    arena.read(layout)                      # arrays that own their memory
+
+Rules:
+- tensors are copied once into the arena and once out of it; nothing is encoded;
+- it grows as needed, and both sides map it anew when the other made it larger;
+- a frame is an operation and a few bytes; what a tensor looks like is only said when it changed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Arena", "Layout", "frame", "layout_of", "read_frame"]
+
+_ALIGNMENT = 64
+_HEAD = struct.Struct("<Ic")
+_CHUNK = 1 << 16
+
+Layout = tuple[tuple[int, str, tuple[int, ...]], ...]
+"""Offset, dtype and shape of each tensor."""
+
+
+class Arena:
+    """fd: of a file that lives in memory only. It is closed with the arena."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map: mmap.mmap | None = None
+        self._size = 0
+
+    @classmethod
+    def create(cls) -> Arena:
+        """A new one, empty; where the system has no memory files, a temporary file without a name."""
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("edgekit"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def write(self, arrays: Sequence[NDArray[Any]], begin: int = 0) -> Layout:
+        """Copy the arrays in, one after another from `begin`."""
+        layout = layout_of(arrays, begin)
+        pages = self._pages(_end(layout))
+        for (offset, _, shape), array in zip(layout, arrays, strict=True):
+            np.frombuffer(pages, array.dtype, array.size, offset).reshape(shape)[...] = array
+        return layout
+
+    def read(self, layout: Layout) -> list[NDArray[Any]]:
+        """Copies of the arrays."""
+        return [array.copy() for array in self.views(layout)]
+
+    def views(self, layout: Layout) -> list[NDArray[Any]]:
+        """The arrays where they lie; good until the next write."""
+        pages = self._pages(_end(layout))
+        return [
+            np.frombuffer(pages, dtype, int(np.prod(shape, dtype=np.int64)), offset).reshape(shape)
+            for offset, dtype, shape in layout
+        ]
+
+    def shrink(self) -> None:
+        """Give its pages back: what was written is gone."""
+        self._map, self._size = None, 0
+        os.ftruncate(self.fd, 0)
+
+    def forget(self) -> None:
+        """Map anew before the next use: the other side changed the size."""
+        self._map, self._size = None, 0
+
+    def close(self) -> None:
+        self._map = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _pages(self, least: int) -> mmap.mmap:
+        """The mapping, of `least` bytes or more. An older one lives as long as arrays look into it."""
+        least = max(least, mmap.PAGESIZE)
+        if self._map is None or self._size < least:
+            size = max(os.fstat(self.fd).st_size, least)
+            os.ftruncate(self.fd, size)
+            self._map, self._size = mmap.mmap(self.fd, size), size
+        return self._map
+
+
+def layout_of(arrays: Sequence[NDArray[Any]], begin: int = 0) -> Layout:
+    """Where each array would lie."""
+    layout, offset = [], begin
+    for array in arrays:
+        layout.append((offset, array.dtype.str, array.shape))
+        offset = -(-(offset + array.nbytes) // _ALIGNMENT) * _ALIGNMENT
+    return tuple(layout)
+
+
+def _end(layout: Layout) -> int:
+    return max(
+        (offset + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for offset, dtype, shape in layout),
+        default=0,
+    )
+
+
+def frame(operation: bytes, body: bytes = b"") -> bytes:
+    """operation: one byte."""
+    return _HEAD.pack(len(body), operation) + body
+
+
+def read_frame(fd: int) -> tuple[bytes, bytes] | None:
+    """The next operation and its body; None when the other side is gone. One frame is under way at a time."""
+    data = os.read(fd, _CHUNK)
+    while len(data) < _HEAD.size:
+        more = os.read(fd, _CHUNK) if data else b""
+        if not more:
+            return None
+        data += more
+    length, operation = _HEAD.unpack_from(data)
+    parts, have = [data[_HEAD.size :]], len(data) - _HEAD.size
+    while have < length:
+        more = os.read(fd, _CHUNK)
+        if not more:
+            return None
+        parts.append(more)
+        have += len(more)
+    return operation, b"".join(parts)

@@ -1,0 +1,304 @@
+"""An engine in a process of its own, behind the same protocol: what crashes or hangs there does not do so here.
+
+    host = IsolatedHost()
+    engine = host.load("litert", "tflite", data, Setup(threads=2))
+    outputs = engine.run([tensor])          # EngineHung when it takes too long; the next run starts the process again
+
+Rules:
+- one child for all variants of a model; a fresh Python, never a fork, so the application may have threads;
+- a run that lasts longer than its limit ends the child: its caller gets EngineHung, and the next one a new child;
+- a child that dies is a typed error with the signal's name; after several deaths in a row nothing is started any more;
+- the parent's death ends the child, also inside a kernel that holds everything else; no child is left unreaped;
+- tensors travel through shared memory: a run costs two copies and two wake-ups more than in process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.board import resident_mb
+from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
+from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup
+from edgekit_runtime.errors import EdgekitError, EngineError, EngineHung
+from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.watchdog import limit_s as longest
+
+__all__ = ["IsolatedEngine", "IsolatedHost"]
+
+LOAD_LIMIT_S = 120.0
+MOST_DEATHS = 5
+"""Deaths in a row, without an answer between them."""
+_END_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Artifact:
+    engine: str
+    format: str
+    data: bytes
+    setup: Setup
+
+
+class IsolatedHost:
+    """A child process and what is loaded in it. One thread at a time, but `kill` from any.
+
+    limit_s: the longest that a run may last, asked before each.
+    """
+
+    def __init__(self, limit_s: Callable[[], float] | None = None) -> None:
+        if sys.platform == "win32" or not may_start():
+            raise EngineError("no process of its own can be started here", do="Open the bundle with isolate=False")
+        self._limit_s = limit_s or (lambda: longest(self._slowest_s))
+        self._artifacts: list[_Artifact] = []
+        self._child: _Child | None = None
+        self._slowest_s = 0.0
+        self._deaths = 0
+        self._open = 0
+        self._layouts: dict[int, tuple[Layout, Layout]] = {}
+        self.restarts = 0
+
+    def load(self, engine: str, format: str, data: bytes, setup: Setup) -> IsolatedEngine:  # noqa: A002
+        """Raises EngineError, also where the child dies of it."""
+        artifact = _Artifact(engine, format, data, setup)
+        child = self._running()
+        answer = self._load(child, artifact)
+        self._artifacts.append(artifact)
+        self._open += 1
+        return IsolatedEngine(self, len(self._artifacts) - 1, answer)
+
+    def run(self, number: int, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """One inference of the engine with that number. Raises EngineError, EngineHung."""
+        child = self._running()
+        known = self._layouts.get(number)
+        arena = child.arena
+        layout = layout_of(inputs) if known is None else known[0]
+        body = number.to_bytes(2, "little")
+        if known is None or not _same(layout, inputs):
+            layout = layout_of(inputs)
+            body += json.dumps(layout).encode()
+        arena.write(inputs)
+        start = monotonic()
+        operation, answer = self._ask(child, frame(b"r", body), self._limit_s())
+        self._slowest_s = max(self._slowest_s, monotonic() - start)
+        self._deaths = 0
+        if operation == b"e":
+            self._layouts.pop(number, None)
+            raise _error(answer)
+        outputs = _layout(answer) if answer else self._layouts[number][1]
+        self._layouts[number] = (layout, outputs)
+        return arena.read(outputs)
+
+    def reset(self, number: int) -> None:
+        operation, answer = self._ask(self._running(), frame(b"z", number.to_bytes(2, "little")), LOAD_LIMIT_S)
+        if operation == b"e":
+            raise _error(answer)
+
+    def kill(self) -> None:
+        """End the child now, whatever it does. A run that waits for it fails; the next one starts it again."""
+        child = self._child
+        if child is not None:
+            child.process.kill()
+
+    def release(self) -> None:
+        """One of its engines was closed; with the last one the child ends."""
+        self._open -= 1
+        if self._open <= 0:
+            self.close()
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end(_END_S)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.process.pid if self._child is not None else None
+
+    @property
+    def resident_mb(self) -> float | None:
+        """What the child has resident."""
+        return resident_mb(self.pid) if self.pid is not None else None
+
+    def _running(self) -> _Child:
+        """The child, started again with everything that was loaded if it died."""
+        if self._child is not None and self._child.process.poll() is None:
+            return self._child
+        if self._deaths >= MOST_DEATHS:
+            raise EngineError(
+                f"the engine's process died {self._deaths} times in a row and is not started again",
+                do="Open the bundle again, or use another engine",
+            )
+        again = self._child is not None or bool(self._artifacts)
+        if self._child is not None:
+            self._child.end(0)
+        self._child = child = _Child()
+        self._layouts.clear()
+        for artifact in self._artifacts:
+            self._load(child, artifact)
+        if again:
+            self.restarts += 1
+        return child
+
+    def _load(self, child: _Child, artifact: _Artifact) -> dict[str, Any]:
+        import numpy as np
+
+        child.arena.write([np.frombuffer(artifact.data, np.uint8)])
+        setup = artifact.setup
+        job = {
+            "engine": artifact.engine,
+            "format": artifact.format,
+            "size": len(artifact.data),
+            "setup": {
+                "threads": setup.threads,
+                "kernels": setup.kernels,
+                "delegate": setup.delegate,
+                "batch": setup.batch,
+            },
+        }
+        operation, answer = self._ask(child, frame(b"l", json.dumps(job).encode()), LOAD_LIMIT_S)
+        child.arena.shrink()
+        if operation == b"e":
+            raise _error(answer)
+        value: dict[str, Any] = json.loads(answer)
+        return value
+
+    def _ask(self, child: _Child, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
+        """Send and wait. Raises EngineHung after limit_s, EngineError when the child died."""
+        try:
+            os.write(child.to_child, request)
+            if not child.answers_within(limit_s):
+                child.end(0)
+                self._deaths += 1
+                raise EngineHung(
+                    f"the engine did not answer within {limit_s:.3g} s; its process was ended and is started again",
+                    do="Try again; if it happens often, use another engine or board",
+                )
+            answer = read_frame(child.from_child)
+        except OSError:  # a broken pipe: it died before it was asked
+            answer = None
+        if answer is None:
+            self._deaths += 1
+            code = child.end(_END_S)
+            raise EngineError(f"the engine's process died ({_cause(code)}); it is started again", do="Try again")
+        return answer
+
+
+class IsolatedEngine(Engine):
+    """One artifact in the child."""
+
+    def __init__(self, host: IsolatedHost, number: int, answer: dict[str, Any]) -> None:
+        self.host = host
+        self._number = number
+        self._closed = False
+        self.info = EngineInfo(**answer["info"])
+        self.inputs = tuple(_spec(one) for one in answer["inputs"])
+        self.outputs = tuple(_spec(one) for one in answer["outputs"])
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        if self._closed:
+            raise EngineError("the engine was closed", do="Open the bundle again")
+        return self.host.run(self._number, inputs)
+
+    def reset(self) -> None:
+        self.host.reset(self._number)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.host.release()
+
+
+class _Child:
+    """The process and its pipes. lifeline: the child dies when our end of it is closed, by us or by our death."""
+
+    def __init__(self) -> None:
+        self.arena = Arena.create()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                python_module("edgekit_runtime.engines.isolated_child", str(self.arena.fd), str(lifeline)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(self.arena.fd, lifeline),
+                env=environment(),
+                start_new_session=True,  # a Ctrl-C on the terminal is the application's to handle
+            )
+        except OSError as error:
+            self.arena.close()
+            os.close(self._lifeline)
+            raise EngineError(f"the engine's process cannot be started: {error}") from error
+        finally:
+            os.close(lifeline)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.to_child = self.process.stdin.fileno()
+        self.from_child = self.process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self.from_child, select.POLLIN)
+        self._ending = threading.Lock()
+
+    def answers_within(self, limit_s: float) -> bool:
+        return bool(self._poll.poll(limit_s * 1e3))
+
+    def end(self, patience_s: float) -> int:
+        """Ask it to end, wait so long, then kill it; reap it and free everything. Returns its exit code. Idempotent."""
+        with self._ending:
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError):
+                    if pipe is not None:
+                        pipe.close()
+            if self._lifeline >= 0:
+                if not patience_s:
+                    self.process.kill()
+                try:
+                    self.process.wait(patience_s or None)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                os.close(self._lifeline)
+                self._lifeline = -1
+                self.arena.close()
+            return self.process.wait()
+
+
+def _same(layout: Layout, inputs: Sequence[NDArray[Any]]) -> bool:
+    return len(layout) == len(inputs) and all(
+        dtype == array.dtype.str and shape == array.shape
+        for (_, dtype, shape), array in zip(layout, inputs, strict=True)
+    )
+
+
+def _layout(answer: bytes) -> Layout:
+    return tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(answer))
+
+
+def _spec(value: dict[str, Any]) -> TensorSpec:
+    quantization = Quantization(**value["quantization"]) if value["quantization"] else None
+    return TensorSpec(value["name"], value["tensor"], value["dtype"], tuple(value["shape"]), None, quantization)
+
+
+def _error(answer: bytes) -> EdgekitError:
+    value = json.loads(answer)
+    return EngineError(value["what"], where=value["where"], do=value["do"])
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

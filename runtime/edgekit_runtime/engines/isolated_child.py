@@ -1,0 +1,98 @@
+"""The child of `IsolatedHost`: loads artifacts and runs them, one request after another.
+
+Arguments: the file descriptors of the arena and of the lifeline. Requests come on stdin, answers go to what was stdout;
+whatever an engine prints goes to stderr. It ends when stdin ends, and when the lifeline does, wherever it is then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
+from edgekit_runtime.engines.registry import Engine, Setup, load_with
+from edgekit_runtime.errors import EdgekitError, EngineError
+
+__all__ = ["main"]
+
+_ALIGNMENT = 4096
+
+
+class _Served:
+    """An engine with what its tensors looked like in the last run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.inputs: Layout = ()
+        self.outputs: Layout = ()
+
+
+def main(arguments: list[str]) -> int:
+    arena_fd, lifeline = map(int, arguments)
+    _die_with(lifeline)
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    arena = Arena(arena_fd)
+    engines: list[_Served] = []
+    while (request := read_frame(0)) is not None:
+        try:
+            answer = _answer(request, arena, engines)
+        except EdgekitError as error:
+            answer = frame(b"e", json.dumps(error.as_json()).encode())
+        except Exception as error:  # noqa: BLE001 - the parent must hear of it, whatever it is
+            described = EngineError(f"the inference failed: {error!r}").as_json()
+            answer = frame(b"e", json.dumps(described).encode())
+        os.write(answers, answer)
+    return 0
+
+
+def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_Served]) -> bytes:
+    operation, body = request
+    if operation == b"l":
+        return frame(b"l", json.dumps(_load(json.loads(body), arena, engines)).encode())
+    served = engines[int.from_bytes(body[:2], "little")]
+    if operation == b"z":
+        served.engine.reset()
+        return frame(b"z")
+    if len(body) > 2:
+        served.inputs = tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(body[2:]))
+        served.outputs = ()
+    outputs = served.engine.run(arena.views(served.inputs))
+    layout = layout_of(outputs)
+    arena.write(outputs)  # over the inputs: they have been read
+    if layout == served.outputs:
+        return frame(b"o")
+    served.outputs = layout
+    return frame(b"o", json.dumps(layout).encode())
+
+
+def _load(job: dict[str, Any], arena: Arena, engines: list[_Served]) -> dict[str, Any]:
+    (view,) = arena.views(((0, "|u1", (job["size"],)),))
+    data = view.tobytes()
+    del view
+    arena.forget()
+    engine = load_with(job["engine"], job["format"], data, Setup(**job["setup"]))
+    engines.append(_Served(engine))
+    tensors = {"inputs": [asdict(one) for one in engine.inputs], "outputs": [asdict(one) for one in engine.outputs]}
+    return {"info": asdict(engine.info), **tensors}
+
+
+def _die_with(lifeline: int) -> None:
+    """SIGIO ends this process, at once and without Python's help, when the other end of the lifeline is closed."""
+    import fcntl
+
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        if os.read(lifeline, 1) == b"":  # it was gone before we listened
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

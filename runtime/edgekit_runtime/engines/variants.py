@@ -1,0 +1,146 @@
+"""Several items at once: one engine for each batch size behind one object.
+
+    engine = BatchEngine({1: one, 4: four}, seconds={1: 0.0005, 4: 0.001})
+    engine.run_batch([item, item, item])        # one run of the variant for 4, padded: three singles would take longer
+
+Rules:
+- a file with a free batch axis runs any number joined as they are; a file with a fixed one runs exactly its own;
+- what fits no size is split so that the whole takes the least time, measured, and padded only where that pays;
+- padding repeats a real item: zeros may be what a network cannot take (an int8 division by 0 fails the run);
+- an interpreter is never resized between two batches: that plans its memory and packs its weights anew;
+- an item's outputs are its own rows, and own their memory together with its batch-mates'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.engines.registry import Engine
+
+__all__ = ["BatchEngine", "Tensors", "least_time"]
+
+Tensors = list[NDArray[Any]]
+
+
+class BatchEngine(Engine):
+    """engines: batch size -> what runs exactly that many; 1 is always there. One thread at a time.
+
+    any_size: the engine for 1 takes every batch up to this many, because its file leaves the batch axis free; 1 for none.
+    seconds: batch size -> how long a run takes, as measured; decides how a batch is split.
+    """
+
+    def __init__(
+        self, engines: Mapping[int, Engine], *, any_size: int = 1, seconds: Mapping[int, float] | None = None
+    ) -> None:
+        if 1 not in engines:
+            raise ValueError("there must be an engine for a single item")
+        self._engines = dict(sorted(engines.items()))
+        self._single = self._engines[1]
+        self._any_size = any_size
+        self._staging: dict[int, list[NDArray[Any]]] = {}
+        self._plans: dict[int, tuple[int, ...]] = {}
+        self.seconds = dict(seconds or {})
+        self.info = self._single.info
+        self.inputs, self.outputs = self._single.inputs, self._single.outputs
+        self._joinable = all(-1 not in tensor.shape[1:] for tensor in self.inputs)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes that are worth making. With a free batch axis others run as well."""
+        return tuple(self._engines) if self._any_size == 1 else tuple(sorted({1, *self.seconds, self._any_size}))
+
+    @property
+    def largest(self) -> int:
+        """The most items that one run takes."""
+        return max(self._any_size, *self._engines)
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> Tensors:
+        """One item, with its batch axis of 1."""
+        return self._single.run(inputs)
+
+    def run_batch(self, items: Sequence[Sequence[NDArray[Any]]]) -> list[Tensors]:
+        """items: a list of tensors each, every one with a batch axis of 1. Returns as many lists of outputs.
+
+        Raises EngineError; nothing is known of any item then.
+        """
+        if len(items) == 1:
+            return [self._single.run(items[0])]
+        results: list[Tensors] = []
+        for size in self.plan(len(items)):
+            results += self._together(items[len(results) : len(results) + size], size)
+        return results
+
+    def plan(self, count: int) -> tuple[int, ...]:
+        """The runs for `count` items, by size; the last may have room to spare."""
+        if self._any_size > 1:
+            whole, rest = divmod(count, self._any_size)
+            return (self._any_size,) * whole + ((rest,) if rest else ())
+        if count not in self._plans:
+            self._plans[count] = least_time(count, {size: self.seconds.get(size, size + 0.1) for size in self._engines})
+        return self._plans[count]
+
+    def reset(self) -> None:
+        """Forget what earlier runs left inside the model."""
+        for engine in self._engines.values():
+            engine.reset()
+
+    def drop(self, size: int) -> None:
+        """Free the variant for `size`: it does not pay, or there is no room for it."""
+        if size == 1:
+            raise ValueError("the engine for a single item cannot be dropped")
+        engine = self._engines.pop(size, None)
+        self.seconds.pop(size, None)
+        self._staging.pop(size, None)
+        self._plans.clear()
+        if engine is not None:
+            engine.close()
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+
+    def _together(self, items: Sequence[Sequence[NDArray[Any]]], size: int) -> list[Tensors]:
+        """At most `size` items in one run."""
+        if len(items) == 1 and size == 1:
+            return [self._single.run(items[0])]
+        if not self._joinable and len({tuple(array.shape for array in item) for item in items}) > 1:
+            return [self._single.run(item) for item in items]  # of different lengths: they cannot lie side by side
+        outputs = self._engines.get(size, self._single).run(self._joined(items, size))
+        return [[output[row : row + 1] for output in outputs] for row in range(len(items))]
+
+    def _joined(self, items: Sequence[Sequence[NDArray[Any]]], size: int) -> list[NDArray[Any]]:
+        """Side by side, in memory that is kept for this size: an engine has read its inputs when `run` returns."""
+        padded = [*items, *([items[0]] * (size - len(items)))]
+        columns = list(zip(*padded, strict=True))
+        if not self._joinable or size not in self._engines:
+            return [np.concatenate(column) for column in columns]
+        if size not in self._staging:
+            self._staging[size] = [np.concatenate(column) for column in columns]
+            return self._staging[size]
+        for column, room in zip(columns, self._staging[size], strict=True):
+            np.concatenate(column, out=room)
+        return self._staging[size]
+
+
+def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
+    """How to serve `count` items with runs of the given sizes in the least time, largest runs first.
+
+    best(n) = min over sizes s of seconds(s) + best(n - s), and best(n) = 0 from 0 down: a run may be larger than what is
+    left. Of equals the one with fewer runs.
+    """
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # seconds, runs, the size taken
+    for n in range(1, count + 1):
+        ways = []
+        for size, takes in seconds.items():
+            before = best[max(0, n - size)]
+            ways.append((before[0] + takes, before[1] + 1, size))
+        best.append(min(ways))
+    runs, left = [], count
+    while left > 0:
+        runs.append(best[left][2])
+        left -= best[left][2]
+    return tuple(sorted(runs, reverse=True))

@@ -1,0 +1,232 @@
+"""One memory budget for several models of a process: what does not fit is degraded in order, and says so.
+
+    budget = MemoryBudget(300)
+    faces = open_bundle("faces.ekb", memory=budget)
+    voice = open_bundle("voice.ekb", memory=budget)      # gets what is left, or MemoryExceeded
+    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache 64 -> 12 MB")
+
+Rules:
+- what is optional goes first: variants for batches, the largest first; then the cache shrinks, and at last goes;
+- a model that does not fit with nothing beside it is refused, and the error says what would fit;
+- before loading a model counts with what measuring on this board found, else with an estimate; after loading with what it
+  really added;
+- a model that is closed gives back what it took;
+- without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the minute,
+  only degrades.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgekit_runtime.errors import MemoryExceeded
+
+__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "room_here"]
+
+LEAST_CACHE_MB = 1.0
+"""A cache below this is none."""
+_SHARE = 0.9
+"""Of a limit that the system enforces: reaching it is the process's end."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a model would like, in MB (1e6 bytes). batches_mb: variant for a batch size -> what it takes beside the model."""
+
+    model_mb: float
+    batches_mb: Mapping[int, float] = field(default_factory=dict)
+    cache_mb: float = 0.0
+
+    @property
+    def total_mb(self) -> float:
+        return self.model_mb + sum(self.batches_mb.values()) + self.cache_mb
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What it gets. batches: the variants that may be loaded. degraded: what it goes without, in words."""
+
+    batches: tuple[int, ...]
+    cache_mb: float
+    degraded: tuple[str, ...] = ()
+
+
+def degrade(need: Need, left_mb: float) -> Grant | None:
+    """The most of `need` that fits into left_mb; None when not even the model does."""
+    if need.model_mb > left_mb:
+        return None
+    batches, lost = dict(sorted(need.batches_mb.items())), []
+    while batches and need.model_mb + sum(batches.values()) + need.cache_mb > left_mb:
+        size, _ = batches.popitem()
+        lost.append(f"no variant for batches of {size}")
+    cache = min(need.cache_mb, left_mb - need.model_mb - sum(batches.values()))
+    if cache < need.cache_mb:
+        cache = cache if cache >= LEAST_CACHE_MB else 0.0
+        lost.append(f"cache of {cache:.0f} MB instead of {need.cache_mb:.0f} MB" if cache else "no cache")
+    return Grant(tuple(batches), cache, tuple(lost))
+
+
+class MemoryBudget:
+    """total_mb: what all models opened with it may take together, caches included, in MB (1e6 bytes). Thread-safe.
+
+    It bounds what models take, not the process: Python, NumPy and the application are not in it.
+    """
+
+    def __init__(self, total_mb: float) -> None:
+        if not 0 < total_mb < float("inf"):
+            raise ValueError(f"total_mb must be more than 0, not {total_mb}")
+        self.total_mb = float(total_mb)
+        self._claims: list[Claim] = []
+        self._lock = threading.Lock()
+
+    @property
+    def left_mb(self) -> float:
+        with self._lock:
+            return self._left()
+
+    def claim(self, name: str, need: Need) -> Claim:
+        """Take what `need` asks for, or the most of it that fits. Raises MemoryExceeded."""
+        with self._lock:
+            grant = degrade(need, self._left())
+            if grant is None:
+                raise _refusal(name, need, self._left(), self._held())
+            taken = need.model_mb + sum(need.batches_mb[size] for size in grant.batches)
+            claim = Claim(name, grant, taken, self)
+            self._claims.append(claim)
+            return claim
+
+    def held(self) -> dict[str, float]:
+        """Model -> MB, of those that are open."""
+        with self._lock:
+            return self._held()
+
+    def _left(self) -> float:
+        return self.total_mb - sum(claim.total_mb for claim in self._claims)
+
+    def _held(self) -> dict[str, float]:
+        held: dict[str, float] = {}
+        for claim in self._claims:
+            held[claim.name] = held.get(claim.name, 0.0) + claim.total_mb
+        return held
+
+    def _release(self, claim: Claim) -> None:
+        with self._lock:
+            if claim in self._claims:
+                self._claims.remove(claim)
+
+
+class Claim:
+    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take."""
+
+    def __init__(self, name: str, grant: Grant, loaded_mb: float, budget: MemoryBudget | None) -> None:
+        self.name = name
+        self.grant = grant
+        self.loaded_mb = loaded_mb
+        self._budget = budget
+
+    @property
+    def total_mb(self) -> float:
+        return self.loaded_mb + self.grant.cache_mb
+
+    def settle(self, loaded_mb: float | None) -> None:
+        """What it really took, measured; None where the system does not tell, and the estimate stands."""
+        if loaded_mb is not None:
+            self.loaded_mb = loaded_mb
+
+    def release(self) -> None:
+        """The model is closed. Idempotent."""
+        if self._budget is not None:
+            self._budget._release(self)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the system leaves this process, in MB; None where nothing says. hard: enforced. soft: free at the moment."""
+
+    hard_mb: float | None = None
+    soft_mb: float | None = None
+
+    def claim(self, name: str, need: Need) -> Claim:
+        """As `MemoryBudget.claim`, for a model that was given no budget."""
+        if self.hard_mb is not None and need.model_mb > self.hard_mb:
+            raise _refusal(name, need, self.hard_mb, {})
+        known = [mb for mb in (self.hard_mb, self.soft_mb) if mb is not None]
+        left = max(min(known, default=need.total_mb), need.model_mb)
+        grant = degrade(need, left)
+        assert grant is not None
+        taken = need.model_mb + sum(need.batches_mb[size] for size in grant.batches)
+        return Claim(name, grant, taken, None)
+
+
+def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
+    """The room left by the cgroup's limit, by RLIMIT_AS and by free memory. What cannot be read is no limit."""
+    hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
+    available = _kilobytes(proc / "meminfo", "MemAvailable")
+    return Room(min(hard) * _SHARE if hard else None, None if available is None else available * 1024 / 1e6)
+
+
+def _cgroup_left(proc: Path, cgroups: Path) -> float | None:
+    """Version 2 and 1. What the kernel can drop at once (inactive file pages) counts as free."""
+    folders = [cgroups, cgroups / "memory"]
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers in ("", "memory"):
+            folders.insert(0, cgroups / controllers / path.lstrip("/"))
+    for folder in folders:
+        for limit_file, used_file in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _number(folder / limit_file), _number(folder / used_file)
+            if limit is None or used is None or limit > 1 << 50:  # version 1 says "none" with a huge number
+                continue
+            droppable = 0
+            for line in _text(folder / "memory.stat").splitlines():
+                if line.startswith(("inactive_file ", "total_inactive_file ")):
+                    droppable = int(line.split()[1])
+            return max(0, limit - used + droppable) / 1e6
+    return None
+
+
+def _address_space_left(proc: Path) -> float | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    used = _kilobytes(proc / "self" / "status", "VmSize")
+    if limit == resource.RLIM_INFINITY or used is None:
+        return None
+    return max(0.0, (limit - used * 1024) / 1e6)
+
+
+def _kilobytes(file: Path, name: str) -> int | None:
+    for line in _text(file).splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    return None
+
+
+def _number(file: Path) -> int | None:
+    text = _text(file).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -> MemoryExceeded:
+    others = "; ".join(f"{other} holds {mb:.0f} MB" for other, mb in sorted(held.items()))
+    return MemoryExceeded(
+        f"it needs {need.model_mb:.0f} MB without cache and batches, and {max(0.0, left_mb):.0f} MB are left"
+        + (f" ({others})" if others else ""),
+        where=name,
+        do=f"Allow {need.model_mb - left_mb:.0f} MB more, close another model, or build a smaller one",
+    )

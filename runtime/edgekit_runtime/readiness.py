@@ -1,0 +1,286 @@
+"""From a checked bundle to an engine that is ready: chosen, loaded, self-tested, warm, and within its memory.
+
+    prepared = prepare(bundle, Preparation(cache_mb=64))
+    prepared.engine.run_batch(items)         # one object for every batch size in use
+    prepared.ready.memory_mb, prepared.verdict.why, prepared.degraded
+
+Rules:
+- ready means warm: every batch size in use has run before anybody is told;
+- a variant for a batch that does not pay on this board is freed again: it would only take memory;
+- what answers is what was tested: the golden examples are replayed by the very engine that will serve;
+- a candidate that passed its trial and does not load now makes way for the next, with its reason;
+- under a memory limit the model goes without batches and with a smaller cache, and says so, before it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from edgekit_runtime.board import resident_mb
+from edgekit_runtime.bundle import ArtifactEntry, Bundle
+from edgekit_runtime.engines import ENGINES, Engine, Setup, load_with
+from edgekit_runtime.engines.variants import BatchEngine
+from edgekit_runtime.errors import BundleError, EngineError, MissingExtraError
+from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here
+from edgekit_runtime.selftest import SelfTest, first_open
+from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
+from edgekit_runtime.tuning.tune import offered
+from edgekit_runtime.warming import Load, batches_offered, warm_up
+
+__all__ = ["Preparation", "Prepared", "Ready", "check_fits", "prepare"]
+
+_ESTIMATE = 3.0
+"""Memory of a loaded artifact by its bytes, where nothing was measured: the file, its packed weights, activations."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How `prepare` is to go about it. wanted: what the caller decided. batching: whether batches are wanted at all.
+
+    isolate: run the engine in a process of its own. memory: what this model shares with others, None for the system's
+    limits. cache_mb: what the cache would take. tuning: None for what EDGEKIT_TUNE says.
+    """
+
+    wanted: Wanted = field(default_factory=Wanted)
+    batching: bool = True
+    isolate: bool = False
+    memory: MemoryBudget | None = None
+    cache_mb: float = 0.0
+    tuning: Tuning | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Milliseconds, and MB (1e6 bytes). choose: finding out what answers (measuring, or reading the verdict).
+
+    first: the first inference. warm: all runs before ready, the first included. memory: what model and variants added,
+    None where the system does not tell.
+    """
+
+    choose_ms: float
+    load_ms: float
+    first_ms: float
+    warm_ms: float
+    memory_mb: float | None
+
+    @property
+    def total_ms(self) -> float:
+        return self.choose_ms + self.load_ms + self.warm_ms
+
+    def as_json(self) -> dict[str, float | None]:
+        figures = {
+            "choose_ms": self.choose_ms,
+            "load_ms": self.load_ms,
+            "first_ms": self.first_ms,
+            "warm_ms": self.warm_ms,
+            "memory_mb": self.memory_mb,
+        }
+        return {name: None if value is None else round(value, 3) for name, value in figures.items()}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """costs: batch size -> seconds of a run, of every size in use. cache_mb: what the cache may take.
+
+    notes: what was found on the way, in words: candidates that did not load, batches that do not pay.
+    """
+
+    engine: BatchEngine
+    entry: ArtifactEntry
+    verdict: Verdict
+    tested: SelfTest
+    costs: Mapping[int, float]
+    cache_mb: float
+    degraded: tuple[str, ...]
+    ready: Ready
+    notes: tuple[str, ...]
+    claim: Claim
+
+    def describe(self) -> dict[str, Any]:
+        """For `Model.describe()`."""
+        return {
+            "tuning": self.verdict.describe(),
+            "batches": {size: round(seconds * 1e3, 4) for size, seconds in self.costs.items()},
+            "ready": self.ready.as_json(),
+            "degraded": list(self.degraded),
+            "notes": list(self.notes),
+        }
+
+    def close(self) -> None:
+        self.engine.close()
+        self.claim.release()
+
+
+def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
+    """Everything between a checked bundle and the first request.
+
+    Raises EngineError, SelfTestError, BundleError, MissingExtraError, MemoryExceeded.
+    """
+    how = how or Preparation()
+    begun = perf_counter()
+    _check_runnable(bundle, how.wanted)
+    verdict = tune(bundle, how.wanted, _tuning(how))
+    chosen_at = perf_counter()
+    before = resident_mb() if not how.isolate else 0.0
+    loaded = _load_first(bundle, verdict, how)
+    try:
+        loaded_at = perf_counter()
+        offer = batches_offered(bundle, loaded.entry) if how.batching else {}
+        if loaded.entry.format != "onnx":
+            offer = {size: offer[size] for size in loaded.claim.grant.batches}
+        warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
+        after = _resident(loaded.single)
+        added = None if before is None or after is None else max(0.0, after - before)
+        loaded.claim.settle(added)
+    except BaseException:
+        loaded.close()
+        raise
+    ready = Ready(
+        choose_ms=(chosen_at - begun) * 1e3,
+        load_ms=(loaded_at - chosen_at) * 1e3,
+        first_ms=warm.first_ms,
+        warm_ms=(perf_counter() - loaded_at) * 1e3,
+        memory_mb=added,
+    )
+    grant = loaded.claim.grant
+    return Prepared(
+        warm.engine,
+        loaded.entry,
+        verdict,
+        warm.tested,
+        dict(warm.engine.seconds),
+        grant.cache_mb,
+        grant.degraded,
+        ready,
+        (*loaded.notes, *warm.notes),
+        loaded.claim,
+    )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The engine for single items, and how to load its variants."""
+
+    candidate: Candidate
+    entry: ArtifactEntry
+    single: Engine
+    load: Load
+    claim: Claim
+    notes: tuple[str, ...]
+
+    def close(self) -> None:
+        self.single.close()
+        self.claim.release()
+
+
+def _load_first(bundle: Bundle, verdict: Verdict, how: Preparation) -> _Loaded:
+    """The chosen candidate, or the next that loads."""
+    order = offered(bundle, how.wanted) if verdict.how == "default" else verdict.following()
+    notes: list[str] = []
+    for place, candidate in enumerate(order):
+        try:
+            return _load(bundle, candidate, verdict, how, tuple(notes))
+        except EngineError as error:
+            another = any(one.delegate is None for one in order[place + 1 :])
+            may_pass = candidate.delegate is not None or verdict.how != "default"
+            if not (another and may_pass):
+                raise
+            notes.append(f"{candidate.label} does not load: {error}")
+    raise AssertionError("there is always a candidate")
+
+
+def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparation, notes: tuple[str, ...]) -> _Loaded:
+    entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
+    claim = _claim(bundle, candidate, entry, verdict, how)
+    try:
+        load = _loader(bundle, candidate, how.isolate)
+        single = load(entry, 1)
+        try:
+            check_fits(bundle, entry, single)
+            if verdict.how == "default":
+                first_open(bundle, entry, single.info)
+        except BaseException:
+            single.close()
+            raise
+    except BaseException:
+        claim.release()
+        raise
+    return _Loaded(candidate, entry, single, load, claim, notes)
+
+
+def _resident(engine: Engine) -> float | None:
+    """Of the process that holds the engine."""
+    host = getattr(engine, "host", None)
+    return resident_mb() if host is None else host.resident_mb
+
+
+def _loader(bundle: Bundle, candidate: Candidate, isolate: bool) -> Load:
+    host = None
+    if isolate:
+        from edgekit_runtime.engines.isolated import IsolatedHost
+
+        host = IsolatedHost()
+
+    def load(entry: ArtifactEntry, batch: int) -> Engine:
+        setup = Setup(candidate.threads, candidate.kernels, candidate.delegate, batch)
+        data = bundle.blob(entry.blob)
+        if host is not None:
+            return host.load(candidate.engine, entry.format, data, setup)
+        return load_with(candidate.engine, entry.format, data, setup)
+
+    return load
+
+
+def _claim(bundle: Bundle, candidate: Candidate, entry: ArtifactEntry, verdict: Verdict, how: Preparation) -> Claim:
+    """Raises MemoryExceeded."""
+    measured = next((one for one in verdict.tried if one.candidate == candidate), None)
+    model_mb = measured.memory_mb if measured is not None else None
+    model_mb = _ESTIMATE * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
+    offer = batches_offered(bundle, entry) if how.batching else {}
+    need = Need(model_mb, {} if entry.format == "onnx" else dict.fromkeys(offer, model_mb), how.cache_mb)
+    name = f"{bundle.manifest.name} ({bundle.path.name})"
+    return (how.memory or room_here()).claim(name, need)
+
+
+def _tuning(how: Preparation) -> Tuning:
+    """A budget's rest limits the choice too: a slower candidate that fits beats a faster one that does not."""
+    left = how.memory.left_mb if how.memory is not None else room_here().hard_mb
+    return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuning.from_environment(left)
+
+
+def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
+    """Raises BundleError or MissingExtraError where no installed engine runs anything in it."""
+    if wanted.engine is not None and wanted.engine not in ENGINES:
+        raise EngineError(f"there is no engine '{wanted.engine}'", do=f"Engines: {', '.join(ENGINES)}")
+    if offered(bundle, wanted):
+        return
+    primary = bundle.artifact()
+    formats = {one.format for one in bundle.manifest.artifacts if one.role in ("primary", "alternate")}
+    if wanted.engine is not None and ENGINES[wanted.engine].format not in formats:
+        raise BundleError(
+            f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=f"It holds {primary.recipe}"
+        )
+    kinds = (ENGINES[wanted.engine],) if wanted.engine else tuple(ENGINES.values())
+    extra = next(kind.extra for kind in kinds if kind.format in formats)
+    raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
+
+
+def check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
+    """The manifest and the file must speak of the same tensors. Raises BundleError."""
+    promised, real = (*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs)
+    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
+        raise _misfit(bundle, "the manifest and the artifact differ in their inputs or outputs")
+    for wanted, found in zip(promised, real, strict=True):
+        if wanted.dtype != found.dtype or len(wanted.shape) != len(found.shape):
+            raise _misfit(
+                bundle,
+                f"the manifest says {wanted.dtype} {list(wanted.shape)} for '{wanted.tensor}', the artifact has "
+                f"{found.dtype} {list(found.shape)}",
+            )
+
+
+def _misfit(bundle: Bundle, what: str) -> BundleError:
+    return BundleError(what, where=str(bundle.path), do="Build the bundle again")

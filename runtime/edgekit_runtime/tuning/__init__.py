@@ -1,0 +1,9 @@
+"""Which artifact, engine, thread count and delegate answers on this board: measured once, remembered, and explained."""
+
+from __future__ import annotations
+
+from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
+from edgekit_runtime.tuning.tune import Tuning, tune
+from edgekit_runtime.tuning.verdict import Tried, Verdict
+
+__all__ = ["Candidate", "Tried", "Tuning", "Verdict", "Wanted", "candidates", "tune"]

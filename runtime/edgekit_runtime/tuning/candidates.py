@@ -1,0 +1,107 @@
+"""What could answer for a bundle on this board: artifact x engine x threads x kernels x delegate, most promising first.
+
+    found = candidates(manifest, available(), Wanted(), cores=4)
+    found[0]                # what runs where nothing is measured: the bundle's own choice
+
+Rules:
+- the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
+  was asked for comes before it;
+- threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
+- kernels other than the engine's own choice come last: they win seldom, and then by much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgekit_runtime.bundle import ArtifactEntry, Manifest
+from edgekit_runtime.engines import ENGINES, Kernels, Setup
+
+__all__ = ["Candidate", "Wanted", "candidates"]
+
+MOST = 24
+"""Candidates that are looked at, at most."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller decided himself; None where the board may. delegate: a library for TFLite artifacts, see `Setup`."""
+
+    engine: str | None = None
+    threads: int | None = None
+    delegate: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way of running the model. blob: the SHA-256 of the artifact's bytes, which names it."""
+
+    recipe: str
+    blob: str
+    engine: str
+    version: str
+    threads: int
+    kernels: Kernels = "default"
+    delegate: str | None = None
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.threads, self.kernels, self.delegate)
+
+    @property
+    def label(self) -> str:
+        threads = f"{self.threads} thread" if self.threads == 1 else f"{self.threads} threads"
+        parts = [f"{self.recipe} on {self.engine} {self.version}", threads]
+        if self.delegate is not None:
+            parts.append(f"delegate {self.delegate}")
+        if self.kernels != "default":
+            parts.append("without XNNPACK" if self.kernels == "plain" else f"{self.kernels} kernels")
+        return ", ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "blob": self.blob,
+            "engine": self.engine,
+            "version": self.version,
+            "threads": self.threads,
+            "kernels": self.kernels,
+            "delegate": self.delegate,
+        }
+
+
+def candidates(
+    manifest: Manifest, installed: Mapping[str, str], wanted: Wanted, *, cores: int
+) -> tuple[Candidate, ...]:
+    """Most promising first; empty where no engine for any artifact is installed."""
+    default = wanted.threads or max(1, min(manifest.target.threads, cores))
+    counts = [default]
+    if wanted.threads is None:
+        counts += [n for n in dict.fromkeys((1, cores, cores // 2)) if 1 <= n <= cores and n != default]
+    found: list[tuple[tuple[Any, ...], Candidate]] = []
+    for entry in manifest.artifacts:
+        if entry.role not in ("primary", "alternate"):
+            continue
+        for place, name in enumerate(_engines(entry, installed, wanted)):
+            for delegate in (wanted.delegate, None) if wanted.delegate and ENGINES[name].delegates else (None,):
+                for kernels in _kernels(name, delegate):
+                    for rank, threads in enumerate(counts):
+                        order = (delegate is None, kernels != "default", entry.role != "primary", place, rank)
+                        one = Candidate(entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate)
+                        found.append((order, one))
+    found.sort(key=lambda pair: pair[0])
+    return tuple(dict.fromkeys(one for _, one in found))[:MOST]
+
+
+def _engines(entry: ArtifactEntry, installed: Mapping[str, str], wanted: Wanted) -> list[str]:
+    """Installed engines that run its format, in order of preference."""
+    fitting = [name for name, kind in ENGINES.items() if kind.format == entry.format and name in installed]
+    return [name for name in fitting if wanted.engine in (None, name)]
+
+
+def _kernels(engine: str, delegate: str | None) -> tuple[Kernels, ...]:
+    """With a delegate only the engine's own choice: what the delegate leaves over is little."""
+    offered = ENGINES[engine].kernels
+    return tuple(k for k in offered if k != "reference" and (delegate is None or k == "default"))

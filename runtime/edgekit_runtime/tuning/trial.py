@@ -1,0 +1,170 @@
+"""The trial itself: load each candidate, replay its golden examples, time it against the best so far.
+
+It runs in a child process, so that a candidate that crashes is a reason and not the application's end, and what the losers
+loaded is gone with it. One line of JSON a fact, as soon as it is known:
+
+    {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
+    {"entered": 0, "p50_ms": ...}      it passed its self-test
+    {"refused": 1, "error": {...}}     it did not
+    {"champion": 0, "tried": [...]}    the end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.board import resident_mb
+from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.engines import ENGINES, Engine, load_with
+from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.selftest import replay
+from edgekit_runtime.tuning.candidates import Candidate
+from edgekit_runtime.tuning.race import Duel, Enter, Race, Step
+
+__all__ = ["Trial", "main"]
+
+Say = Callable[[dict[str, Any]], None]
+_MOST_RUNS = 400
+
+
+@dataclass
+class _Runner:
+    """A loaded candidate, with inputs to run it on, and every time it took (seconds)."""
+
+    engine: Engine
+    inputs: list[NDArray[Any]]
+    seconds: list[float] = field(default_factory=list)
+
+    def block(self, block_s: float) -> float:
+        """Run for about block_s, once at least; the median of one run."""
+        taken: list[float] = []
+        end = perf_counter() + block_s
+        while len(taken) < _MOST_RUNS:
+            start = perf_counter()
+            self.engine.run(self.inputs)
+            now = perf_counter()
+            taken.append(now - start)
+            if now >= end:
+                break
+        self.seconds += taken
+        return statistics.median(taken)
+
+
+class Trial:
+    """bundle: what is to run. candidates: most promising first. say: is told every fact as it becomes known."""
+
+    def __init__(self, bundle: Bundle, candidates: Sequence[Candidate], say: Say) -> None:
+        self._bundle = bundle
+        self._candidates = candidates
+        self._say = say
+        self._loaded: dict[int, _Runner] = {}
+        self._times: dict[int, list[float]] = {}
+
+    def run(self, bound_s: float) -> None:
+        """All of it, within about bound_s."""
+        start = perf_counter()
+        race = Race(len(self._candidates), bound_s)
+        while (step := race.next(perf_counter() - start)) is not None:
+            self._do(step, race)
+        for number in list(self._loaded):
+            self._free(number)
+        tried = [
+            {
+                "number": number,
+                "p50_ms": statistics.median(times) * 1e3,
+                "runs": len(times),
+                "ratio": race.ratios.get(number),
+            }
+            for number, times in self._times.items()
+        ]
+        self._say({"champion": race.champion, "tried": tried, "seconds": perf_counter() - start})
+
+    def _do(self, step: Step, race: Race) -> None:
+        if isinstance(step, Duel):
+            champion, challenger = self._loaded[step.champion], self._loaded[step.challenger]
+            race.dueled(champion.block(step.block_s), challenger.block(step.block_s))
+        elif isinstance(step, Enter):
+            self._enter(step.candidate, race)
+        else:
+            self._free(step.candidate)
+
+    def _enter(self, number: int, race: Race) -> None:
+        self._say({"enter": number})
+        try:
+            runner, facts = self._load(self._candidates[number])
+        except EdgekitError as error:
+            race.refused(number)
+            self._say({"refused": number, "error": error.as_json()})
+            return
+        self._loaded[number] = runner
+        self._times[number] = runner.seconds
+        champion = None if race.champion is None else statistics.median(self._times[race.champion])
+        race.entered(number, min(runner.seconds), champion)
+        self._say({"entered": number, **facts})
+
+    def _load(self, candidate: Candidate) -> tuple[_Runner, dict[str, Any]]:
+        """Raises EngineError, SelfTestError, MissingExtraError."""
+        entry = _entry(self._bundle, candidate.blob)
+        with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
+            importlib.import_module(ENGINES[candidate.engine].module)
+        before, start = resident_mb(), perf_counter()
+        engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup)
+        loaded = perf_counter()
+        recording = Recording(engine)
+        try:
+            replay(self._bundle, entry, recording)
+        except BaseException:
+            engine.close()
+            raise
+        runner = _Runner(engine, recording.given)
+        p50_s = runner.block(0.005)
+        after = resident_mb()
+        memory = None if before is None or after is None else max(0.0, after - before)
+        return runner, {
+            "load_ms": (loaded - start) * 1e3,
+            "first_ms": recording.first_s * 1e3,
+            "p50_ms": p50_s * 1e3,
+            "memory_mb": memory,
+        }
+
+    def _free(self, number: int) -> None:
+        self._loaded.pop(number).engine.close()
+
+
+def _entry(bundle: Bundle, blob: str) -> ArtifactEntry:
+    return next(entry for entry in bundle.manifest.artifacts if entry.blob == blob)
+
+
+def main() -> int:
+    """The child: the job on stdin, facts on stdout."""
+    out = sys.stdout
+
+    def say(fact: dict[str, Any]) -> None:
+        out.write(json.dumps(fact) + "\n")
+        out.flush()
+
+    job = json.load(sys.stdin)
+    try:
+        bundle = read_bundle(job["path"])
+        if bundle.digest != job["digest"]:
+            raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
+        Trial(bundle, [Candidate(**one) for one in job["candidates"]], say).run(job["bound_s"])
+    except EdgekitError as error:
+        say({"failed": error.as_json()})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Choosing what answers on this board: measured once in a child process, and remembered.
+
+    verdict = tune(bundle, Wanted(threads=None))
+    verdict.chosen, verdict.how, verdict.why
+
+Rules:
+- at most `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again until
+  one of them changes;
+- EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
+- a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the application;
+- two processes that open at once measure one after the other, and the second finds the first one's verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.board import cores, fingerprint, state_dir
+from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import version_of
+from edgekit_runtime.errors import EdgekitError, EngineError, MissingExtraError, SelfTestError
+from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
+from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
+
+__all__ = ["BOUND_S", "Tuning", "offered", "tune"]
+
+BOUND_S = 5.0
+"""How long measuring may take unless EDGEKIT_TUNE says otherwise."""
+GRACE_S = 60.0
+"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine."""
+_MOST_CHILDREN = 8
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """bound_s: seconds for measuring; 0 takes the default. folder: where verdicts lie, None for the state folder.
+
+    memory_mb: what the model may take, None for no limit. run: starts the child, as `subprocess.run` does.
+    """
+
+    bound_s: float = BOUND_S
+    memory_mb: float | None = None
+    folder: Path | None = None
+    run: Run = subprocess.run
+
+    @classmethod
+    def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuning:
+        """What EDGEKIT_TUNE says: `off`, or a number of seconds. Raises ValueError for anything else."""
+        text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
+        if text in ("off", "0"):
+            return cls(0.0, memory_mb)
+        try:
+            seconds = float(text) if text else BOUND_S
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < 3600:
+            raise ValueError(f"EDGEKIT_TUNE must be off or a number of seconds, not {text!r}")
+        return cls(seconds, memory_mb)
+
+
+def offered(bundle: Bundle, wanted: Wanted) -> tuple[Candidate, ...]:
+    """What could run here, most promising first."""
+    return candidates(bundle.manifest, available(), wanted, cores=cores())
+
+
+def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdict:
+    """The candidate that is to answer, and why.
+
+    Raises SelfTestError or EngineError when no candidate passes, MissingExtraError when there is none at all.
+    """
+    tuning = tuning or Tuning.from_environment()
+    offer = offered(bundle, wanted)
+    if not offer:
+        raise MissingExtraError("litert", f"running {bundle.artifact().recipe}", where=str(bundle.path))
+    if tuning.bound_s <= 0:
+        return Verdict(offer[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
+    if not may_start():
+        return Verdict(offer[0], "default", "nothing was measured: no child process can be started here")
+    folder = (tuning.folder or state_dir()) / "tuning"
+    runtime = version_of("edgekit-deploy") or "unknown"
+    labels = [candidate.label + candidate.blob for candidate in offer]
+    file = folder / f"{key_of(bundle.digest, fingerprint(), runtime, *labels)}.json"
+    if (stored := read(file, offer, tuning.memory_mb)) is not None:
+        return stored
+    with _alone(folder, tuning.bound_s + GRACE_S):
+        if (stored := read(file, offer, tuning.memory_mb)) is not None:
+            return stored
+        return _measure(bundle, offer, tuning, file)
+
+
+def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict:
+    found = _Found(list(offer))
+    started = time.monotonic()
+    for _ in range(_MOST_CHILDREN):
+        left = [number for number in range(len(offer)) if number not in found.refused]
+        bound_s = max(1.0, tuning.bound_s - (time.monotonic() - started))
+        if not left or not _child(bundle, left, found, bound_s, tuning.run):
+            break
+    tried = found.tried()
+    if not any(one.p50_ms is not None or one.refused for one in tried):
+        return Verdict(offer[0], "default", "nothing was measured: the child process came to nothing")
+    champion = offer[found.champion] if found.champion is not None else None
+    verdict = settled(tried, champion, tuning.memory_mb)
+    if verdict is None:
+        raise _nothing_passed(bundle, tried)
+    verdict = replace(verdict, seconds=time.monotonic() - started)
+    return store(file, verdict) if champion is not None else verdict
+
+
+@dataclass
+class _Found:
+    """What the children told so far, by the candidate's number in the whole offer."""
+
+    offer: list[Candidate]
+    facts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    refused: dict[int, dict[str, str]] = field(default_factory=dict)
+    champion: int | None = None
+
+    def tried(self) -> tuple[Tried, ...]:
+        return tuple(self._tried(number, candidate) for number, candidate in enumerate(self.offer))
+
+    def _tried(self, number: int, candidate: Candidate) -> Tried:
+        if number in self.refused:
+            return Tried(candidate, refused=self.refused[number])
+        return Tried(candidate, **self.facts.get(number, {}))
+
+
+def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float, run: Run) -> bool:
+    """One child over these candidates. True when another should go on: this one died of a candidate."""
+    job = {
+        "path": str(bundle.path.absolute()),
+        "digest": bundle.digest,
+        "candidates": [found.offer[number].as_json() for number in numbers],
+        "bound_s": bound_s,
+    }
+    try:
+        done = run(
+            python_module("edgekit_runtime.tuning.trial"),
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=bound_s + GRACE_S,
+            check=False,
+            env=environment(),
+        )
+        output, died = done.stdout, _death(done.returncode)
+    except subprocess.TimeoutExpired as error:
+        partial = error.stdout or ""
+        output = partial.decode() if isinstance(partial, bytes) else partial
+        died = f"did not end within {bound_s + GRACE_S:.0f} s"
+    except OSError:
+        return False
+    blame = _listen(output, numbers, found)
+    if died and blame is not None:
+        candidate = found.offer[blame]
+        found.facts.pop(blame, None)
+        found.refused[blame] = SelfTestError(
+            f"the self-test with {candidate.engine} {candidate.version} {died}", where=str(bundle.path), do=_ELSE
+        ).as_json()
+        return True
+    return False
+
+
+def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
+    """Take in what the child said. Returns the candidate that was being loaded when it fell silent."""
+    busy: int | None = None
+    for line in output.splitlines():
+        try:
+            fact = json.loads(line)
+        except ValueError:
+            continue  # an engine that writes to stdout, or a line that a crash cut off
+        if not isinstance(fact, dict):
+            continue
+        if "enter" in fact:
+            busy = numbers[fact["enter"]]
+        elif "entered" in fact:
+            number = numbers[fact.pop("entered")]
+            found.facts[number] = {**fact, "runs": 1}
+        elif "refused" in fact:
+            found.refused[numbers[fact["refused"]]] = fact["error"]
+        elif "champion" in fact:
+            busy = None
+            found.champion = None if fact["champion"] is None else numbers[fact["champion"]]
+            for one in fact["tried"]:
+                found.facts.setdefault(numbers[one.pop("number")], {}).update(one)
+    return busy
+
+
+_ELSE = "Do not use this bundle here: another engine or version may run it"
+_KINDS: dict[str, type[EdgekitError]] = {SelfTestError.code: SelfTestError, EngineError.code: EngineError}
+
+
+def _nothing_passed(bundle: Bundle, tried: Sequence[Tried]) -> EdgekitError:
+    """The reason against the bundle's own choice; a delegate's trouble is none, as without it others may run."""
+    own = [one for one in tried if one.refused is not None]
+    first = next((one for one in own if one.candidate.delegate is None), own[0] if own else None)
+    if first is None or first.refused is None:
+        least = min((one.memory_mb or 0.0 for one in tried), default=0.0)
+        return EngineError(
+            f"no candidate fits into the memory it may take; the smallest needs {least:.0f} MB", where=str(bundle.path)
+        )
+    error = first.refused
+    kind = _KINDS.get(error["code"], EngineError)
+    return kind(error["what"], where=error["where"] or str(bundle.path), do=error["do"])
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return ""
+    try:
+        return f"crashed with {signal.Signals(-code).name}"
+    except ValueError:
+        return f"crashed with signal {-code}"
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, patience_s: float) -> Iterator[None]:
+    """One measurement at a time on this board: two would only time each other. Without file locks, all at once."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        end = time.monotonic() + patience_s
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,140 @@
+"""The watchdog: an engine that does not come back is noticed, and those who wait for it are told.
+
+    watched = watch(running_s=batcher.running_s, slowest_s=costs.slowest, bite=batcher.abandon)
+    ...
+    watched.end()
+
+Rules:
+- an engine hangs when one run lasts longer than 10 seconds and than 20 times the slowest run it ever made;
+- it is told once; who is told decides what becomes of the model;
+- one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit;
+- nothing here can free the thread that is inside the engine: only a process of its own can (`isolate=True`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from edgekit_runtime.errors import EngineHung
+
+__all__ = ["Watched", "limit_s", "watch"]
+
+LEAST_LIMIT_S = 10.0
+FACTOR = 20.0
+_LOOKS = 4
+"""How often it looks within a limit while nothing runs."""
+
+
+def limit_s(slowest_s: float) -> float:
+    """How long a run may take, seconds, when the slowest so far took slowest_s."""
+    return max(LEAST_LIMIT_S, FACTOR * slowest_s)
+
+
+class Watched:
+    """One engine under watch. running_s: how long the present run lasts, None when there is none.
+
+    slowest_s: the longest run that ended. bite: told once, from the watchdog's thread. limit: see `limit_s`.
+    """
+
+    def __init__(
+        self,
+        running_s: Callable[[], float | None],
+        slowest_s: Callable[[], float],
+        bite: Callable[[EngineHung], object],
+        limit: Callable[[float], float] = limit_s,
+    ) -> None:
+        self._running_s = running_s
+        self._slowest_s = slowest_s
+        self._bite = bite
+        self._limit = limit
+        self._rounds: _Rounds | None = None
+        self.hung: EngineHung | None = None
+
+    def look(self) -> float | None:
+        """Decide, and bite if need be. Returns the seconds until the next look, None when there is nothing more to see."""
+        if self.hung is not None:
+            return None
+        running, limit = self._running_s(), self._limit(self._slowest_s())
+        if running is None:
+            return limit / _LOOKS
+        if running < limit:
+            return min(limit - running, limit / _LOOKS)
+        self.hung = EngineHung(
+            f"the engine has not come back for {running:.3g} s; {limit:.3g} s is the most that is waited for",
+            do="Open the bundle again; with isolate=True the engine is ended and started again by itself",
+        )
+        self._bite(self.hung)
+        return None
+
+    def end(self) -> None:
+        """Watch no more. Idempotent."""
+        if self._rounds is not None:
+            self._rounds.drop(self)
+
+
+class _Rounds:
+    """The thread and whom it looks after."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: list[Watched] = []
+        self._thread: threading.Thread | None = None
+
+    def add(self, watched: Watched) -> None:
+        with self._changed:
+            watched._rounds = self
+            self._watched.append(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._go, name="edgekit-watchdog", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def drop(self, watched: Watched) -> None:
+        with self._changed:
+            if watched in self._watched:
+                self._watched.remove(watched)
+                self._changed.notify()
+
+    def _go(self) -> None:
+        while True:
+            with self._changed:
+                if not self._watched:
+                    self._thread = None
+                    return
+                watched = list(self._watched)
+            looks = [(one, one.look()) for one in watched]  # outside the lock: a bite may end its own watch
+            for one, wait_s in looks:
+                if wait_s is None:
+                    self.drop(one)
+            waits = [wait_s for _, wait_s in looks if wait_s is not None]
+            with self._changed:
+                if self._watched == watched:
+                    self._changed.wait(min(waits, default=0.0))
+
+
+_rounds = _Rounds()
+
+
+def watch(
+    running_s: Callable[[], float | None],
+    slowest_s: Callable[[], float],
+    bite: Callable[[EngineHung], object],
+    limit: Callable[[float], float] = limit_s,
+) -> Watched:
+    """Begin to watch an engine."""
+    watched = Watched(running_s, slowest_s, bite, limit)
+    _rounds.add(watched)
+    return watched
+
+
+def _after_fork() -> None:
+    """The thread stayed in the parent; what it watched is of no use here."""
+    global _rounds
+    _rounds = _Rounds()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
