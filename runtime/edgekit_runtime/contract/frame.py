@@ -106,14 +106,11 @@ class Frame:
                 f"{stride} bytes a row and {rows} rows do not hold {width} x {height} pixels of 4:2:0",
                 "Both are even, and at least the picture's",
             )
-        luma = self._plane(flat, 0, (height, width), (stride, 1))
         start, shape = stride * rows, (height // 2, width // 2)
-        if half == stride:
-            first = self._plane(flat, start, shape, (stride, 2))
-            second = self._plane(flat, start + 1, shape, (stride, 2))
-        else:
-            first = self._plane(flat, start, shape, (half, 1))
-            second = self._plane(flat, start + half * (rows // 2), shape, (half, 1))
+        at, strides = (start + 1, (stride, 2)) if half == stride else (start + half * (rows // 2), (half, 1))
+        second = self._plane(flat, at, shape, strides)  # the last one first: it is what a short buffer lacks
+        first = self._plane(flat, start, shape, strides)
+        luma = self._plane(flat, 0, (height, width), (stride, 1))
         return (luma, first, second) if self.format in ("nv12", "i420") else (luma, second, first)
 
     def _natural_stride(self) -> int:

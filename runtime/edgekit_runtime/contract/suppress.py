@@ -69,9 +69,10 @@ def _covered(
 ) -> NDArray[np.bool_]:
     """[block, others]: whether they mean the same thing."""
     covered = overlaps(boxes[block], boxes[others], iou_threshold)
-    if classes is not None:
-        covered &= classes[block][:, None] == classes[others][None, :]
-    return covered
+    if classes is None:
+        return covered
+    result: NDArray[np.bool_] = covered & (classes[block][:, None] == classes[others][None, :])
+    return result
 
 
 def _sides(far: NDArray[Any], near: NDArray[Any]) -> NDArray[Any]:
@@ -80,4 +81,5 @@ def _sides(far: NDArray[Any], near: NDArray[Any]) -> NDArray[Any]:
 
 
 def _area(boxes: NDArray[Any]) -> NDArray[Any]:
-    return _sides(boxes[:, 2], boxes[:, 0]) * _sides(boxes[:, 3], boxes[:, 1])
+    area: NDArray[Any] = _sides(boxes[:, 2], boxes[:, 0]) * _sides(boxes[:, 3], boxes[:, 1])
+    return area
