@@ -12,7 +12,9 @@ from __future__ import annotations
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.cache import Semantic
 from edgekit_runtime.contract.detect import Box
+from edgekit_runtime.contract.detect import Box
 from edgekit_runtime.contract.finish import Prediction
+from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.errors import (
     BudgetExceeded,
@@ -47,6 +49,7 @@ __all__ = [
     "EngineError",
     "EngineHung",
     "ForkedError",
+    "Frame",
     "Frame",
     "Health",
     "InputError",
