@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
 from edgekit.cli.progress import shown
 
 if TYPE_CHECKING:
-    from edgekit.bench import Compared, Load, Setup
+    from edgekit.bench import Load, Setup
 
 __all__ = ["bench"]
 
@@ -61,6 +62,9 @@ __all__ = ["bench"]
     metavar="DIR",
     help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR.",
 )
+@click.option(
+    "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
+)
 @as_json
 def bench(
     bundle: Path, as_json: bool, old: Path | None, output: Path | None, similarity: Path | None, **asked: Any
@@ -74,7 +78,9 @@ def bench(
     edgekit bench net.ekb --rate 100 --budget-ms 20 --compare before.json
     """
     if similarity is not None:
-        return _similarity(bundle, similarity, as_json)
+        return _similarity(bundle, similarity, asked["frames_per_s"], as_json)
+    if asked["frames_per_s"] is not None:
+        raise click.UsageError("--frames-per-s goes with --similarity.")
     setup, load = _what(asked)
     from edgekit.bench import compare, measure, read_record
 
@@ -91,7 +97,7 @@ def bench(
     if as_json:
         print_json(found)
     else:
-        for line in (*_lines(found), *_comparison(old, compared)):
+        for line in (*bench_lines(found), *comparison_lines(old, compared)):
             click.echo(line)
     return 1 if compared is not None and compared.refused else 0
 
@@ -144,98 +150,14 @@ def _write(output: Path, found: dict[str, Any]) -> None:
         raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    c, load = found["conditions"], found["load"]
-    threads = "1 thread" if found["threads"] == 1 else f"{found['threads']} threads"
-    how = f"{load['rate_per_s']:g} requests a second, {load['arrivals']}" if load["loop"] == "open" else _callers(load)
-    lines = [
-        f"{found['bundle']}: {found['recipe']} with {found['engine']} {found['engine_version']}, {threads}",
-        f"  {found['n']:,} answers to {found['asked']:,} requests in {found['seconds']:.2f} s, {how}, "
-        f"cache {'on' if load['cache'] else 'off'}, batches {load['batch']}{_up_to(found)}",
-    ]
-    if found["n"]:
-        lines.append(
-            f"  p50 {found['p50_ms']:.3g} ms   p95 {found['p95_ms']:.3g}   p99 {found['p99_ms']:.3g}   "
-            f"min {found['min_ms']:.3g}   max {found['max_ms']:.3g}   {found['throughput_per_s']:,.0f}/s"
-        )
-    if load["budget_ms"] is not None:
-        b = found["budget"]
-        lines.append(
-            f"  budget {load['budget_ms']:g} ms: {b['met']:,} met, {b['missed']:,} missed, {b['refused']:,} refused"
-        )
-    if found["errors"]:
-        lines.append("  no answer: " + ", ".join(f"{n:,} {code}" for code, n in found["errors"].items()))
-    if found["asked_late_ms"] is not None and found["asked_late_ms"] > 1:
-        lines.append(
-            f"  1 % of the requests were made {found['asked_late_ms']:.3g} ms too late or more; latencies include that"
-        )
-    memory, peak = found["rss_mb"], found["peak_rss_mb"]
-    grown = f", {memory['ready'] - memory['before']:.0f} MB of it for the model" if None not in memory.values() else ""
-    lines.append(
-        f"  ready {found['ready_ms']:.0f} ms after opening, first answer {found['first_ms']:.2f} ms, "
-        f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}{grown}"
-    )
-    if found["stages_ms"]:
-        p99 = found["stages_p99_ms"]
-        lines.append(
-            "  stages, p50 (p99) ms: "
-            + "   ".join(f"{s} {ms:.3f} ({p99[s]:.3f})" for s, ms in found["stages_ms"].items())
-        )
-    lines.append(
-        f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy {c['numpy']}"
-    )
-    return [*lines, *_during(c)]
-
-
-def _callers(load: dict[str, Any]) -> str:
-    return "1 caller" if load["concurrency"] == 1 else f"{load['concurrency']} callers"
-
-
-def _up_to(found: dict[str, Any]) -> str:
-    most = found["max_batch"]
-    return f" (up to {most})" if found["load"]["batch"] == "on" and most > 1 else ""
-
-
-def _during(c: dict[str, Any]) -> list[str]:
-    """The clock, the heat, the neighbours; and a warning where the machine was slowed down."""
-    told, clock, heat = c["during"], c["during"]["frequency_mhz"], c["during"]["temperature_c"]
-    parts = [f"governor {c['governor']}"] if c["governor"] else []
-    if clock:
-        parts.append(f"{clock['mean']} MHz ({clock['min']} to {clock['max']})")
-    if heat:
-        parts.append(f"{heat['before']:g} to {heat['after']:g} °C (at most {heat['max']:g})")
-    if told["others_cpu"] is not None:
-        parts.append(f"other processes took {100 * told['others_cpu']:.0f} % of the processor")
-    parts.append({None: "throttling not known", False: "not throttled", True: ""}[told["throttled"]])
-    lines = ["  while it ran: " + ", ".join(part for part in parts if part)] if any(parts) else []
-    if told["throttled"]:
-        lines.append(
-            f"  THROTTLED while it ran ({', '.join(told['throttled_by'])}): these figures are not the board's own"
-        )
-    return lines
-
-
-def _comparison(old: Path | None, compared: Compared | None) -> list[str]:
-    if compared is None:
-        return []
-    if compared.refused:
-        return [f"not compared with {old}, because conditions differ:", *(f"  {one}" for one in compared.refused)]
-    what = "; ".join(map(str, compared.subjects)) or "the same bundle on the same engine"
-    lines = [f"against {old} ({what})", f"  {'':<17} {'then':>9} {'now':>9} {'ratio':>7}   then ranged    now ranges"]
-    for r in compared.ratios:
-        ranges = "   ".join(f"{s[0]:.4g} to {s[1]:.4g}" if s else "-" for s in (r.then_spread, r.now_spread))
-        verdict = {"noise": "within the noise", "unknown": "", "better": "better", "worse": "WORSE"}[r.verdict]
-        lines.append(f"  {r.name:<17} {r.then:>9.4g} {r.now:>9.4g} {r.ratio:>7.3f}   {ranges}   {verdict}".rstrip())
-    return lines
-
-
-def _similarity(bundle: Path, folder: Path, as_json: bool) -> int:
-    from edgekit.similarity import measure_similarity
+def _similarity(bundle: Path, folder: Path, frames_per_s: float | None, as_json: bool) -> int:
+    from edgekit.similarity import lines, measure_similarity
 
     with shown() as progress:
-        found = measure_similarity(bundle, folder, progress=progress)
+        found = measure_similarity(bundle, folder, progress=progress, frames_per_s=frames_per_s)
     if as_json:
         print_json(found)
     else:
-        click.echo(json.dumps(found, indent=2))
+        for line in similarity_lines(found):
+            click.echo(line)
     return 0

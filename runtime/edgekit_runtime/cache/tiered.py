@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ _MOST_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """outputs: as they were stored, read-only. tier: where they were found."""
+    """outputs: the stored arrays, read-only, in a dict of the caller's own. tier: where they were found."""
 
     outputs: Any
     tier: Tier
@@ -148,7 +148,7 @@ class Cache:
         self._exact = memory is not None or disk is not None
         self._store_s = 0.0
         self._slowest_s = 0.0
-        self._lookups = 0
+        self._lookups = self._unkept = 0
         self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
 
     def pays(self, now_s: float) -> bool:
@@ -162,7 +162,7 @@ class Cache:
         start = self._clock() if timed else 0.0
         outputs = self._memory.get(key)
         if outputs is not MISS:
-            hit: Hit | None = Hit(outputs, "memory")
+            hit: Hit | None = Hit(_own(outputs), "memory")
             if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
                 self._disk.put(key, outputs)
         else:
@@ -177,18 +177,19 @@ class Cache:
         """The exact answer whatever its age."""
         outputs = self._memory.stale(key)
         if outputs is not MISS:
-            return Hit(outputs, "memory")
+            return Hit(_own(outputs), "memory")
         found = self._disk.stale(key) if self._disk is not None else MISS
-        return None if isinstance(found, Miss) else Hit(found.outputs, "disk")
+        return None if isinstance(found, Miss) else Hit(_own(found.outputs), "disk")
 
     def store(self, key: bytes | None, outputs: Outputs, cost_ms: float) -> None:
         """Keep an answer. cost_ms: what it took to compute. key: None for a request that was not looked up."""
-        cost_s = cost_ms / 1e3
-        self._worth.saved(cost_s)
-        for alike in self._alike:
-            alike.worth.saved(cost_s)
         if key is None:
+            self._unkept += 1
+            if self._unkept % _SAMPLE == 0:
+                self._saves(cost_ms / 1e3)
             return
+        cost_s = cost_ms / 1e3
+        self._saves(cost_s)
         start = self._clock()
         held = kept(outputs)
         self._memory.put(key, held)
@@ -198,11 +199,13 @@ class Cache:
 
     def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
         """Compare the decoded inputs with earlier ones. None where no such tier is on, or none pays now."""
+        if not self._alike:
+            return None
         marks = []
         for alike in self._alike:
             mark, hit = alike.look(items)
             if hit is not None:
-                return Look(hit, ())
+                return Look(replace(hit, outputs=_own(hit.outputs)), ())
             if mark is not None:
                 marks.append((alike.tier, mark))
         return Look(None, tuple(marks)) if marks else None
@@ -266,7 +269,12 @@ class Cache:
         if isinstance(found, Miss):
             return None
         self._memory.put(key, found.outputs, age_s=found.age_s or 0.0)
-        return Hit(found.outputs, "disk")
+        return Hit(_own(found.outputs), "disk")
+
+    def _saves(self, cost_s: float) -> None:
+        self._worth.saved(cost_s)
+        for alike in self._alike:
+            alike.worth.saved(cost_s)
 
     def _to_disk(self, key: bytes, held: Outputs, cost_s: float) -> None:
         assert self._disk is not None
@@ -280,3 +288,8 @@ class Cache:
             self._once[key] = None
         else:
             self._once.clear()
+
+
+def _own(outputs: Any) -> Any:
+    """What is kept cannot be changed, and so cannot be pickled either: a caller gets a dict."""
+    return dict(outputs) if isinstance(outputs, Mapping) else outputs

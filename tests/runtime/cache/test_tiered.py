@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,13 @@ def test_a_stored_answer_is_found_in_memory():
     cache.store(key(1), OUTPUTS, 5.0)
     hit = cache.lookup(key(1))
     assert (hit.tier, hit.outputs["y"].tolist()) == ("memory", [0, 1, 2, 3])
+
+
+def test_what_a_caller_does_to_its_answer_changes_nobody_elses():
+    cache = Cache(memory())
+    cache.store(key(1), OUTPUTS, 5.0)
+    cache.lookup(key(1)).outputs.clear()
+    assert pickle.loads(pickle.dumps(cache.lookup(key(1)).outputs))["y"].tolist() == [0, 1, 2, 3]
 
 
 def test_an_answer_that_is_none_is_a_hit():

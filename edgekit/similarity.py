@@ -1,0 +1,268 @@
+"""What answering from similar pictures would cost in correctness, and save in time, on the user's own frames.
+
+    found = measure_similarity(Path("net.ekb"), Path("frames/"))
+    found["thresholds"][0]          # {"threshold": 1.0, "share": 0.62, "agreement": 0.998, ...}
+
+Rules:
+- every frame is really inferred once; for each threshold the tier of the runtime itself is asked, in the order of the frames'
+  names (numbers in them count as numbers), with nothing else in the way;
+- an answer agrees where the best class is the same; for models that do not classify, where every output has a cosine of 0.99
+  or more with the true one;
+- an age limit needs the frames' rate; without one, every frame is young enough;
+- frames that cannot be read are left out, counted and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.inputs import InputsError, expanded, load
+from edgekit_converters.progress import Progress, silent
+from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
+from edgekit_runtime.cache.similar import Mark, Similar, SimilarHit
+from edgekit_runtime.contract import Contract, Decoder
+
+__all__ = ["THRESHOLDS", "lines", "measure_similarity"]
+
+THRESHOLDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+_ALIKE_COSINE = 0.99
+_GOOD_ENOUGH = 0.99
+_ALWAYS_S = 1e18
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    name: str
+    answer: Answer
+    mark: Mark
+
+
+@dataclass
+class _Trial:
+    """One threshold, and how it went so far."""
+
+    threshold: float
+    tier: Similar
+    names: dict[int, str] = field(default_factory=dict)
+    agreed: list[bool] = field(default_factory=list)
+    cosines: list[float] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+    worst: dict[str, Any] | None = None
+
+    def see(self, frame: _Frame) -> None:
+        """Answer from likeness if the tier would, else let the true answer be remembered."""
+        hit = self.tier.find(frame.mark)
+        if hit is None:
+            self.tier.remember(frame.mark, frame.answer.outputs)
+            return
+        cosine = _cosine(hit.outputs, frame.answer.outputs)
+        agrees = _agrees(hit.outputs, frame.answer, cosine)
+        self.agreed.append(agrees)
+        self.cosines.append(cosine)
+        self.distances.append(hit.distance)
+        if self.worst is None or (agrees, cosine) < (self.worst["agrees"], self.worst["cosine"]):
+            self.worst = {"frame": frame.name, "agrees": agrees, "cosine": cosine, "distance": hit.distance}
+
+    def as_json(self, frames: int, infer_ms: float, look_ms: float) -> dict[str, Any]:
+        answered = len(self.agreed)
+        share = answered / frames if frames else 0.0
+        return {
+            "threshold": self.threshold,
+            "answered": answered,
+            "share": share,
+            "agreement": float(np.mean(self.agreed)) if answered else None,
+            "agreement_low": _lower_bound(sum(self.agreed), answered) if answered else None,
+            "wrong": answered - sum(self.agreed),
+            "cosine_mean": float(np.mean(self.cosines)) if answered else None,
+            "cosine_min": min(self.cosines) if answered else None,
+            "distance_mean": float(np.mean(self.distances)) if answered else None,
+            "saved_ms": share * infer_ms - look_ms,
+            "worst": self.worst,
+        }
+
+
+def measure_similarity(
+    bundle_path: Path,
+    folder: Path,
+    thresholds: Sequence[float] = THRESHOLDS,
+    progress: Progress = silent,
+    *,
+    frames_per_s: float | None = None,
+) -> dict[str, Any]:
+    """What `edgekit bench --similarity` prints: for each threshold, how much would be answered, and how rightly.
+
+    infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all frames.
+    changes: percentiles of the distance from one frame to the next, in the thresholds' unit. agreement_low: with 95 %
+    confidence the agreement is at least this. suggested: the largest threshold up to which 99 % agree, None for none. Raises InputsError where there are fewer than two frames, and what opening
+    the bundle raises.
+    """
+    clock = _FrameClock()
+    max_age_s = _ALWAYS_S if frames_per_s is None else 2.0
+    trials = [_Trial(t, Similar(t, max_age_s=max_age_s, clock=clock)) for t in sorted(set(thresholds))]
+    unreadable: list[dict[str, str]] = []
+    infer_ms: list[float] = []
+    look_ms: list[float] = []
+    changes: list[float] = []
+    before: Mark | None = None
+    files = sorted(expanded([str(folder)]), key=_by_number)
+    with open_bundle(bundle_path, cache_mb=0) as model:
+        looker = _Looker(model.contract)
+        for number, file in enumerate(files):
+            try:
+                frame, took_ms = looker.frame(model, file)
+            except EdgekitError as error:
+                if isinstance(error, InputsError):
+                    raise
+                unreadable.append({"file": file, "why": error.what})
+                continue
+            finally:
+                progress("comparing frames", number + 1, len(files))
+            infer_ms.append(_saved_by_a_hit(frame.answer))
+            look_ms.append(took_ms)
+            if before is not None:
+                changes.append(frame.mark.distance(before))
+            before = frame.mark
+            for trial in trials:
+                trial.see(frame)
+            clock.now += 1.0 / (frames_per_s or 1.0)
+        described = model.describe()
+    if len(infer_ms) < 2:
+        raise InputsError(
+            f"{len(infer_ms)} of {len(files)} files are pictures that can be read",
+            where=str(folder),
+            do="Put frames of a video there, named so that their order is the video's",
+        )
+    rows = [trial.as_json(len(infer_ms), float(np.median(infer_ms)), float(np.median(look_ms))) for trial in trials]
+    return {
+        "bundle": str(bundle_path),
+        "recipe": described["recipe"],
+        "frames": len(infer_ms),
+        "unreadable": unreadable,
+        "task": model.contract.task,
+        "infer_ms": float(np.median(infer_ms)),
+        "look_ms": float(np.median(look_ms)),
+        "changes": dict(zip(("p50", "p90", "p99"), np.percentile(changes, [50, 90, 99]).tolist(), strict=True)),
+        "thresholds": rows,
+        "suggested": _suggested(rows),
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same for a person."""
+    c = found["changes"]
+    told = [
+        f"{found['bundle']}: {found['recipe']}, {found['frames']:,} frames; an inference takes {found['infer_ms']:.3g} ms, "
+        f"looking for a similar frame {found['look_ms']:.3g} ms",
+        f"  change from frame to frame: p50 {c['p50']:.2f}   p90 {c['p90']:.2f}   p99 {c['p99']:.2f} grey levels",
+        "  threshold   answered   agreement (at least)   least cosine   saved a frame   worst",
+    ]
+    for row in found["thresholds"]:
+        if not row["answered"]:
+            told.append(f"  {row['threshold']:>9g}   {0:>8.1%}")
+            continue
+        told.append(
+            f"  {row['threshold']:>9g}   {row['share']:>8.1%}   {row['agreement']:>9.2%} ({row['agreement_low']:>8.2%})   "
+            f"{row['cosine_min']:>12.4f}   {row['saved_ms']:>10.3g} ms   {Path(row['worst']['frame']).name}"
+        )
+    for one in found["unreadable"]:
+        told.append(f"  left out: {one['file']}: {one['why']}")
+    if found["suggested"] is None:
+        told.append("no threshold keeps 99 % of the answers right: leave similar= out")
+    else:
+        told.append(f"open_bundle(..., similar={found['suggested']:g}) keeps 99 % of the answers right on these frames")
+    return told
+
+
+def _suggested(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The last threshold before the first that is not good enough. rows: by rising threshold."""
+    suggested = None
+    for row in rows:
+        if not row["answered"]:
+            continue
+        if row["agreement"] < _GOOD_ENOUGH:
+            break
+        suggested = float(row["threshold"])
+    return suggested
+
+
+def _lower_bound(agreed: int, answered: int) -> float:
+    """Of a share, with 95 % confidence on one side: E. B. Wilson, JASA 22 (1927) 209."""
+    z = 1.645
+    share, n = agreed / answered, answered
+    middle = share + z * z / (2 * n)
+    spread = z * ((share * (1 - share) + z * z / (4 * n)) / n) ** 0.5
+    return float((middle - spread) / (1 + z * z / n))
+
+
+class _FrameClock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Looker:
+    """Decodes as the runtime does, and takes a frame's mark."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self._decoders = {spec.name: Decoder(spec) for spec in contract.inputs}
+        self._tier = Similar(0.0)
+
+    def frame(self, model: Model, file: str) -> tuple[_Frame, float]:
+        """The frame, and the milliseconds that looking for a similar one takes. Raises InputError, InputsError."""
+        given = load(file, self._contract)
+        named = given if isinstance(given, Mapping) else {next(iter(self._decoders)): given}
+        answer = model.predict(given)
+        items = {name: self._decoders[name](value) for name, value in named.items()}
+        start = perf_counter()
+        mark = self._tier.mark(items)
+        hit: SimilarHit | None = self._tier.find(mark) if mark is not None else None
+        took_ms = (perf_counter() - start) * 1e3
+        if mark is None:
+            raise InputsError(
+                "the model takes no pictures, and only pictures are compared", where=file, do="Leave similar= out"
+            )
+        if hit is None:
+            self._tier.remember(mark, answer.outputs)
+        return _Frame(file, answer, mark), took_ms
+
+
+def _saved_by_a_hit(answer: Answer) -> float:
+    """Milliseconds: everything after decoding."""
+    return answer.timings["total"] - answer.timings.get("decode", 0.0) - answer.timings.get("identify", 0.0)
+
+
+def _agrees(given: Outputs, true: Answer, cosine: float) -> bool:
+    if true.contract.task != "classification":
+        return cosine >= _ALIKE_COSINE
+    scores = true.contract.outputs[0].name
+    return int(np.argmax(given[scores])) == int(np.argmax(true.outputs[scores]))
+
+
+def _cosine(given: Outputs, true: Outputs) -> float:
+    """The least over the outputs; 0 where shapes differ."""
+    return min((_cosine_of(given[name], true[name]) for name in true), default=1.0)
+
+
+def _cosine_of(given: NDArray[Any], true: NDArray[Any]) -> float:
+    if given.shape != true.shape:
+        return 0.0
+    a, b = given.astype(np.float64).ravel(), true.astype(np.float64).ravel()
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norms if norms > 0 else float(np.array_equal(a, b))
+
+
+def _by_number(file: str) -> list[tuple[int, str]]:
+    """frame2 before frame10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", file)]
