@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PRESETS_MS", "Decision", "Learned", "Prospect", "decide"]
+__all__ = ["JUDGED_FOR_S", "PRESETS_MS", "Decision", "Learned", "Prospect", "decide"]
 
 Destination = Literal["device", "host", "neither"]
 
@@ -32,6 +32,9 @@ PRESETS_MS = {
     "vehicle": 10.0,
 }
 """Use -> milliseconds that a person, or a car, is ready to wait."""
+
+JUDGED_FOR_S = 1e-3
+"""Quantiles this young are not worked out again: of thousands of answers a second, each would sort what they learnt."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Learned:
         self._last: deque[tuple[float, float]] = deque(maxlen=window)
         self._max_age_s = max_age_s
         self._clock = clock
+        self._judged: tuple[float, float | None, float | None] = (-math.inf, None, None)
 
     def add(self, latency_ms: float) -> None:
         self._last.append((self._clock(), latency_ms))
@@ -102,9 +106,14 @@ class Learned:
 
     def quantiles_ms(self) -> tuple[float | None, float | None]:
         """Median (the upper of two) and 90th percentile of the latencies that count; None before the first."""
+        now = self._clock()
+        judged_at, median_ms, p90_ms = self._judged
+        if now - judged_at < JUDGED_FOR_S and median_ms is not None:
+            return median_ms, p90_ms
         last = list(self._last)
-        oldest = self._clock() - self._max_age_s
-        values = sorted(ms for at, ms in last if at >= oldest) or [ms for _, ms in last[-1:]]
+        values = sorted(ms for at, ms in last if at >= now - self._max_age_s) or [ms for _, ms in last[-1:]]
         if not values:
             return None, None
-        return values[len(values) // 2], values[math.ceil(0.9 * len(values)) - 1]
+        median_ms, p90_ms = values[len(values) // 2], values[math.ceil(0.9 * len(values)) - 1]
+        self._judged = now, median_ms, p90_ms
+        return median_ms, p90_ms
