@@ -12,9 +12,7 @@ from __future__ import annotations
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.cache import Semantic
 from edgekit_runtime.contract.detect import Box
-from edgekit_runtime.contract.detect import Box
 from edgekit_runtime.contract.finish import Prediction
-from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.errors import (
     BudgetExceeded,
@@ -49,7 +47,6 @@ __all__ = [
     "EngineError",
     "EngineHung",
     "ForkedError",
-    "Frame",
     "Frame",
     "Health",
     "InputError",
