@@ -1,0 +1,77 @@
+"""edgekit warm: answer a folder ahead of time, so that the application finds the answers on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, print_json, threads, trust
+from edgekit.cli.progress import shown
+
+__all__ = ["warm"]
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.argument("folder", type=PATH, metavar="DIR")
+@click.option(
+    "--disk-cache",
+    "file",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="The file to fill: what the application passes as open_bundle(..., disk_cache=FILE).",
+)
+@click.option(
+    "--disk-cache-mb",
+    "max_mb",
+    type=FiniteRange(1, 1_000_000),
+    default=256.0,
+    show_default=True,
+    metavar="MB",
+    help="How large it may become: what the application passes as disk_cache_mb.",
+)
+@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@threads
+@trust
+@as_json
+def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:
+    """Answer every picture and array in DIR with BUNDLE and keep the answers on disk.
+
+    An application that opens the same bundle with the same file finds them there, by the bytes of what it asks. What is
+    there already is not computed again: run it again after an interruption, or with more files.
+    Exits 1 when a file could not be read or the answers do not fit.
+    """
+    import edgekit.warming
+
+    filling = edgekit.warming.Filling(**options)
+    try:
+        with shown() as progress:
+            found = edgekit.warming.warm(bundle, folder, filling, progress)
+    except KeyboardInterrupt:
+        if not as_json:
+            click.echo("what was answered is kept: run the same command again, and it goes on from there", err=True)
+        raise
+    if as_json:
+        print_json(found)
+    else:
+        _tell(found, filling.max_mb)
+    return 1 if found["unreadable"] or found["full"] else 0
+
+
+def _tell(found: dict[str, Any], max_mb: float) -> None:
+    rate = found["made"] / found["seconds"] if found["seconds"] else 0.0
+    click.echo(
+        f"{found['disk_cache']}: {found['made']:,} answers made, {found['there']:,} were there, "
+        f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on {found['engine']}"
+    )
+    for one in found["unreadable"]:
+        click.echo(f"left out: {one['file']}: {one['why']}", err=True)
+    if found["full"]:
+        click.echo(
+            f"{max_mb:g} MiB are too few: answers push each other out; {found['left']:,} files were not tried. "
+            "Pass a larger --disk-cache-mb, here and as disk_cache_mb to open_bundle",
+            err=True,
+        )

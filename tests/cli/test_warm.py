@@ -1,0 +1,103 @@
+"""edgekit warm: what it answered, an application finds on disk; run again, it goes on where it ended."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from edgekit.warming import Filling, warm
+from edgekit_runtime import open_bundle
+
+COLOURS = [tiny.colour(5 * k, 255 - 5 * k, 20) for k in range(20)]
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    (tmp_path / "set").mkdir()
+    for number, picture in enumerate(COLOURS):
+        Image.fromarray(picture).save(tmp_path / "set" / f"{number}.png")
+    return tiny.bundle(tmp_path)
+
+
+def test_an_application_finds_every_answer_on_disk(edgekit, bundle, tmp_path):
+    np.save(tmp_path / "set" / "array.npy", tiny.RED)
+    ran = edgekit("warm", bundle, "set", "--disk-cache", "answers.db", "--json")
+    assert ran.code == 0
+    found = ran.json
+    assert (found["files"], found["made"], found["there"], found["unreadable"]) == (21, 21, 0, [])
+    with open_bundle(bundle, disk_cache=tmp_path / "answers.db") as model, open_bundle(bundle, cache_mb=0) as fresh:
+        for number in range(20):
+            path = tmp_path / "set" / f"{number}.png"
+            answer = model.predict(path)
+            assert answer.source == "cache"
+            np.testing.assert_array_equal(answer.outputs["probs"], fresh.predict(path).outputs["probs"])
+        assert model.predict((tmp_path / "set" / "3.png").read_bytes()).source == "cache"
+        assert model.predict(tiny.RED).source == "cache"
+        assert model.predict(tiny.BLUE).source == "device"
+
+
+def test_what_is_there_is_not_computed_again(edgekit, bundle, tmp_path):
+    edgekit("warm", bundle, "set", "--disk-cache", "answers.db")
+    Image.fromarray(tiny.BLUE).save(tmp_path / "set" / "new.png")
+    found = edgekit("warm", bundle, "set", "--disk-cache", "answers.db", "--json").json
+    assert (found["made"], found["there"]) == (1, 20)
+
+
+def test_what_an_interrupted_run_answered_is_kept(bundle, tmp_path):
+    def interrupted(stage, done, total):
+        if done == 7:
+            raise KeyboardInterrupt
+
+    filling = Filling(tmp_path / "answers.db")
+    with pytest.raises(KeyboardInterrupt):
+        warm(bundle, tmp_path / "set", filling, interrupted)
+    found = warm(bundle, tmp_path / "set", filling)
+    assert (found["there"], found["made"]) == (7, 13)
+
+
+def test_what_cannot_be_read_is_named_and_costs_the_others_nothing(edgekit, bundle, tmp_path):
+    (tmp_path / "set" / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "set" / "broken.npy").write_bytes(b"no array")
+    ran = edgekit("warm", bundle, "set", "--disk-cache", "answers.db")
+    assert ran.code == 1
+    assert "20 answers made" in ran.out
+    assert "broken.png" in ran.err
+    assert "broken.npy" in ran.err
+
+
+def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
+    for number in range(6_000):
+        np.save(tmp_path / "set" / f"{number}.npy", np.full((8, 8, 3), number % 256, np.uint8) ^ _noise(number))
+    found = warm(bundle, tmp_path / "set", Filling(tmp_path / "answers.db", max_mb=1.0))
+    assert found["full"]
+    assert found["left"] > 0
+    assert found["bytes"] <= 1 << 20
+
+
+def _noise(seed):
+    return np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [("folder", "cannot be written"), ("other.db", "database of something else")],
+)
+def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, file, word):
+    (tmp_path / "folder").mkdir()
+    connection = sqlite3.connect(tmp_path / "other.db")
+    connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    ran = edgekit("warm", bundle, "set", "--disk-cache", file)
+    assert ran.code == 1
+    assert word in ran.err
+
+
+def test_an_empty_folder_is_a_clear_error(edgekit, bundle, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    ran = edgekit("warm", bundle, "nothing", "--disk-cache", "answers.db", "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "inputs"
