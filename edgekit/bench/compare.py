@@ -66,7 +66,8 @@ class Difference:
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name}: {_said(self.then)} then, {_said(self.now)} now"
+        unknown = "none" if self.name in _LOAD else "not known"
+        return f"{self.name}: {_said(self.then, unknown)} then, {_said(self.now, unknown)} now"
 
 
 @dataclass(frozen=True)
@@ -182,10 +183,10 @@ def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio |
     return Ratio(name, then, now, now / then, *spreads, verdict)
 
 
-def _said(value: Any) -> str:
-    return (
-        "not known" if value is None else ", ".join(map(str, value)) or "no" if isinstance(value, list) else str(value)
-    )
+def _said(value: Any, unknown: str) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "no"
+    return unknown if value is None else str(value)
 
 
 def _number(value: object) -> bool:

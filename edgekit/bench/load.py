@@ -9,6 +9,7 @@ Rules:
   had time to take it: a model that stalls for a second is charged for everything that should have been asked meanwhile;
 - arrivals follow from the seed alone, so that two runs ask at the same moments;
 - a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
+- of a model that keeps a state each caller asks a session of its own;
 - stages are kept of at most MOST_TIMINGS answers, evenly spread, so that memory does not grow with the run.
 """
 
@@ -34,6 +35,9 @@ from edgekit_runtime.errors import BudgetExceeded, EdgekitError
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
+    from edgekit_runtime.session import Session
+
+    Asked = Model | Session
 
 __all__ = ["Load", "Outcome", "ask"]
 
@@ -87,6 +91,10 @@ def ask(model: Model, items: Sequence[Item], load: Load, progress: Progress = si
     """Ask for one item after another, over and over, until the load says that it is enough."""
     ended = _Ended(load, progress)
     return _open_loop(model, items, load, ended) if load.rate is not None else _closed_loop(model, items, load, ended)
+
+
+def _asked(model: Model) -> Asked:
+    return model if model.contract.state == "none" else model.session()
 
 
 class _Ended:
@@ -165,13 +173,14 @@ class _Tally:
 def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
     tallies = [_Tally(max(64, MOST_TIMINGS // load.concurrency)) for _ in range(load.concurrency)]
     faults: list[BaseException] = []
+    askers = [_asked(model) for _ in tallies]
     began = ended.begin()
 
-    def caller(tally: _Tally) -> None:
+    def caller(asked: Asked, tally: _Tally) -> None:
         while not faults and (number := ended.number()) is not None:
             item, start = items[number % len(items)], time.perf_counter()
             try:
-                answer = model.predict(item, budget_ms=load.budget_ms)
+                answer = asked.predict(item, budget_ms=load.budget_ms)
             except Exception as error:  # noqa: BLE001 - counted, or raised below
                 try:
                     tally.failed(error)
@@ -182,9 +191,11 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended)
             tally.answered(answer, now - start, now - began)
 
     if load.concurrency == 1:
-        caller(tallies[0])
+        caller(askers[0], tallies[0])
     else:
-        threads = [threading.Thread(target=caller, args=(tally,), daemon=True) for tally in tallies]
+        threads = [
+            threading.Thread(target=caller, args=pair, daemon=True) for pair in zip(askers, tallies, strict=True)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -197,7 +208,7 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended)
 
 
 def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
-    flight, late = _Flight(), array("d")
+    flight, late, asked = _Flight(), array("d"), _asked(model)
     began = ended.begin()
     for offset in arrivals(load):
         if flight.faults or ended.number() is None:
@@ -207,7 +218,7 @@ def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -
             time.sleep(left)
         late.append((time.perf_counter() - intended) * 1e3)
         try:
-            future = model.submit(items[len(late) % len(items)], budget_ms=load.budget_ms)
+            future = asked.submit(items[len(late) % len(items)], budget_ms=load.budget_ms)
         except Exception as error:  # noqa: BLE001 - counted, or raised below
             flight.refused(error)
             continue

@@ -6,7 +6,8 @@
 Rules:
 - the bundle is opened as an application opens it; what that takes, and the first answer, are figures of their own;
 - the inputs are the golden ones that travel in the bundle, in turn;
-- every figure that a comparison may rest on has its spread: its range over tenths of the run, without the best and the worst.
+- every figure that a comparison may rest on has its spread: its range over up to ten parts of the run, without the best
+  and the worst of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from edgekit_runtime.errors import BundleError
 
 __all__ = ["Setup", "golden_inputs", "load_words", "measure"]
 
-PARTS = 10
+PARTS, LEAST_PARTS = 10, 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def measure(
     start = perf_counter()
     with open_bundle(path, **given) as model:
         ready_ms, ready_mb = (perf_counter() - start) * 1e3, _rss_mb("VmRSS")
-        first = model.predict(items[0])
+        first = (model if model.contract.state == "none" else model.session()).predict(items[0])
         with Observed() as observed:
             outcome = ask(model, items, load, progress)
         described, counted = model.describe(), model.stats()
@@ -81,10 +82,20 @@ def measure(
 
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
-    """The canonical inputs that travel in the bundle. Raises BundleError when there are none."""
+    """The canonical inputs that travel in the bundle, of a model that keeps a state its frames, in order.
+
+    Raises BundleError when there are none.
+    """
     if not bundle.manifest.golden:
         raise BundleError("it holds no golden example to time it with", where=str(bundle.path), do="Build it again")
-    return [bundle.golden_items(golden) for golden in bundle.manifest.golden]
+    found: list[dict[str, NDArray[Any]]] = []
+    for golden in bundle.manifest.golden:
+        items = bundle.golden_items(golden)
+        if golden.steps is None:
+            found.append(items)
+        else:
+            found += [{name: frames[step] for name, frames in items.items()} for step in range(golden.steps)]
+    return found
 
 
 def load_words(load: Load) -> dict[str, Any]:
@@ -135,11 +146,12 @@ def _percentile(values: NDArray[np.float64], q: float) -> float | None:
 
 
 def _spread(outcome: Outcome) -> dict[str, list[float]]:
-    """Figure -> [low, high] over tenths of the run; empty where there are too few answers to cut."""
-    if len(outcome.latencies_ms) < 10 * PARTS:
+    """Figure -> [low, high] over parts of the run; empty where there are too few answers to cut."""
+    count = min(PARTS, len(outcome.latencies_ms) // 10)
+    if count < LEAST_PARTS:
         return {}
-    parts = np.array_split(outcome.latencies_ms, PARTS)
-    ends = [float(part[-1]) for part in np.array_split(outcome.ended_s, PARTS)]
+    parts = np.array_split(outcome.latencies_ms, count)
+    ends = [float(part[-1]) for part in np.array_split(outcome.ended_s, count)]
     seconds = np.diff([0.0, *ends])
     per_s = [len(part) / took if took > 0 else 0.0 for part, took in zip(parts, seconds, strict=True)]
     told = {f"p{q}_ms": [float(np.percentile(part, q)) for part in parts] for q in (50, 95, 99)}

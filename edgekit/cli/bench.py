@@ -151,7 +151,7 @@ def _write(output: Path, found: dict[str, Any]) -> None:
 
 
 def _similarity(bundle: Path, folder: Path, frames_per_s: float | None, as_json: bool) -> int:
-    from edgekit.similarity import lines, measure_similarity
+    from edgekit.similarity import measure_similarity
 
     with shown() as progress:
         found = measure_similarity(bundle, folder, progress=progress, frames_per_s=frames_per_s)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,12 @@ from edgekit.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from edgekit_runtime import Answer, Model
+    from edgekit_runtime.contract import Contract
+    from edgekit_runtime.contract.detect import Box
+    from edgekit_runtime.session import Session
 
 __all__ = ["run"]
 
@@ -65,7 +72,7 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
 
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
     with _given(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
-        told = _Told(model, k, as_json, streams=watch is not None)
+        told = _Told(_asked(model), k, as_json, streams=watch is not None)
         for one in given:
             told.answer(one)
     _tell_telemetry(model)
@@ -116,11 +123,16 @@ def _until_told() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _asked(model: Model) -> Model | Session:
+    """What answers one input after another: for a model that keeps a state, one session, so that inputs are its frames."""
+    return model if model.contract.state == "none" else model.session()
+
+
 class _Told:
     """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line."""
 
-    def __init__(self, model: Model, k: int, as_json: bool, streams: bool) -> None:
-        self._model, self._k, self._as_json, self._streams = model, k, as_json, streams
+    def __init__(self, asked: Model | Session, k: int, as_json: bool, streams: bool) -> None:
+        self._asked, self._k, self._as_json, self._streams = asked, k, as_json, streams
         self._answers: list[dict[str, Any]] = []
         self.failed = False
 
@@ -129,7 +141,7 @@ class _Told:
         from edgekit_runtime import EdgekitError
 
         try:
-            answer = self._model.predict(load(given, self._model.contract))
+            answer = self._asked.predict(load(given, self._asked.contract))
         except EdgekitError as error:
             self.failed = True
             if self._as_json:
@@ -162,35 +174,58 @@ def _tell_telemetry(model: Model) -> None:
         click.echo(f"telemetry: {why}; {told.waiting} window(s) wait in the spool", err=True)
 
 
+def _task(contract: Contract) -> str:
+    """What an answer can be told as; `raw` where the contract does not say how outputs become boxes or a vector."""
+    if (contract.task == "detection" and contract.detection is None) or (
+        contract.task == "embedding" and contract.embedding is None
+    ):
+        return "raw"
+    return contract.task
+
+
 def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
-    task = answer.contract.task
-    top = (
-        [{"label": p.label, "index": p.index, "score": p.score} for p in answer.top(k)]
-        if task == "classification"
-        else None
-    )
+    task = _task(answer.contract)
     outputs = {
         name: {"shape": list(array.shape), "dtype": array.dtype.name, "values": array.ravel().tolist()}
         for name, array in answer.outputs.items()
     }
-    return {
+    told = {
         "input": given,
-        "top": top,
-        "boxes": None,
+        "top": [asdict(p) for p in answer.top(k)] if task == "classification" else None,
+        "boxes": [asdict(box) for box in answer.boxes] if task == "detection" else None,
+        "vector": answer.vector.tolist() if task == "embedding" else None,
         "outputs": outputs,
         "source": answer.source,
         "timings_ms": dict(answer.timings),
         "met_budget": answer.met_budget,
     }
+    return told if answer.distance is None else told | {"distance": answer.distance}
 
 
 def _lines(given: str, answer: Answer, k: int) -> list[str]:
     late = "" if answer.met_budget is not False else ", over budget"
     lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{late}"]
-    if answer.contract.task == "classification":
+    task = _task(answer.contract)
+    if task == "classification":
         return lines + [f"  {100 * p.score:5.1f} %  {p.label}" for p in answer.top(k)]
-    for name, array in answer.outputs.items():
-        flat = array.ravel()
-        values = ", ".join(f"{v:.5g}" for v in flat[:8]) + (", ..." if flat.size > 8 else "")
-        lines.append(f"  {name} {array.dtype}{list(array.shape)}: {values}")
-    return lines
+    if task == "detection":
+        return lines + ([_box(box) for box in answer.boxes] or ["  nothing found"])
+    if task == "embedding":
+        vector = answer.vector
+        return [*lines, f"  vector of {vector.size}, length {math.hypot(*vector.tolist()):.4g}: {_few(vector)}"]
+    return lines + [
+        f"  {name} {array.dtype}{list(array.shape)}: {_few(array)}" for name, array in answer.outputs.items()
+    ]
+
+
+def _box(box: Box) -> str:
+    """Whole pixels are enough to look at."""
+    return (
+        f"  {100 * box.score:5.1f} %  {box.label}   {box.left:.0f},{box.top:.0f} to {box.right:.0f},{box.bottom:.0f} "
+        f"({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
+    )
+
+
+def _few(array: NDArray[Any]) -> str:
+    flat = array.ravel()
+    return ", ".join(f"{value:.5g}" for value in flat[:8]) + (", ..." if flat.size > 8 else "")

@@ -7,14 +7,16 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 
+import memory
 import numpy as np
 import pytest
 import tiny
 
-from edgekit.bench import Load
+from edgekit.bench import Load, golden_inputs
 from edgekit.bench.load import MOST_TIMINGS, arrivals, ask
 from edgekit_runtime import open_bundle
 from edgekit_runtime.answer import Answer
+from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.errors import BudgetExceeded, InputError, QueueFull
 
 ITEMS = [{"image": tiny.RED}, {"image": tiny.BLUE}]
@@ -51,8 +53,21 @@ def test_met_and_missed_are_the_answers_own_word(model):
     assert (outcome.met, outcome.missed, outcome.refused) == (20, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "load", [Load(concurrency=3, requests=60), Load(rate=2000.0, requests=60)], ids=["closed", "open"]
+)
+def test_a_model_that_keeps_a_state_is_asked_in_sessions(tmp_path, load):
+    path = memory.bundle(tmp_path, memory.HERE[0])
+    with open_bundle(path) as opened:
+        outcome = ask(opened, golden_inputs(read_bundle(path)), load)
+    assert outcome.sources == {"device": 60}
+    assert outcome.errors == {}
+
+
 class Scripted:
     """Answers, or fails, as told; what no real model can be made to do at a given moment."""
+
+    contract = tiny.CONTRACT
 
     def __init__(self, *results) -> None:
         self._results = itertools.cycle(results)
@@ -114,6 +129,8 @@ def test_a_stall_is_charged_to_everything_that_should_have_been_asked_meanwhile(
     """Without this, a second in which nothing was answered would be one slow request among a thousand fast ones."""
 
     class Stalls:
+        contract = tiny.CONTRACT
+
         def __init__(self) -> None:
             self.pool, self.first = ThreadPoolExecutor(1), True
 
@@ -145,6 +162,7 @@ def test_arrivals_follow_from_the_seed_and_have_the_rate():
 
 def test_timings_are_kept_of_a_bounded_number_evenly_over_the_run():
     class Counts:
+        contract = tiny.CONTRACT
         n = 0
 
         def predict(self, item, *, budget_ms=None):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
 import zipfile
+from dataclasses import replace
 
+import memory
 import numpy as np
 import pytest
 import tiny
 from PIL import Image
+
+from edgekit_runtime import Answer
+from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
 
 
 @pytest.fixture
@@ -28,12 +35,76 @@ def test_names_the_classes_for_a_person(edgekit, bundle):
 
 def test_json_holds_every_promised_key(edgekit, bundle):
     (answer,) = edgekit("run", bundle, "red.png", "--json", "--budget-ms", "60000").json["answers"]
-    assert answer.keys() == {"input", "top", "boxes", "outputs", "source", "timings_ms", "met_budget"}
+    assert answer.keys() >= {"input", "top", "boxes", "outputs", "source", "timings_ms", "met_budget"}
     assert answer["top"][0]["label"] == "red"
     assert answer["outputs"]["probs"]["shape"] == [4]
     assert len(answer["outputs"]["probs"]["values"]) == 4
     assert answer["met_budget"] is True
     assert answer["timings_ms"]["total"] > 0
+
+
+PICTURE = InputContract("x", (64, 64, 3), "float32", ImageSpec(64, 64, (0.0,) * 3, (1.0,) * 3))
+DETECTOR = Contract(
+    "detection",
+    (PICTURE,),
+    (OutputContract("rows", (3, 6), "float32"),),
+    ("cat", "dog"),
+    detection=DetectionSpec("rows", "box score class", "xyxy", (64, 64)),
+)
+EMBEDDER = Contract(
+    "embedding",
+    (PICTURE,),
+    (OutputContract("v", (3,), "float32"),),
+    embedding=EmbeddingSpec("v", normalize=True),
+)
+
+
+def answered(contract, **outputs):
+    return Answer(
+        {name: np.array(value, np.float32) for name, value in outputs.items()}, "device", {"total": 3.0}, None, contract
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        (
+            answered(DETECTOR, rows=[[8, 4, 24, 20, 0.9, 0], [40, 10, 60, 40, 0.7, 1], [0, 0, 9, 9, 0.01, 1]]),
+            ["   90.0 %  cat   8,4 to 24,20 (16 x 16)", "   70.0 %  dog   40,10 to 60,40 (20 x 30)"],
+        ),
+        (answered(DETECTOR, rows=np.zeros((3, 6))), ["  nothing found"]),
+        (answered(EMBEDDER, v=[3.0, 0.0, 4.0]), ["  vector of 3, length 1: 0.6, 0, 0.8"]),
+        (answered(replace(DETECTOR, detection=None), rows=[[1.0]]), ["  rows float32[1, 1]: 1"]),
+        (answered(replace(EMBEDDER, embedding=None), v=[1.0]), ["  v float32[1]: 1"]),
+    ],
+    ids=["two things", "nothing", "a vector", "a detector of unknown outputs", "an embedder of unknown outputs"],
+)  # fmt: skip
+def test_each_task_is_told_in_its_own_words(answer, lines):
+    from edgekit.cli.run import _lines
+
+    assert _lines("x.png", answer, 5) == ["x.png   3.0 ms from the device", *lines]
+
+
+def test_boxes_and_vectors_are_json_of_their_own():
+    from edgekit.cli.run import _as_json
+
+    found = _as_json("x.png", answered(DETECTOR, rows=[[8, 4, 24, 20, 0.5, 1]]), 5)
+    assert found["boxes"] == [
+        {"label": "dog", "index": 1, "score": 0.5, "left": 8.0, "top": 4.0, "right": 24.0, "bottom": 20.0}
+    ]
+    assert (found["top"], found["vector"]) == (None, None)
+    assert json.loads(json.dumps(found)) == found
+    assert _as_json("x.png", answered(EMBEDDER, v=[0.0, 2.0, 0.0]), 5)["vector"] == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", memory.HERE)
+def test_the_inputs_of_a_model_that_keeps_a_state_are_its_frames_in_order(edgekit, tmp_path, kind):
+    path = memory.bundle(tmp_path, kind)
+    for n in range(3):
+        np.save(tmp_path / f"{n}.npy", np.ones(3, np.float32))
+    answers = edgekit("run", path, "0.npy", "1.npy", "2.npy", "--json").json["answers"]
+    values = [answer["outputs"]["y"]["values"] for answer in answers]
+    assert values[0] != values[1] != values[2]
 
 
 def test_one_bad_input_does_not_cost_the_others_their_answers(edgekit, bundle, tmp_path):

@@ -1,0 +1,135 @@
+"""What `edgekit bench` prints for a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgekit.bench import Compared
+
+__all__ = ["bench_lines", "comparison_lines", "similarity_lines"]
+
+BUSY = 0.25
+"""From this share of the processor on, what other processes take is worth a warning."""
+
+
+def bench_lines(found: dict[str, Any]) -> list[str]:
+    c, load = found["conditions"], found["load"]
+    threads = "1 thread" if found["threads"] == 1 else f"{found['threads']} threads"
+    how = f"{load['rate_per_s']:g} requests a second, {load['arrivals']}" if load["loop"] == "open" else _callers(load)
+    lines = [
+        f"{found['bundle']}: {found['recipe']} with {found['engine']} {found['engine_version']}, {threads}",
+        f"  {found['n']:,} answers to {found['asked']:,} requests in {found['seconds']:.2f} s, {how}, "
+        f"cache {'on' if load['cache'] else 'off'}, batches {load['batch']}{_up_to(found)}",
+    ]
+    if found["n"]:
+        lines.append(
+            f"  p50 {found['p50_ms']:.3g} ms   p95 {found['p95_ms']:.3g}   p99 {found['p99_ms']:.3g}   "
+            f"min {found['min_ms']:.3g}   max {found['max_ms']:.3g}   {found['throughput_per_s']:,.0f}/s"
+        )
+    if load["budget_ms"] is not None:
+        b = found["budget"]
+        lines.append(
+            f"  budget {load['budget_ms']:g} ms: {b['met']:,} met, {b['missed']:,} missed, {b['refused']:,} refused"
+        )
+    if found["errors"]:
+        lines.append("  no answer: " + ", ".join(f"{n:,} {code}" for code, n in found["errors"].items()))
+    if found["asked_late_ms"] is not None and found["asked_late_ms"] > 1:
+        lines.append(
+            f"  1 % of the requests were made {found['asked_late_ms']:.3g} ms too late or more; latencies include that"
+        )
+    memory, peak = found["rss_mb"], found["peak_rss_mb"]
+    grown = f", {memory['ready'] - memory['before']:.0f} MB of it for the model" if None not in memory.values() else ""
+    lines.append(
+        f"  ready {found['ready_ms']:.0f} ms after opening, first answer {found['first_ms']:.2f} ms, "
+        f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}{grown}"
+    )
+    if found["stages_ms"]:
+        p99 = found["stages_p99_ms"]
+        lines.append(
+            "  stages, p50 (p99) ms: "
+            + "   ".join(f"{s} {ms:.3f} ({p99[s]:.3f})" for s, ms in found["stages_ms"].items())
+        )
+    lines.append(
+        f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy {c['numpy']}"
+    )
+    return [*lines, *_during(c)]
+
+
+def _callers(load: dict[str, Any]) -> str:
+    return "1 caller" if load["concurrency"] == 1 else f"{load['concurrency']} callers"
+
+
+def _up_to(found: dict[str, Any]) -> str:
+    most = found["max_batch"]
+    return f" (up to {most})" if found["load"]["batch"] == "on" and most > 1 else ""
+
+
+def _during(c: dict[str, Any]) -> list[str]:
+    """The clock, the heat, the neighbours; and a warning where the machine was slowed down."""
+    told, clock, heat = c["during"], c["during"]["frequency_mhz"], c["during"]["temperature_c"]
+    parts = [f"governor {c['governor']}"] if c["governor"] else []
+    if clock:
+        parts.append(f"{clock['mean']} MHz ({clock['min']} to {clock['max']})")
+    if heat:
+        parts.append(f"{heat['before']:g} to {heat['after']:g} °C (at most {heat['max']:g})")
+    if told["others_cpu"] is not None:
+        parts.append(f"other processes took {100 * told['others_cpu']:.0f} % of the processor")
+    parts.append({None: "throttling not known", False: "not throttled", True: ""}[told["throttled"]])
+    lines = ["  while it ran: " + ", ".join(part for part in parts if part)] if any(parts) else []
+    if (told["others_cpu"] or 0.0) > BUSY:
+        lines.append("  the machine was busy with other things: these figures are noisy, and its own would be better")
+    if told["throttled"]:
+        lines.append(
+            f"  THROTTLED while it ran ({', '.join(told['throttled_by'])}): these figures are not the board's own"
+        )
+    return lines
+
+
+def comparison_lines(old: Path | None, compared: Compared | None) -> list[str]:
+    if compared is None:
+        return []
+    if compared.refused:
+        return [f"not compared with {old}, because conditions differ:", *(f"  {one}" for one in compared.refused)]
+    what = "; ".join(map(str, compared.subjects)) or "the same bundle on the same engine"
+    lines = [f"against {old} ({what})", f"  {'':<17} {'then':>9} {'now':>9} {'ratio':>7}   then ranged    now ranges"]
+    for r in compared.ratios:
+        ranges = "   ".join(f"{s[0]:.4g} to {s[1]:.4g}" if s else "-" for s in (r.then_spread, r.now_spread))
+        verdict = {"noise": "within the noise", "unknown": "", "better": "better", "worse": "WORSE"}[r.verdict]
+        lines.append(f"  {r.name:<17} {r.then:>9.4g} {r.now:>9.4g} {r.ratio:>7.3f}   {ranges}   {verdict}".rstrip())
+    return lines
+
+
+def similarity_lines(found: dict[str, Any]) -> list[str]:
+    """One row a threshold: how many frames would be answered from likeness, and how rightly."""
+    changes = found["changes"]
+    lines = [
+        f"{found['bundle']}: {found['recipe']} on {found['frames']:,} frames, an inference {found['infer_ms']:.3g} ms, "
+        f"a look {found['look_ms']:.3g} ms",
+        f"  from one frame to the next: p50 {changes['p50']:.3g}, p90 {changes['p90']:.3g}, p99 {changes['p99']:.3g}",
+        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'wrong':>6} {'cosine':>8} {'least':>8} {'saved a frame':>14}",
+    ]
+    for row in found["thresholds"]:
+        figures = [row["agreement"], row["cosine_mean"], row["cosine_min"]]
+        agree, mean, least = ("-" if f is None else f"{f:.4f}" for f in figures)
+        lines.append(
+            f"  {row['threshold']:>9g} {row['answered']:>9,} {100 * row['share']:>5.1f} % {agree:>8} {row['wrong']:>6,} "
+            f"{mean:>8} {least:>8} {row['saved_ms']:>11.3g} ms"
+        )
+    worst = [row["worst"] for row in found["thresholds"] if row["worst"] and not row["worst"]["agrees"]]
+    if worst:
+        lines.append(
+            f"  first wrong at {worst[0]['frame']}: distance {worst[0]['distance']:.3g}, cosine {worst[0]['cosine']:.4f}"
+        )
+    if found["unreadable"]:
+        lines.append(
+            f"  left out: {len(found['unreadable']):,} that cannot be read, {found['unreadable'][0]['file']} the first"
+        )
+    best = found["suggested"]
+    lines.append(
+        "  no threshold at which 99 % of the answers agree"
+        if best is None
+        else f"  suggested: {best:g}, the largest at which 99 % of the answers agree"
+    )
+    return lines
