@@ -11,7 +11,15 @@ from linear import linear
 
 from edgekit_converters.contract_file import describe, detect_scores, find_contract_file, settle, stated_keys
 from edgekit_converters.errors import ContractFileError
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract import (
+    Contract,
+    DetectionSpec,
+    EmbeddingSpec,
+    ImageSpec,
+    InputContract,
+    OutputContract,
+)
 from edgekit_runtime.tensors import TensorSpec
 
 PICTURES = linear((-1, 8, 6, 3), layout="NHWC")
@@ -102,7 +110,15 @@ def test_a_uint8_model_needs_no_mean_and_std(tmp_path):
 REFUSED = {
     "unknown key": ('tsk = "raw"', "tsk: unknown key. Did you mean 'task'?"),
     "unknown key of an input": (IMAGE + "meen = 1", "[input] meen: unknown key. Did you mean 'mean'?"),
-    "a task of later": ('task = "detection"', "task: detection is not supported yet"),
+    "a detector that says nothing of its boxes": ('task = "detection"', "detection: is missing"),
+    "a detector's table for a classifier": (
+        '[detection]\nformat = "xyxy"',
+        "detection: has no meaning for a model whose",
+    ),
+    "scores of a detector": ('task = "detection"\nscores = "logits"', "Write activation in [detection]"),
+    "a vector's table for a raw model": ('task = "raw"\n[embedding]', "embedding: has no meaning for a model whose"),
+    "a vector that is not there": ('task = "embedding"\n[embedding]\noutput = "vec"', "has no output 'vec'"),
+    "a truth value that is text": ('task = "embedding"\n[embedding]\nnormalize = "yes"', "neither true nor false"),
     "a wrong task": ("task = 3", "task: 3 is none of its values"),
     "a list where a word belongs": ("task = ['raw']", "task: ['raw'] is none of its values"),
     "labels of another type": ("labels = 3", "labels: is neither a file's name nor a list of names"),
@@ -301,3 +317,116 @@ def test_the_warning_names_the_output_and_the_line_to_write():
 def test_the_stated_keys_are_those_of_the_file(tmp_path):
     assert stated_keys(None) == frozenset()
     assert stated_keys(write(tmp_path, IMAGE)) == {"input"}
+
+
+def detector(*outputs: tuple[str, tuple[int, ...]]):
+    """A model of one picture, 8 x 6, with these outputs (without the batch axis)."""
+    specs = tuple(TensorSpec(name, name, "float32", (-1, *shape)) for name, shape in outputs)
+    return replace(PICTURES, outputs=specs)
+
+
+YOLO = detector(("output0", (84, 8400)))
+SSD = detector(("boxes", (10, 4)), ("classes", (10,)), ("scores", (10,)), ("count", (1,)))
+DETECTION = 'task = "detection"\n' + IMAGE + "[detection]\n"
+
+
+def test_a_detector_says_how_its_rows_become_boxes(tmp_path):
+    text = DETECTION + 'format = "cxcywh"\nunit = "pixels"\ncandidates = "last"\niou_threshold = 0.7\nmax_boxes = 300\n'
+    assert describe(YOLO, write(tmp_path, text)).detection == DetectionSpec(
+        "output0", "box scores", "cxcywh", (6.0, 8.0), candidates="last", iou_threshold=0.7, max_boxes=300
+    )
+
+
+def test_a_detector_with_a_suppression_of_its_own_names_its_outputs(tmp_path):
+    text = DETECTION + (
+        'boxes = "boxes"\nscores = "scores"\nclasses = "classes"\ncount = "count"\nformat = "yxyx"\nunit = "fraction"\n'
+        "suppressed = true\n"
+    )
+    contract = describe(SSD, write(tmp_path, 'labels = ["cat", "dog"]\n' + text))
+    assert contract.detection == DetectionSpec(
+        "boxes", "box", "yxyx", (1.0, 1.0), scores="scores", classes="classes", count="count", suppressed=True
+    )
+    assert contract.labels == ("cat", "dog")
+
+
+def test_the_unit_of_boxes_may_be_that_of_another_picture(tmp_path):
+    text = DETECTION + 'format = "xyxy"\nunit = [640, 480]\ncandidates = "last"\n'
+    assert describe(YOLO, write(tmp_path, text)).detection.span == (640.0, 480.0)
+
+
+NO_DETECTOR = {
+    "no format": (
+        YOLO,
+        'unit = "pixels"\ncandidates = "last"',
+        "[detection] format: is missing. Say what a box's four",
+    ),
+    "no unit": (
+        YOLO,
+        'format = "xyxy"\ncandidates = "last"',
+        "[detection] unit: is missing. Say what boxes are measured",
+    ),
+    "a unit that is none": (
+        YOLO,
+        'format = "xyxy"\nunit = [0, 1]\ncandidates = "last"',
+        "[0, 1] is no size of a picture",
+    ),
+    "either axis": (
+        YOLO,
+        'format = "xyxy"\nunit = "pixels"',
+        "could be 84 numbers of 8400 candidates or 8400 numbers of",
+    ),
+    "which output": (
+        SSD,
+        'format = "xyxy"\nunit = "pixels"',
+        "[detection] boxes: is missing, and the model has 4 outputs",
+    ),
+    "no scores": (SSD, 'boxes = "boxes"\nformat = "xyxy"\nunit = "pixels"', "[detection] scores: is missing"),
+    "no such output": (
+        SSD,
+        'boxes = "boxes"\nscores = "score"\nformat = "xyxy"\nunit = "pixels"',
+        "[detection] scores: the model has no output 'score'. Its outputs: boxes, classes, scores, count",
+    ),
+    "unknown key": (YOLO, 'fromat = "xyxy"', "[detection] fromat: unknown key. Did you mean 'format'?"),
+    "half a box": (
+        YOLO,
+        'format = "xyxy"\nunit = "pixels"\ncandidates = "last"\nmax_boxes = 0.5',
+        "not a whole number",
+    ),
+    "a percentage": (
+        YOLO,
+        'format = "xyxy"\nunit = "pixels"\ncandidates = "last"\nscore_threshold = 25',
+        "score_threshold: 25 is not from 0 to 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_DETECTOR)
+def test_what_a_detectors_table_lacks_is_named(case, tmp_path):
+    source, text, why = NO_DETECTOR[case]
+    with pytest.raises(ContractFileError) as caught:
+        describe(source, write(tmp_path, DETECTION + text))
+    assert why in str(caught.value)
+
+
+def test_labels_of_a_detector_are_counted_without_the_background(tmp_path):
+    text = DETECTION + 'format = "cxcywh"\nunit = "pixels"\ncandidates = "last"\nbackground = "first"\n'
+    with pytest.raises(ContractFileError, match="labels: 2 labels, and the outputs tell 79 classes apart"):
+        describe(YOLO, write(tmp_path, 'labels = ["a", "b"]\n' + text))
+
+
+def test_boxes_are_of_a_picture(tmp_path):
+    text = 'task = "detection"\n[detection]\nformat = "xyxy"\nunit = "fraction"\ncandidates = "last"\n'
+    with pytest.raises(ContractFileError, match="boxes are of a picture, and no input is one"):
+        describe(YOLO, write(tmp_path, text))
+
+
+def test_a_model_with_one_output_embeds_with_a_word(tmp_path):
+    source = detector(("features", (128,)))
+    assert describe(source, write(tmp_path, 'task = "embedding"\n')).embedding == EmbeddingSpec("features")
+    text = 'task = "embedding"\n[embedding]\nnormalize = true\n'
+    assert describe(source, write(tmp_path, text)).embedding == EmbeddingSpec("features", normalize=True)
+
+
+def test_what_a_contract_does_not_say_is_no_part_of_it():
+    """Digests of contracts from before detection and embedding stay what they were."""
+    assert set(to_json(describe(linear(), None))) == {"task", "inputs", "outputs", "state"}

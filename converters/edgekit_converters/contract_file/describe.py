@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from edgekit_converters.contract_file.document import Table, read_document, read_text
 from edgekit_converters.contract_file.images import IMAGE_KEYS, image_spec
+from edgekit_converters.contract_file.tasks import check_tasks, detection_spec, embedding_spec
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
@@ -19,7 +20,7 @@ from edgekit_runtime.tensors import TensorSpec
 __all__ = ["describe", "find_contract_file", "stated_keys"]
 
 _SUFFIX = ".contract.toml"
-_LATER = ("detection", "embedding")
+_MASKS = ". Where it is a class a pixel, labels that are masks of class indexes are measured as miou then"
 
 
 def find_contract_file(model: Path) -> Path | None:
@@ -45,28 +46,32 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
         task: Task = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
         return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs)
     document = read_document(file)
-    document.only(("task", "labels", "scores", "input", "inputs"))
+    document.only(("task", "labels", "scores", "input", "inputs", "detection", "embedding"))
     task = _task(document, outputs)
-    return Contract(
+    inputs = _inputs(document, source.inputs)
+    picture = next((spec.image for spec in inputs if spec.image is not None), None)
+    contract = Contract(
         task=task,
-        inputs=_inputs(document, source.inputs),
+        inputs=inputs,
         outputs=outputs,
         labels=_labels(document, task, outputs),
         scores=_scores(document, task),
+        detection=detection_spec(document, outputs, picture) if task == "detection" else None,
+        embedding=embedding_spec(document, outputs) if task == "embedding" else None,
     )
+    check_tasks(document, contract)
+    return contract
 
 
 def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
-    if document.values.get("task") in _LATER:
-        raise document.refuse("task", f"{document.values['task']} is not supported yet", 'Write task = "raw"')
     guess = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
-    task = document.choice("task", ("classification", "raw"), guess)
+    task = document.choice("task", get_args(Task), guess)
     if task == "classification" and not _is_classes(outputs[0]):
         shape = list(outputs[0].shape)
         raise document.refuse(
             "task",
             f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one float a class",
-            'Write task = "raw"',
+            'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
         )
     return task  # type: ignore[return-value]  # choice() let only these pass
 
@@ -83,7 +88,8 @@ def _is_classes(output: OutputContract) -> bool:
 
 def _scores(document: Table, task: Task) -> Literal["probabilities", "logits"] | None:
     if "scores" in document and task != "classification":
-        raise document.refuse("scores", f"a model whose task is {task} has no scores", "Remove it")
+        do = "Write activation in [detection]" if task == "detection" else "Remove it"
+        raise document.refuse("scores", f"a model whose task is {task} has no scores", do)
     return document.choice("scores", ("probabilities", "logits"), None)  # type: ignore[return-value]  # as above
 
 
@@ -91,7 +97,7 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
     value = document.values.get("labels")
     if value is None:
         return None
-    if task != "classification":
+    if task not in ("classification", "detection"):
         raise document.refuse(
             "labels", f"a model whose task is {task} has no classes", 'Remove it, or task = "classification"'
         )
@@ -104,7 +110,7 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
     if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):
         raise document.refuse("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
     classes = math.prod(outputs[0].shape)
-    if len(value) != classes:
+    if task == "classification" and len(value) != classes:
         more = (
             " Does the first one stand for a background class that the model lacks?"
             if len(value) == classes + 1

@@ -54,6 +54,25 @@ class Table:
             raise self.refuse(key, f"{_shown(value)} is none of its values", f"Write one of: {listed}")
         return str(value)
 
+    def truth(self, key: str, default: bool) -> bool:
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, f"{_shown(value)} is neither true nor false", f"Write {key} = true or {key} = false")
+        return value
+
+    def text(self, key: str) -> str | None:
+        """A name; None where the key is absent."""
+        value = self.values.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise self.refuse(key, f"{_shown(value)} is no name", f'Write {key} = "name"')
+        return value
+
+    def whole(self, key: str, default: int) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.refuse(key, f"{_shown(value)} is not a whole number", f"Write {key} = {default}")
+        return value
+
     def number(self, key: str, default: float) -> float:
         if key not in self.values:
             return default

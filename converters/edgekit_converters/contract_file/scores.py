@@ -40,7 +40,8 @@ def settle(
     would be taken of twice, or never.
 
     stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores of
-    classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, and then the task is raw.
+    classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of length 1, and
+    then the task is raw.
     """
     if contract.task != "classification" or (contract.scores is not None and not answers):
         return contract, ()
@@ -53,6 +54,10 @@ def settle(
         do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
         note = Finding("guessed-scores", "note", f"the output '{name}' is taken for {scores}, by what it answered", do)
         return replace(contract, scores=scores), (note,)
+    if scores == "logits" and _unit_vectors(rows):
+        what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
+        do = 'Where they are scores of classes, write task = "classification" in the contract file'
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
         what = f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, as no classifier's do"
         do = 'Where they are scores of classes, write task = "classification" in the contract file'
@@ -60,6 +65,11 @@ def settle(
     what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"
     do = f'Write task = "classification" and scores = "{scores}" in the contract file, or task = "raw"'
     return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)
+
+
+def _unit_vectors(rows: NDArray[np.float64]) -> bool:
+    """Two rows at least: one may have that length by chance."""
+    return len(rows) > 1 and bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
 
 
 def _doubted(stated: Literal["probabilities", "logits"], name: str, rows: NDArray[np.float64]) -> tuple[Finding, ...]:
