@@ -1,0 +1,120 @@
+"""One memory budget for several models: what goes first, who is refused, and what the system's limits say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_runtime.errors import MemoryExceeded
+from edgekit_runtime.memory import MemoryBudget, Need, Room, degrade, room_here
+
+NEED = Need(40, {4: 10, 8: 20}, cache_mb=64)
+
+
+@pytest.mark.parametrize(
+    ("left", "batches", "cache", "lost"),
+    [
+        (134, (4, 8), 64, ()),
+        (133, (4,), 64, ("no variant for batches of 8",)),
+        (113, (), 64, ("no variant for batches of 8", "no variant for batches of 4")),
+        (60, (), 20, ("no variant for batches of 8", "no variant for batches of 4", "cache of 20 MB instead of 64 MB")),
+        (40.5, (), 0, ("no variant for batches of 8", "no variant for batches of 4", "no cache")),
+        (40, (), 0, ("no variant for batches of 8", "no variant for batches of 4", "no cache")),
+    ],
+)
+def test_what_is_optional_goes_in_order_and_is_told(left, batches, cache, lost):
+    grant = degrade(NEED, left)
+    assert (grant.batches, grant.cache_mb, grant.degraded) == (batches, cache, lost)
+
+
+def test_without_room_for_the_model_itself_there_is_no_grant():
+    assert degrade(NEED, 39.9) is None
+
+
+@given(
+    model=st.floats(0, 500),
+    batches=st.dictionaries(st.sampled_from([2, 4, 8, 16]), st.floats(0, 200)),
+    cache=st.floats(0, 256),
+    left=st.floats(0, 1000),
+)
+def test_a_grant_always_fits_and_tells_whatever_it_took_away(model, batches, cache, left):
+    need = Need(model, batches, cache)
+    grant = degrade(need, left)
+    if grant is None:
+        assert model > left
+        return
+    assert model + sum(batches[size] for size in grant.batches) + grant.cache_mb <= left + 1e-6
+    assert bool(grant.degraded) == (set(grant.batches) != set(batches) or grant.cache_mb < cache)
+
+
+def test_models_share_a_budget_and_give_back_what_they_took():
+    budget = MemoryBudget(200)
+    faces = budget.claim("faces", NEED)
+    assert budget.left_mb == pytest.approx(66)
+    voice = budget.claim("voice", Need(50, {}, 64))
+    assert voice.grant.degraded == ("cache of 16 MB instead of 64 MB",)
+    assert budget.left_mb == pytest.approx(0)
+    with pytest.raises(MemoryExceeded, match=r"needs 30 MB.*0 MB are left \(faces holds 134 MB; voice holds 66 MB\)"):
+        budget.claim("words", Need(30))
+    faces.release()
+    faces.release()
+    assert budget.claim("words", Need(30)).grant.degraded == ()
+    assert budget.held() == pytest.approx({"voice": 66, "words": 30})
+
+
+def test_what_was_really_taken_replaces_the_estimate():
+    budget = MemoryBudget(100)
+    claim = budget.claim("faces", Need(40))
+    claim.settle(25.0)
+    assert budget.left_mb == 75
+    claim.settle(None)
+    assert budget.left_mb == 75
+
+
+@pytest.mark.parametrize("total", [0, -1, float("nan"), float("inf")])
+def test_a_budget_is_more_than_nothing(total):
+    with pytest.raises(ValueError, match="total_mb"):
+        MemoryBudget(total)
+
+
+def test_what_the_system_enforces_refuses_and_free_memory_only_degrades():
+    with pytest.raises(MemoryExceeded, match="30 MB are left"):
+        Room(hard_mb=30).claim("faces", NEED)
+    grant = Room(soft_mb=30).claim("faces", NEED).grant
+    assert (grant.batches, grant.cache_mb) == ((), 0)
+    assert Room().claim("faces", NEED).grant.degraded == ()
+
+
+GIB = 1 << 30
+V2 = {
+    "proc/self/cgroup": "0::/app.slice\n",
+    "cg/app.slice/memory.max": f"{GIB}\n",
+    "cg/app.slice/memory.current": f"{GIB // 2}\n",
+    "cg/app.slice/memory.stat": f"anon 1\ninactive_file {GIB // 4}\n",
+}
+V1 = {
+    "proc/self/cgroup": "4:memory:/docker/abc\n0::/\n",
+    "cg/memory/memory.limit_in_bytes": f"{GIB}\n",
+    "cg/memory/memory.usage_in_bytes": f"{GIB // 4}\n",
+}
+NONE = {"proc/self/cgroup": "0::/\n", "cg/memory.max": "max\n", "cg/memory.current": "5\n"}
+HUGE = {
+    "proc/self/cgroup": "4:memory:/\n",
+    "cg/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    "cg/memory/memory.usage_in_bytes": "1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "hard"),
+    [(V2, 0.9 * 0.75 * GIB / 1e6), (V1, 0.9 * 0.75 * GIB / 1e6), (NONE, None), (HUGE, None), ({}, None)],
+    ids=["v2", "v1", "max", "v1 without a limit", "no files"],
+)
+def test_the_cgroups_limit_is_read(tmp_path, files, hard):
+    for name, text in {**files, "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:  500000 kB\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    room = room_here(tmp_path / "proc", tmp_path / "cg")
+    assert room.hard_mb == (None if hard is None else pytest.approx(hard))
+    assert room.soft_mb == pytest.approx(512)

@@ -1,0 +1,187 @@
+"""From a checked bundle to a warm engine: batches that are right, memory that is kept, trouble that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from native import compiled
+
+from edgekit.packaging import Shipped
+from edgekit_runtime import EngineError, SelfTestError
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.contract import Adapter, Finisher
+from edgekit_runtime.engines import ENGINES, available
+from edgekit_runtime.errors import BundleError, MemoryExceeded, MissingExtraError
+from edgekit_runtime.memory import MemoryBudget
+from edgekit_runtime.readiness import Preparation, prepare
+from edgekit_runtime.tuning import Tuning, Wanted
+from edgekit_runtime.warming import batches_offered
+
+INSTALLED = sorted(available())
+TFLITE = min((name for name in INSTALLED if ENGINES[name].format == "tflite"), default="")
+PICTURES = (tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK)
+needs_tflite = pytest.mark.skipif(not TFLITE, reason="no TFLite engine is installed")
+
+
+@pytest.fixture(scope="module")
+def with_batch(tmp_path_factory):
+    """The tiny classifier with a variant for 4 items at once."""
+    batches = [Shipped(tiny.artifact("tflite-int8, 4 at once", TFLITE))]
+    return read_bundle(tiny.bundle(tmp_path_factory.mktemp("batch"), engine=TFLITE, batches=batches))
+
+
+@pytest.fixture(scope="module", params=INSTALLED)
+def bundle(request, tmp_path_factory):
+    return read_bundle(tiny.bundle_for(request.param, tmp_path_factory.mktemp("ready")))
+
+
+def how(**options):
+    """Quick: the bundle's default, nothing measured but the batches."""
+    return Preparation(**{"tuning": Tuning(0.0), **options})
+
+
+def best_of(prepared, items):
+    finisher = Finisher(tiny.CONTRACT, prepared.entry.outputs)
+    return [int(finisher(raw)["probs"].argmax()) for raw in prepared.engine.run_batch(items)]
+
+
+def tensors(prepared, pictures):
+    adapter = Adapter(tiny.CONTRACT.inputs[0], prepared.entry.inputs[0])
+    return [[adapter(picture)] for picture in pictures]
+
+
+def test_is_tested_warm_and_measured(bundle):
+    prepared = prepare(bundle, how())
+    assert prepared.tested.examples == 2
+    assert prepared.ready.first_ms > 0
+    assert prepared.ready.total_ms >= prepared.ready.warm_ms >= prepared.ready.first_ms
+    assert prepared.costs[1] > 0
+    assert set(prepared.costs) == set(prepared.engine.sizes)
+    assert best_of(prepared, tensors(prepared, PICTURES)) == [0, 1, 2, 3]
+    prepared.close()
+    with pytest.raises(EngineError, match="closed"):
+        best_of(prepared, tensors(prepared, PICTURES[:1]))
+
+
+@needs_tflite
+def test_a_variant_for_a_batch_gives_each_item_its_own_answer(with_batch):
+    assert {size: entry.role for size, entry in batches_offered(with_batch, with_batch.artifact()).items()} == {
+        4: "batch"
+    }
+    prepared = prepare(with_batch, how())
+    assert prepared.engine.sizes == (1, 4) or any("batches of 4 do not pay" in note for note in prepared.notes)
+    for count in range(1, 10):
+        pictures = [PICTURES[n % 4] for n in range(count)]
+        assert best_of(prepared, tensors(prepared, pictures)) == [n % 4 for n in range(count)]
+    prepared.close()
+
+
+@needs_tflite
+def test_a_variant_that_mixes_its_items_up_is_dropped_and_told(with_batch, monkeypatch):
+    from edgekit_runtime.engines.tflite import TFLiteEngine
+
+    honest = TFLiteEngine.run
+    monkeypatch.setattr(TFLiteEngine, "run", lambda self, inputs: [out[::-1] for out in honest(self, inputs)])
+    prepared = prepare(with_batch, how())
+    assert prepared.engine.sizes == (1,)
+    assert any("in a batch of 4" in note for note in prepared.notes)
+    prepared.close()
+
+
+@needs_tflite
+def test_without_batching_no_variant_is_loaded(with_batch):
+    prepared = prepare(with_batch, how(batching=False))
+    assert (prepared.engine.sizes, prepared.notes) == ((1,), ())
+    prepared.close()
+
+
+@needs_tflite
+def test_a_tight_budget_goes_without_batches_and_with_a_smaller_cache(with_batch):
+    budget = MemoryBudget(8)
+    prepared = prepare(with_batch, how(memory=budget, cache_mb=64))
+    assert prepared.engine.sizes == (1,) or prepared.engine.sizes == (1, 4)
+    assert prepared.cache_mb < 8
+    assert any(what.startswith("cache of") for what in prepared.degraded)
+    assert prepared.describe()["degraded"] == list(prepared.degraded)
+    prepared.close()
+    assert budget.left_mb == 8
+
+
+def test_a_model_that_does_not_fit_is_refused_and_takes_nothing(bundle):
+    budget = MemoryBudget(0.001)
+    with pytest.raises(MemoryExceeded, match="Allow"):
+        prepare(bundle, how(memory=budget))
+    assert budget.held() == {}
+
+
+def test_in_a_process_of_its_own_it_answers_alike(bundle):
+    here, there = prepare(bundle, how()), prepare(bundle, how(isolate=True))
+    pictures = [*PICTURES, *PICTURES]
+    for mine, theirs in zip(
+        here.engine.run_batch(tensors(here, pictures)), there.engine.run_batch(tensors(there, pictures)), strict=True
+    ):
+        np.testing.assert_allclose(theirs[0], mine[0], atol=1e-6)
+    here.close()
+    there.close()
+
+
+@needs_tflite
+def test_a_delegate_that_does_not_load_makes_way_and_is_told(with_batch, tmp_path):
+    prepared = prepare(with_batch, how(wanted=Wanted(delegate=str(tmp_path / "absent.so"))))
+    assert prepared.engine.info.delegate is None
+    assert any("absent.so" in note for note in prepared.notes)
+    prepared.close()
+
+
+@needs_tflite
+def test_a_delegate_that_loads_is_used(with_batch, tmp_path):
+    library = compiled(Path(__file__).parent / "engines" / "delegate.c", tmp_path / "libnothing.so")
+    prepared = prepare(with_batch, how(wanted=Wanted(delegate=str(library))))
+    assert prepared.engine.info.delegate == str(library)
+    assert best_of(prepared, tensors(prepared, PICTURES)) == [0, 1, 2, 3]
+    prepared.close()
+
+
+def test_what_was_measured_is_what_runs(bundle, tmp_path):
+    preparation = Preparation(tuning=Tuning(1.0, folder=tmp_path))
+    first, second = prepare(bundle, preparation), prepare(bundle, preparation)
+    assert (first.verdict.how, second.verdict.how) == ("measured", "stored")
+    info, chosen = second.engine.info, second.verdict.chosen
+    assert (info.name, info.threads, info.kernels) == (chosen.engine, chosen.threads, chosen.kernels)
+    assert second.describe()["tuning"]["why"]
+    first.close()
+    second.close()
+
+
+@needs_tflite
+def test_a_manifest_that_speaks_of_other_tensors_is_refused(with_batch):
+    entry = with_batch.artifact()
+    other = replace(entry, inputs=(replace(entry.inputs[0], dtype="uint8"),))
+    manifest = replace(with_batch.manifest, artifacts=(other,))
+    with pytest.raises(BundleError, match="the manifest says uint8"):
+        prepare(replace(with_batch, manifest=manifest), how())
+
+
+def test_an_unknown_or_unfit_engine_is_a_typed_error(bundle):
+    with pytest.raises(EngineError, match="no engine 'tpu'"):
+        prepare(bundle, how(wanted=Wanted(engine="tpu")))
+    other = "onnxruntime" if bundle.artifact().format == "tflite" else "litert"
+    with pytest.raises((BundleError, MissingExtraError), match=r"nothing in it runs on|needs the"):
+        prepare(bundle, how(wanted=Wanted(engine=other)))
+
+
+def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypatch):
+    budget = MemoryBudget(1000)
+    from edgekit_runtime.engines.onnx import OnnxEngine
+    from edgekit_runtime.engines.tflite import TFLiteEngine
+
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    for kind in (TFLiteEngine, OnnxEngine):
+        monkeypatch.setattr(kind, "run", lambda self, inputs: [np.full((1, 4), 3, self.outputs[0].dtype)])
+    with pytest.raises(SelfTestError, match="golden example 0"):
+        prepare(bundle, how(memory=budget))
+    assert budget.held() == {}

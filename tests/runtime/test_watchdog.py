@@ -1,0 +1,65 @@
+"""An engine that does not come back is noticed once, and nobody is watched longer than needed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edgekit_runtime.errors import EngineHung
+from edgekit_runtime.watchdog import Watched, limit_s, watch
+
+LONG = 30
+
+
+@pytest.mark.parametrize(("slowest", "limit"), [(0.0, 10.0), (0.003, 10.0), (0.5, 10.0), (2.0, 40.0)])
+def test_ten_seconds_or_twenty_times_the_slowest_run(slowest, limit):
+    assert limit_s(slowest) == limit
+
+
+@pytest.mark.parametrize(
+    ("running", "next_look"), [(None, 2.5), (0.0, 2.5), (5.0, 2.5), (9.0, 1.0), (9.99, pytest.approx(0.01))]
+)
+def test_it_looks_again_before_the_limit_can_pass_unseen(running, next_look):
+    bitten = []
+    watched = Watched(lambda: running, lambda: 0.1, bitten.append)
+    assert watched.look() == next_look
+    assert not bitten
+
+
+def test_it_bites_once():
+    bitten = []
+    watched = Watched(lambda: 10.5, lambda: 0.1, bitten.append)
+    assert watched.look() is None
+    assert watched.look() is None
+    (error,) = bitten
+    assert isinstance(error, EngineHung)
+    assert "10.5 s" in str(error)
+    assert watched.hung is error
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "edgekit-watchdog"]
+
+
+def test_the_thread_notices_and_ends_with_the_last_it_watches():
+    bitten = threading.Event()
+    running = iter([None, 0.0, 1.0])
+    idle = watch(lambda: None, lambda: 0.0, lambda error: None, lambda slowest: 0.01)
+    watched = watch(lambda: next(running), lambda: 0.0, lambda error: bitten.set(), lambda slowest: 0.01)
+    assert bitten.wait(LONG)
+    assert watched.hung is not None
+    (thread,) = threads()
+    idle.end()
+    idle.end()
+    watched.end()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_a_new_one_after_the_last_is_watched_too():
+    for _ in range(3):
+        bitten = threading.Event()
+        watched = watch(lambda: 99.0, lambda: 0.0, lambda error, bitten=bitten: bitten.set())
+        assert bitten.wait(LONG)
+        watched.end()

@@ -1,0 +1,74 @@
+"""What could run on a board, and in which order it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgekit_runtime.bundle import ArtifactEntry, Manifest, Target
+from edgekit_runtime.tuning import Wanted, candidates
+
+BOTH = {"litert": "2.3.0", "onnxruntime": "1.31.1"}
+ALL = {**BOTH, "tflite-runtime": "2.14.0"}
+
+
+def entry(role, recipe, blob):
+    return ArtifactEntry(role, recipe, "onnx" if recipe.startswith("onnx") else "tflite", "int8", blob, 1, (), ())
+
+
+PRIMARY = entry("primary", "tflite-int8", "aa")
+ALTERNATE = entry("alternate", "onnx-int8-qdq", "bb")
+BATCH = entry("batch", "tflite-int8", "cc")
+
+
+def manifest(*artifacts, threads=4):
+    target = Target("raspberry-pi-4", "aarch64", threads)
+    return Manifest(1, "m", "1", "0", None, "0", target, artifacts, (), ())
+
+
+def ways(found):
+    return [(one.recipe, one.engine, one.threads, one.kernels) for one in found]
+
+
+def test_the_manifests_own_choice_comes_first_and_other_kernels_last():
+    found = ways(candidates(manifest(PRIMARY, ALTERNATE, BATCH), BOTH, Wanted(), cores=4))
+    assert found == [
+        *(("tflite-int8", "litert", threads, "default") for threads in (4, 1, 2)),
+        *(("onnx-int8-qdq", "onnxruntime", threads, "default") for threads in (4, 1, 2)),
+        *(("tflite-int8", "litert", threads, "plain") for threads in (4, 1, 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "tried"),
+    [(4, 4, [4, 1, 2]), (4, 1, [1]), (1, 2, [1, 2]), (2, 8, [2, 1, 8, 4]), (4, 3, [3, 1]), (16, 2, [2, 1])],
+)
+def test_threads_are_the_bundles_one_half_and_all_of_the_cores(threads, cores, tried):
+    found = candidates(manifest(PRIMARY, threads=threads), {"onnxruntime": "1", "litert": "2"}, Wanted(), cores=cores)
+    assert [one.threads for one in found if one.kernels == "default"] == tried
+
+
+def test_what_the_caller_decided_is_not_tried_otherwise():
+    found = candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(engine="tflite-runtime", threads=3), cores=4)
+    assert {(one.engine, one.threads) for one in found} == {("tflite-runtime", 3)}
+
+
+def test_a_delegate_is_tried_first_and_only_where_it_fits():
+    found = candidates(manifest(PRIMARY, ALTERNATE), BOTH, Wanted(threads=1, delegate="libedgetpu.so.1"), cores=4)
+    assert [(one.engine, one.delegate, one.kernels) for one in found] == [
+        ("litert", "libedgetpu.so.1", "default"),
+        ("litert", None, "default"),
+        ("onnxruntime", None, "default"),
+        ("litert", None, "plain"),
+    ]
+
+
+def test_without_an_engine_there_is_none():
+    assert candidates(manifest(PRIMARY), {"onnxruntime": "1"}, Wanted(), cores=4) == ()
+
+
+def test_a_label_says_it_in_words():
+    found = candidates(manifest(PRIMARY), BOTH, Wanted(threads=1, delegate="x.so"), cores=1)
+    assert found[0].label == "tflite-int8 on litert 2.3.0, 1 thread, delegate x.so"
+    assert replace(found[-1], threads=2).label == "tflite-int8 on litert 2.3.0, 2 threads, without XNNPACK"

@@ -1,0 +1,196 @@
+"""Tuning with real engines in a real child process: right, remembered, and robust against what it is pointed at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from native import compiled
+
+from edgekit.packaging import Shipped, assemble, write_bundle
+from edgekit_runtime import EngineError, SelfTestError
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.engines import available
+from edgekit_runtime.tuning import Tuning, Wanted, tune
+
+ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
+pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
+QUICK = 1.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    alternates = [Shipped(tiny.artifact("onnx-f32"))] if "onnxruntime" in available() else []
+    return tiny.bundle(tmp_path_factory.mktemp("tune"), engine=ENGINE, alternates=alternates)
+
+
+@pytest.fixture(scope="module")
+def bundle(path):
+    return read_bundle(path)
+
+
+class Counting:
+    """Starts children as `subprocess.run` does, and counts them."""
+
+    def __init__(self):
+        self.started = 0
+
+    def __call__(self, command, **options):
+        self.started += 1
+        return subprocess.run(command, **options)
+
+
+def test_every_candidate_is_tried_and_the_verdict_says_what_was_found(bundle, tmp_path):
+    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path))
+    assert (verdict.how, verdict.kept) == ("measured", True)
+    assert all(one.p50_ms > 0 or one.refused for one in verdict.tried)
+    assert verdict.measured.first_ms > 0
+    assert verdict.measured.load_ms > 0
+    expected = {"tflite-int8"} | ({"onnx-f32"} if "onnxruntime" in available() else set())
+    assert {one.candidate.recipe for one in verdict.tried} == expected
+
+
+def test_it_is_measured_once(bundle, tmp_path):
+    run = Counting()
+    tuning = Tuning(QUICK, folder=tmp_path, run=run)
+    first, second = tune(bundle, Wanted(), tuning), tune(bundle, Wanted(), tuning)
+    assert run.started == 1
+    assert (second.how, second.chosen, second.tried) == ("stored", first.chosen, first.tried)
+    tune(bundle, Wanted(threads=2), tuning)
+    assert run.started == 2, "another question is another measurement"
+
+
+def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
+    run = Counting()
+    tuning = Tuning(QUICK, folder=tmp_path, run=run)
+    tune(bundle, Wanted(threads=1), tuning)
+    (file,) = (tmp_path / "tuning").glob("*.json")
+    file.write_text("{")
+    assert tune(bundle, Wanted(threads=1), tuning).how == "measured"
+    assert run.started == 2
+    assert tune(bundle, Wanted(threads=1), tuning).how == "stored"
+
+
+def test_a_folder_that_cannot_be_written_only_means_measuring_again(bundle, tmp_path):
+    (tmp_path / "tuning").write_text("a file where a folder should be")
+    verdict = tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path))
+    assert (verdict.how, verdict.kept) == ("measured", False)
+
+
+def test_two_that_open_at_once_measure_once(bundle, tmp_path):
+    run = Counting()
+    tuning = Tuning(QUICK, folder=tmp_path, run=run)
+    with ThreadPoolExecutor(2) as pool:
+        verdicts = list(pool.map(lambda _: tune(bundle, Wanted(), tuning), range(2)))
+    assert run.started == 1
+    assert {verdict.how for verdict in verdicts} == {"measured", "stored"}
+    assert verdicts[0].chosen == verdicts[1].chosen
+
+
+@pytest.mark.parametrize("setting", ["off", "OFF", "0"])
+def test_off_takes_the_bundles_default_and_starts_no_child(bundle, setting):
+    run = Counting()
+    tuning = replace(Tuning.from_environment(environ={"EDGEKIT_TUNE": setting}), run=run)
+    verdict = tune(bundle, Wanted(), tuning)
+    assert (verdict.how, run.started) == ("default", 0)
+    assert (verdict.chosen.recipe, verdict.chosen.engine, verdict.chosen.threads) == ("tflite-int8", ENGINE, 1)
+
+
+def test_the_bound_can_be_set_and_nonsense_is_a_mistake():
+    assert Tuning.from_environment(environ={}).bound_s == 5.0
+    assert Tuning.from_environment(environ={"EDGEKIT_TUNE": "1.5"}).bound_s == 1.5
+    for nonsense in ("fast", "-1", "nan"):
+        with pytest.raises(ValueError, match="EDGEKIT_TUNE"):
+            Tuning.from_environment(environ={"EDGEKIT_TUNE": nonsense})
+
+
+def test_no_child_is_started_where_none_can_be(bundle, monkeypatch):
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    verdict = tune(bundle, Wanted(), Tuning(QUICK))
+    assert verdict.how == "default"
+    assert "no child process" in verdict.why
+
+
+def test_a_candidate_that_gives_other_answers_never_wins(tmp_path):
+    content = tiny.content(engine=ENGINE)
+    draft, manifest = assemble(content)
+    wrong = np.full(4, 3, np.int8)
+    forged = tuple(
+        replace(golden, answers=(replace(golden.answers[0], outputs={"probs": draft.add(wrong.tobytes())}),))
+        for golden in manifest.golden
+    )
+    write_bundle(tmp_path / "forged.ekb", draft, replace(manifest, golden=forged))
+    with pytest.raises(SelfTestError, match=r"forged\.ekb.*golden example 0"):
+        tune(read_bundle(tmp_path / "forged.ekb"), Wanted(), Tuning(QUICK, folder=tmp_path))
+    assert not list((tmp_path / "tuning").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def delegate(tmp_path_factory):
+    source = Path(__file__).parents[1] / "engines" / "delegate.c"
+    return compiled(source, tmp_path_factory.mktemp("delegate") / "libnothing.so")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (",mode=crash", "crashed with SIGABRT"),
+        (",mode=missing", "no accelerator is plugged in"),
+        ("-absent", "cannot be loaded"),
+    ],
+)
+def test_a_delegate_in_trouble_is_a_reason_and_the_next_candidate_answers(bundle, tmp_path, delegate, options, why):
+    run = Counting()
+    wanted = Wanted(engine=ENGINE, threads=1, delegate=f"{delegate}{options}")
+    verdict = tune(bundle, wanted, Tuning(QUICK, folder=tmp_path, run=run))
+    assert verdict.chosen.delegate is None
+    (refused,) = [one["refused"] for one in verdict.describe()["candidates"] if "delegate" in one["candidate"]]
+    assert why in refused
+    assert run.started == (2 if "crash" in options else 1)
+
+
+def test_a_delegate_is_tuned_like_any_candidate(bundle, tmp_path, delegate):
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1, delegate=str(delegate)), Tuning(QUICK, folder=tmp_path))
+    assert verdict.tried[0].candidate.delegate == str(delegate)
+    assert verdict.tried[0].p50_ms > 0
+
+
+def test_a_child_that_hangs_costs_its_candidate_and_the_next_one_goes_on(bundle, tmp_path):
+    def hangs(command, *, input, timeout, **options):
+        if json.loads(input)["candidates"][0]["kernels"] == "default":
+            raise subprocess.TimeoutExpired(command, timeout, b'{"enter": 0}\n')
+        return subprocess.run(command, input=input, timeout=timeout, **options)
+
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=hangs))
+    assert verdict.chosen.kernels == "plain"
+    assert "did not end within" in verdict.tried[0].refused["what"]
+
+
+def test_a_child_that_comes_to_nothing_leaves_the_default(bundle, tmp_path):
+    def nothing(command, **options):
+        return subprocess.CompletedProcess(command, 1, "", "ModuleNotFoundError: No module named 'numpy'")
+
+    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path, run=nothing))
+    assert (verdict.how, verdict.kept) == ("default", False)
+
+
+def test_a_file_that_was_replaced_meanwhile_is_not_believed(bundle, path, tmp_path):
+    copy = tmp_path / "copy.ekb"
+    copy.write_bytes(path.read_bytes())
+    opened = read_bundle(copy)
+    tiny.bundle(tmp_path, engine=ENGINE, name="another").replace(copy)
+    verdict = tune(opened, Wanted(), Tuning(QUICK, folder=tmp_path))
+    assert (verdict.how, verdict.kept) == ("default", False)
+
+
+def test_what_does_not_fit_into_memory_is_passed_over(bundle, tmp_path):
+    tuning = Tuning(QUICK, folder=tmp_path)
+    tune(bundle, Wanted(), tuning)
+    with pytest.raises(EngineError, match="memory"):
+        tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=tmp_path))

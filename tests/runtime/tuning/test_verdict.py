@@ -1,0 +1,106 @@
+"""What is kept of a trial, and what is believed of what was kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_runtime.tuning import Candidate, Tried
+from edgekit_runtime.tuning.verdict import key_of, read, settled, store
+
+FAST = Candidate("tflite-int8", "aa", "litert", "2.3.0", 1)
+SLOW = Candidate("tflite-int8", "aa", "litert", "2.3.0", 2)
+LAME = Candidate("onnx-int8-qdq", "bb", "onnxruntime", "1.31.1", 1)
+REFUSED = {"code": "selftest", "what": "crashed with SIGILL", "where": "x.ekb", "do": "use another"}
+TRIED = (
+    Tried(FAST, 3.2, 90, 6.0, 4.0, 30.0, 0.8),
+    Tried(SLOW, 3.9, 90, 6.0, 4.0, 12.0, 1.2),
+    Tried(LAME, refused=REFUSED),
+)
+OFFER = (FAST, SLOW, LAME)
+
+
+def test_the_champion_is_chosen_and_the_reason_given():
+    verdict = settled(TRIED, FAST, None)
+    assert verdict.chosen == FAST
+    assert verdict.why == "the fastest of 2: 3.2 ms, the next takes 3.9 ms"
+    assert verdict.following() == (FAST, SLOW)
+    described = {one["candidate"]: one["refused"] for one in verdict.describe()["candidates"]}
+    assert described[LAME.label] == "x.ekb: crashed with SIGILL"
+
+
+def test_a_slower_one_that_fits_into_memory_is_taken():
+    verdict = settled(TRIED, FAST, 20.0)
+    assert verdict.chosen == SLOW
+    assert "does not fit into 20 MB" in verdict.why
+    assert settled(TRIED, FAST, 5.0) is None
+
+
+def test_what_was_stored_is_read_again(tmp_path):
+    kept = store(tmp_path / "deep" / "v.json", settled(TRIED, FAST, None))
+    assert kept.kept
+    again = read(tmp_path / "deep" / "v.json", OFFER, None)
+    assert (again.chosen, again.how, again.tried) == (FAST, "stored", TRIED)
+    assert read(tmp_path / "deep" / "v.json", OFFER, 20.0).chosen == SLOW
+
+
+def test_a_folder_that_cannot_be_written_only_means_it_is_not_kept(tmp_path):
+    (tmp_path / "file").write_text("where a folder should be")
+    assert not store(tmp_path / "file" / "v.json", settled(TRIED, FAST, None)).kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "7",
+        '{"format": 1}',
+        '{"format": 2, "tried": [], "chosen": {}}',
+        "\x00\xff",
+        "[" * 100_000,
+    ],
+    ids=["empty", "cut", "list", "null", "number", "bare", "format", "bytes", "deep"],
+)
+def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path, text):
+    (tmp_path / "v.json").write_text(text, encoding="utf-8")
+    assert read(tmp_path / "v.json", OFFER, None) is None
+    assert read(tmp_path / "absent.json", OFFER, None) is None
+
+
+@given(where=st.integers(0, 2000), byte=st.integers(0, 255))
+def test_a_changed_byte_never_raises(tmp_path_factory, where, byte):
+    file = tmp_path_factory.mktemp("damaged") / "v.json"
+    store(file, settled(TRIED, FAST, None))
+    data = bytearray(file.read_bytes())
+    data[where % len(data)] = byte
+    file.write_bytes(data)
+    verdict = read(file, OFFER, None)
+    assert verdict is None or verdict.chosen in (FAST, SLOW)
+
+
+def test_a_verdict_over_other_candidates_is_not_believed(tmp_path):
+    store(tmp_path / "v.json", settled(TRIED, FAST, None))
+    assert read(tmp_path / "v.json", (FAST, SLOW), None) is None
+
+
+@pytest.mark.parametrize("changed", range(3))
+def test_another_bundle_board_or_runtime_has_another_key(changed):
+    parts = ["bundle", "board", "runtime"]
+    before = key_of(*parts)
+    assert key_of(*parts) == before
+    parts[changed] += "'"
+    assert key_of(*parts) != before
+
+
+def test_keys_do_not_run_together():
+    assert key_of("ab", "c") != key_of("a", "bc")
+
+
+def test_it_can_be_printed_as_json():
+    json.dumps(settled(TRIED, FAST, None).describe())
