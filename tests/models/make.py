@@ -1,5 +1,5 @@
 """Make the tiny models of this folder: an 8x8 RGB classifier of 4 classes with seeded weights, a few kilobytes each; and a
-leaky memory of 4 numbers, whose state goes in and comes out, or stays inside.
+leaky memory of 4 numbers, whose state goes in and comes out, or stays inside; and a detector of bright spots.
 
     python tests/models/make.py
 
@@ -184,11 +184,34 @@ def memory_carried_onnx() -> None:
     (FOLDER / "memory_carried_f32.onnx").write_bytes(model.SerializeToString())
 
 
+def spots() -> None:
+    """A detector: each of 4 x 4 cells of a grey picture is a box of two by two cells around it, its brightness the score."""
+    x, y = np.meshgrid((np.arange(4) + 0.5) / 4, (np.arange(4) + 0.5) / 4)
+    boxes = np.stack([x, y, np.full_like(x, 0.5), np.full_like(x, 0.5)], axis=-1).reshape(1, 16, 4).astype(np.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 16, 16, 1), tf.float32, "image")])
+    def network(image):
+        return {"found": tf.concat([boxes, tf.reshape(tf.nn.avg_pool2d(image, 4, 4, "VALID"), (1, 16, 1))], axis=-1)}
+
+    def representative() -> Iterator[list[np.ndarray]]:
+        rng = np.random.default_rng(11)
+        for _ in range(32):
+            yield [np.kron(rng.integers(0, 2, (4, 4)), np.ones((4, 4))).astype(np.float32)[None, :, :, None]]
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = representative
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    (FOLDER / "spots_int8.tflite").write_bytes(converter.convert())
+
+
 if __name__ == "__main__":
     tflite()
     onnx_model()
     memory_inside()
     memory_carried_int8()
     memory_carried_onnx()
+    spots()
     for path in sorted(p for p in FOLDER.iterdir() if p.suffix in (".tflite", ".onnx")):
         print(f"{path.name}: {path.stat().st_size:,} bytes")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.contract.sense import nonsense
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
@@ -224,6 +225,8 @@ def _check_references(manifest: Manifest, where: str) -> None:
         _check(dtype in DTYPES and all(n > 0 for n in shape), f"'{name}' has an impossible form", where)
     _check_state(manifest.contract, where)
     given = {spec.name for spec in manifest.contract.caller_inputs}
+    wrong = nonsense(manifest.contract)
+    _check(wrong is None, f"{manifest.contract.task} {wrong and wrong.key}: {wrong and wrong.what}", where)
     for golden in manifest.golden:
         _check(golden.inputs.keys() == golden.dtypes.keys() == given, "a golden example lacks an input", where)
         stateful = manifest.contract.state != "none"
