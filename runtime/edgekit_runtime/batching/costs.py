@@ -30,7 +30,9 @@ HAND_OFF_SHARE = 0.05
 """The share of an engine's time that handing it from thread to thread may take."""
 HAND_OFF_S = 20e-6
 """Taken where nobody measured it."""
-_OWN, _ALL, _REFRESH, _STALE = 9, 15, 16, 256
+_OWN, _ALL, _STALE = 9, 15, 256
+_REFRESH, _REFRESH_S = 4, 0.02
+"""The tables are made anew after so many runs, and so many seconds of them: making them must cost next to nothing."""
 
 
 class Costs:
@@ -51,7 +53,8 @@ class Costs:
         self._own: dict[int, deque[float]] = {n: deque(maxlen=_OWN) for n in self.sizes}
         self._seen = dict.fromkeys(self.sizes, 0)
         self._all: deque[float] = deque(maxlen=_ALL)
-        self._runs = 0
+        self._runs = self._built = 0
+        self._spent_s = 0.0
         self._tables: tuple[list[float], list[float], list[int]] = ([], [], [])
         self._rebuild()
 
@@ -105,7 +108,8 @@ class Costs:
         self._all.append(ratio)
         self._runs += 1
         self._seen[size] = self._runs
-        if self._runs % _REFRESH == 0 or self._runs in (1, 4, 8):
+        self._spent_s += seconds
+        if self._runs in (1, 4) or (self._spent_s >= _REFRESH_S and self._runs - self._built >= _REFRESH):
             self._rebuild()
 
     def as_json(self) -> dict[str, object]:
@@ -119,13 +123,10 @@ class Costs:
         }
 
     def _limit(self) -> int:
-        """The largest size that gains, and none where the best gain is small."""
+        """The largest size, or 1 where the best gain is small. Which size to take is decided by the latest times."""
         anchor, alone = self._anchor, self._anchor[1]
         per_item = {n: s / n + 2 * self.hand_off_s for n, s in anchor.items() if n > 1}
-        best = min(per_item.values(), default=alone)
-        if alone < LEAST_GAIN * best:
-            return 1
-        return max(n for n, s in per_item.items() if s <= LEAST_GAIN * best and alone >= LEAST_GAIN * s)
+        return max(anchor) if alone >= LEAST_GAIN * min(per_item.values(), default=alone) else 1
 
     def _up(self, n: int) -> int:
         return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
@@ -141,6 +142,7 @@ class Costs:
 
     def _rebuild(self) -> None:
         """Tables for every n up to the limit: one batch, the cheapest split, and what to run first of it."""
+        self._built, self._spent_s = self._runs, 0.0
         drift = median(self._all) if self._all else 1.0
         lately = {}
         for size in self.sizes:

@@ -17,35 +17,46 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered."""
+    """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered.
 
-    __slots__ = ("_line", "_lock")
+    line, acquire, release: for a caller to whom every call counts. It enters by `not line and acquire(False)`, and leaves by
+    `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
+    """
+
+    __slots__ = ("_lock", "acquire", "line", "release")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._line: deque[threading.Lock] = deque()
+        self.line: deque[threading.Lock] = deque()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
 
     def try_enter(self) -> bool:
         """Enter if nobody is inside or in line."""
-        return not self._line and self._lock.acquire(False)
+        return not self.line and self.acquire(False)
 
     def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
         """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first."""
-        if not self._line and self._lock.acquire(False):
+        if self.try_enter():
             return True
         patience = patience_s if timeout_s is None else min(patience_s, timeout_s)
-        if patience > 0 and not self._line and self._lock.acquire(True, patience):
+        if patience > 0 and self.acquire(True, patience):  # while there is a line it is not released to the rest
             return True
         left = None if timeout_s is None else max(0.0, timeout_s - patience)
         return self._in_line(left)
 
     def leave(self) -> None:
         """To the head of the line, or free for all."""
-        if self._line:
-            self._line.popleft().release()  # the lock stays taken: it is theirs now
+        if self.line:
+            self.line.popleft().release()  # the lock stays taken: it is theirs now
             return
-        self._lock.release()
-        if self._line and self._lock.acquire(False):  # somebody joined the line just before the release
+        self.release()
+        if self.line:
+            self.released()
+
+    def released(self) -> None:
+        """Somebody joined the line just before the release, and may not have seen it."""
+        if self.acquire(False):
             self.leave()
 
     @property
@@ -55,9 +66,8 @@ class Gate:
     def _in_line(self, timeout_s: float | None) -> bool:
         turn = threading.Lock()
         turn.acquire()
-        self._line.append(turn)
-        if self._lock.acquire(False):  # it became free before anybody could see this place in the line
-            self.leave()
+        self.line.append(turn)
+        self.released()  # it may have become free before anybody could see this place in the line
         try:
             if timeout_s is None:
                 return turn.acquire()
@@ -71,7 +81,7 @@ class Gate:
     def _quit(self, turn: threading.Lock, *, keep: bool = False) -> bool:
         """Give the place up; if the gate was handed over in this very moment, keep it or pass it on."""
         try:
-            self._line.remove(turn)
+            self.line.remove(turn)
         except ValueError:
             if not keep:
                 self.leave()

@@ -15,9 +15,8 @@ import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from edgekit_runtime.errors import EngineError
 
@@ -26,8 +25,7 @@ __all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_m
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Served(Generic[Result]):
+class Served(NamedTuple, Generic[Result]):
     """A result, how long it queued and how long its batch ran (seconds), and with how many others."""
 
     result: Result
