@@ -61,9 +61,9 @@ def waiting_in(path):
 def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path):
     path = tiny.bundle(tmp_path)
     with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db") as model:
-        for _ in range(3):
-            model.predict(tiny.RED, budget_ms=60_000)
-        model.predict(tiny.GREEN, budget_ms=1e-9)
+        for picture in (tiny.RED, tiny.RED, tiny.GREEN):
+            model.predict(picture, budget_ms=60_000)
+        model.predict(tiny.GREEN, budget_ms=1e-9)  # out of the cache, and late all the same
         ingestor.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 4)
         wait_until(lambda: model.stats().telemetry.waiting == 0)
         stats = model.stats().telemetry
