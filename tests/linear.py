@@ -23,6 +23,8 @@ class Linear:
     path: Path = Path("linear.model")
     format: str = "linear"
     sha256: str = hashlib.sha256(b"linear").hexdigest()
+    state: str = "none"
+    state_pairs: tuple[tuple[str, str], ...] = ()
 
     def predict(self, inputs):
         (x,) = inputs

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from edgekit.building.kept import kept_survey, survey_digest
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
-from edgekit_converters.calibration import Dataset, Finding, Subset, Survey
+from edgekit_converters.calibration import Dataset, Finding, Sequences, Subset, Survey
 from edgekit_converters.calibration.noise import RandomDataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_converters.progress import Progress
+from edgekit_converters.sources import SourceModel
 from edgekit_converters.store import Store
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Sets", "open_sets", "unused_labels"]
+__all__ = ["Opener", "Sets", "open_sets", "unused_labels"]
 
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
 _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
@@ -43,19 +44,38 @@ class Sets:
 
 @dataclass(frozen=True)
 class Opener:
-    """How sets are opened and looked through."""
+    """How sets are opened and looked through. source: the original; where it keeps a state, sets are sequences of frames that
+    it is run along."""
 
     contract: Contract
     store: Store
     progress: Progress
+    source: SourceModel
+
+    def open(self, path: str, *, labelled: bool = True) -> Dataset:
+        """Raises CalibrationError."""
+        if self.contract.state != "none":
+            return calibration.open_sequences(path, self.contract, self.source, self.progress)
+        return calibration.open_dataset(path, self.contract, labelled=labelled)
+
+    def random(self, count: int, seed: int = 0) -> Dataset:
+        if self.contract.state != "none":
+            return calibration.random_sequences(self.contract, self.source, count, seed, self.progress)
+        return calibration.random_dataset(self.contract, count, seed=seed)
+
+    def split(self, given: Dataset) -> tuple[Dataset, Dataset]:
+        """(calibration, held out)"""
+        if isinstance(given, Sequences):
+            return calibration.split_sequences(given, self.progress)
+        return calibration.split(given)
 
     def survey(self, dataset: Dataset) -> Survey:
         return kept_survey(self.store, dataset, self.contract, self.progress)
 
 
-def open_sets(request: BuildRequest, contract: Contract, store: Store, progress: Progress) -> Sets:
+def open_sets(request: BuildRequest, opener: Opener) -> Sets:
     """Raises CalibrationError when there is nothing to measure with, or lint finds an error."""
-    opener = Opener(contract, store, progress)
+    contract = opener.contract
     if request.calibration is None and request.evaluation is None:
         if not request.allow_random:
             raise CalibrationError(
@@ -63,16 +83,16 @@ def open_sets(request: BuildRequest, contract: Contract, store: Store, progress:
                 do="Give --calibration a folder of representative examples, and --evaluation labelled ones; "
                 "or --allow-random for a first look at made-up ones",
             )
-        return _random(opener, calibration.random_dataset(contract, _RANDOM_EVALUATION, seed=1))
+        return _random(opener, opener.random(_RANDOM_EVALUATION, seed=1))
     if request.evaluation is None:
         assert request.calibration is not None
-        given, notes = _labelled_where_it_is(request.calibration, contract)
-        part, held_out = calibration.split(given)
+        given, notes = _labelled_where_it_is(request.calibration, opener)
+        part, held_out = opener.split(given)
         sets = _checked(opener, part, held_out, held_out=True)
         return replace(sets, findings=(*sets.findings, *notes))
-    evaluation = calibration.open_dataset(request.evaluation, contract)
+    evaluation = opener.open(request.evaluation)
     if request.calibration is not None:
-        given = calibration.open_dataset(request.calibration, contract, labelled=False)
+        given = opener.open(request.calibration, labelled=False)
         return _checked(opener, given, evaluation, held_out=False)
     if request.allow_random:
         return _random(opener, evaluation)
@@ -83,9 +103,9 @@ def open_sets(request: BuildRequest, contract: Contract, store: Store, progress:
 
 
 def _random(opener: Opener, evaluation: Dataset) -> Sets:
-    noise = calibration.random_dataset(opener.contract, _RANDOM_CALIBRATION)
+    noise = opener.random(_RANDOM_CALIBRATION)
     sets = _checked(opener, noise, evaluation, held_out=False)
-    both = isinstance(evaluation, RandomDataset)
+    both = isinstance(evaluation.frames if isinstance(evaluation, Sequences) else evaluation, RandomDataset)
     what = "calibration and comparison used made-up examples" if both else "calibration used made-up examples"
     finding = Finding(
         "random-data",
@@ -96,17 +116,17 @@ def _random(opener: Opener, evaluation: Dataset) -> Sets:
     return replace(sets, random=True, findings=(finding, *sets.findings))
 
 
-def _labelled_where_it_is(path: str, contract: Contract) -> tuple[Dataset, tuple[Finding, ...]]:
+def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Finding, ...]]:
     """Calibration data needs no labels, but the part that is held out measures accuracy where there are some.
 
     Sub-folders of which none names a class are only folders, and it is said; one among others that do is misspelt.
     """
     try:
-        return calibration.open_dataset(path, contract), ()
+        return opener.open(path), ()
     except UnlabelledError as error:
         what = f"{path}: its sub-folders are not taken for labels, because none of them names a class"
         note = Finding("folders-no-labels", "note", what, f"If they are labels: {error.do}")
-        return calibration.open_dataset(path, contract, labelled=False), (note,)
+        return opener.open(path, labelled=False), (note,)
 
 
 def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) -> tuple[Finding, ...]:

@@ -16,10 +16,13 @@ import errno
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from edgekit import __version__
 from edgekit.building.candidates import candidates, timer
@@ -36,6 +39,8 @@ from edgekit.packaging import Content, Shipped, SigningKey, assemble, load_signi
 from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity.golden import golden_sequences
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
@@ -53,6 +58,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     start = time.perf_counter()
     boards = _boards(request.profiles)
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
+    request = _as_is(request, recipes)
     keys = [load_signing_key(request.sign)] if request.sign else []
     path = request.output / f"{request.bundle_name}-build.json"
     check_cache(request.cache)
@@ -85,6 +91,19 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
             cache_failure=store.failure if isinstance(store, DiskStore) else "",
         )
         return _written(report)
+
+
+def _as_is(request: BuildRequest, recipes: Sequence[Recipe]) -> BuildRequest:
+    """The model's file is read as finished where the recipe takes it so. Raises ConversionError beside other recipes."""
+    if not any(recipe.finished for recipe in recipes):
+        return request
+    if len(recipes) > 1:
+        raise ConversionError(
+            f"{next(recipe.name for recipe in recipes if recipe.finished)} packs the file as it is, and other recipes make "
+            "another of it",
+            do="Name it alone, or leave it out",
+        )
+    return replace(request, options=replace(request.options, as_is=True))
 
 
 def _written(report: BuildReport) -> BuildReport:
@@ -141,7 +160,7 @@ def _settled(subject: Subject, made: Sequence[Made]) -> tuple[Finding, ...]:
 
 def _transposed(maker: Maker, made: Sequence[Made]) -> tuple[Finding, ...]:
     """A note where a TFLite graph turns pictures from one layout to the other on its way."""
-    if not any(one.artifact is not None and one.recipe.format == "tflite" for one in made):
+    if not any(one.artifact and one.recipe.format == "tflite" and not one.recipe.finished for one in made):
         return ()
     count = maker.workspace.float_model("tflite").transposes
     if not count:
@@ -209,7 +228,8 @@ class _Packer:
     def _batches(self, chosen: Candidate, limits: Limits) -> list[Made]:
         """The chosen artifact for several items at once, where its file has a fixed batch. What drifts too far is none."""
         one = next(one for one in self.made if one.recipe.name == chosen.recipe)
-        if one.artifact is None or one.artifact.inputs[0].shape[0] != 1:
+        alone = one.recipe.finished or self.maker.subject.contract.state != "none"
+        if one.artifact is None or one.artifact.inputs[0].shape[0] != 1 or alone:
             return []
         found = [self.maker.batched(one, size) for size in self.request.batches]
         return [_within(each, limits) for each in found]
@@ -217,7 +237,6 @@ class _Packer:
     def _content(self, profile: Profile, choice: Choice, batches: Sequence[Made]) -> Content:
         assert choice.chosen is not None
         request, subject = self.request, self.maker.subject
-        golden = subject.sets.evaluation.pick(fidelity.pick_golden(subject.reference))
         primary, *alternates = (_shipped(candidate, self.made) for candidate in (choice.chosen, *choice.alternates))
         return Content(
             name=request.bundle_name,
@@ -226,13 +245,20 @@ class _Packer:
             contract=subject.contract,
             target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
             artifact=primary.artifact,
-            golden=[example.inputs for example in golden],
+            golden=_golden(subject),
             fidelity=primary.fidelity,
             estimate=primary.estimate,
             tools={"edgekit-deploy": __version__},
             alternates=alternates,
             batches=[Shipped(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None],
         )
+
+
+def _golden(subject: Subject) -> Sequence[Mapping[str, NDArray[Any]]]:
+    evaluation, reference = subject.sets.evaluation, subject.reference
+    if subject.contract.state != "none":
+        return golden_sequences(evaluation, subject.contract, reference)
+    return [example.inputs for example in evaluation.pick(fidelity.pick_golden(reference))]
 
 
 def _within(made: Made, limits: Limits) -> Made:

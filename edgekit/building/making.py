@@ -153,7 +153,7 @@ class Maker:
 
     def _fails_on(self, artifact: Artifact) -> str:
         """An odd input that the artifact does not answer and the float file does, in words; "" where there is none."""
-        if artifact.recipe.precision == "float32":
+        if artifact.recipe.precision == "float32" or artifact.recipe.finished:
             return ""
         failed = self._odd(artifact)
         if not failed:
@@ -179,7 +179,7 @@ class Maker:
         return found
 
     def _compared(self, artifact: Artifact) -> dict[str, Any]:
-        watcher = Watcher(self.subject.reference, self.subject.contract)
+        watcher = Watcher(self.subject.reference, self.subject.contract.of_caller)
         found = fidelity.compare(
             self.subject.reference, artifact, self.subject.evaluation, self.workers.progress, watcher
         )
@@ -198,7 +198,8 @@ def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
 def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
     """The recipe's outcome; where the model does not allow all of it in int8, that of its form with islands besides."""
     first = maker.make(recipe)
-    if first.artifact is not None or recipe.precision != "int8" or recipe.mixed or not maker.calibrates:
+    quantizes = recipe.precision == "int8" and not recipe.finished
+    if first.artifact is not None or not quantizes or recipe.mixed or not maker.calibrates:
         return [first]
     second = maker.make(targets.with_islands(recipe))
     return [first] if second.artifact is None else [first, second]

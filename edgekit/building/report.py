@@ -169,6 +169,8 @@ def summary(report: BuildReport) -> Iterator[str]:
         story = candidate["repair"]
         if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
             yield f"{story['of']} was repaired: {story['why']}"
+    for candidate in report.candidates:
+        yield from _over_time(candidate)
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
@@ -184,6 +186,24 @@ def summary(report: BuildReport) -> Iterator[str]:
         yield f"warning: there is no page: {report.page_failure}"
     elif report.page is None:
         yield "        as a page too, once its tools are there: pip install 'edgekit-deploy[convert]'"
+
+
+def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
+    """Of a stateful model: what becomes of the noise as its state goes on."""
+    found = candidate["fidelity"]
+    spans = [span for span in (found or {}).get("over_time", ()) if span["sqnr_db"] is not None]
+    if not spans:
+        return
+    first, last = spans[0], spans[-1]
+    said = f"{first['sqnr_db']:.0f} dB at steps {first['first']} to {first['last']}"
+    if len(spans) > 1:
+        low = min(spans, key=lambda span: float(span["sqnr_db"]))
+        said += f", {last['sqnr_db']:.0f} dB at {last['first']} to {last['last']}, least {low['sqnr_db']:.0f} dB"
+    worst = max(span["worst"] for span in spans)
+    yield (
+        f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: signal over "
+        f"noise {said}; worst value off by {worst:.3g}"
+    )
 
 
 _HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "cosine")

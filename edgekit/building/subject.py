@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.building.data import Sets, open_sets, unused_labels
+from edgekit.building.data import Opener, Sets, open_sets, unused_labels
 from edgekit.building.kept import kept_json, kept_reference, key
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
@@ -74,8 +74,8 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
     contract = contract_file.describe(source, file)
-    metric = fidelity.named_metric(request.metric, contract) if request.metric else None
-    sets = open_sets(request, contract, store, progress)
+    metric = fidelity.named_metric(request.metric, contract.of_caller) if request.metric else None
+    sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
     reference = kept_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
     contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))

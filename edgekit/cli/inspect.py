@@ -11,7 +11,8 @@ import click
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle
+    from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
+    from edgekit_runtime.contract import Contract
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["inspect"]
@@ -46,16 +47,42 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"  signed     {_signed(bundle)}"
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
-    for spec in contract.inputs:
+    for spec in contract.caller_inputs:
         size = " x ".join(map(str, spec.shape))
         if spec.image:
             i = spec.image
             yield f"  input      {spec.name}: {i.color} image, {i.resize} to {size}, (pixel - {_each(i.mean)}) / {_each(i.std)}"
         else:
             yield f"  input      {spec.name}: {spec.dtype} [{size}]"
+    yield from _state_lines(contract)
     for entry in manifest.artifacts:
         yield from _artifact_lines(entry)
-    yield f"  golden     {len(manifest.golden)} examples, replayed when the bundle is opened"
+    yield f"  golden     {_golden(manifest)}, replayed when the bundle is opened"
+
+
+def _state_lines(contract: Contract) -> Iterator[str]:
+    if contract.state == "internal":
+        yield "  state      inside the model; ask it through model.session()"
+    for pair in contract.carried or ():
+        first = (
+            "zeros"
+            if pair.initial is None
+            else f"{pair.initial[0]:g} throughout"
+            if len(pair.initial) == 1
+            else "given values"
+        )
+        size = " x ".join(map(str, contract.input(pair.input).shape))
+        yield f"  state      {pair.output} is the next {pair.input} [{size}], {first} at first; ask it through model.session()"
+    if contract.hop is not None:
+        yield f"  hop        a frame begins {contract.hop} samples after the last one"
+
+
+def _golden(manifest: Manifest) -> str:
+    frames = [golden.steps for golden in manifest.golden if golden.steps is not None]
+    if not frames:
+        return f"{len(manifest.golden)} examples"
+    each = str(frames[0]) if len(set(frames)) == 1 else f"{min(frames)} to {max(frames)}"
+    return f"{len(frames)} sequence{'s' * (len(frames) != 1)} of {each} frames"
 
 
 def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
@@ -70,7 +97,10 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
     if found is not None:
         drop = "" if found["drop"] is None else (f"{_METRICS.get(found['metric'], found['metric'])} {_drop(found)}, ")
         agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
-        yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {found['items']} items with {found['engine']}"
+        items = f"{found['items']} items"
+        if found.get("sequences"):
+            items = f"{found['items']} frames of {found['sequences']} sequences"
+        yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {items} with {found['engine']}"
     if expected is not None:
         mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
         yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"

@@ -40,6 +40,11 @@ class Stepper:
         self._ran = False
         self._state = self._carry.begin()
 
+    @property
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What the next frame is given besides the caller's inputs: contract name -> tensor with its batch axis."""
+        return dict(zip(self._carry.names, self._state, strict=True))
+
     def raw(self, items: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """One frame: all of the engine's outputs, as they come. Raises EngineError, InputError."""
         tensors = [adapt(items[name]) for name, adapt in self._adapters]

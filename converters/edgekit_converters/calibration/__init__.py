@@ -22,6 +22,7 @@ from edgekit_converters.calibration.observe import ObserveOptions, observe, visi
 from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.calibration.ranges import Statistics, TensorStatistics
 from edgekit_converters.calibration.samples import SourceSamples, source_samples
+from edgekit_converters.calibration.sequences import Sequences, open_sequences, random_sequences, split_sequences
 from edgekit_converters.calibration.split import HELD_OUT, split, without
 from edgekit_converters.calibration.suspicions import suspicions
 
@@ -31,6 +32,7 @@ __all__ = [
     "Example",
     "Finding",
     "ObserveOptions",
+    "Sequences",
     "SourceSamples",
     "Statistics",
     "Subset",
@@ -42,9 +44,12 @@ __all__ = [
     "lint",
     "observe",
     "open_dataset",
+    "open_sequences",
     "random_dataset",
+    "random_sequences",
     "source_samples",
     "split",
+    "split_sequences",
     "survey",
     "suspicions",
     "visiting_order",

@@ -23,7 +23,10 @@ from edgekit_runtime.array_file import declared, in_bytes
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Arrays", "open_npy", "open_npz"]
+__all__ = ["Arrays", "checked", "npy_members", "npz_members", "open_npy", "open_npz"]
+
+Members = tuple[dict[str, NDArray[Any]], NDArray[Any] | None]
+"""Arrays by input name, and the labels where there are some."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Arrays:
 
 def open_npy(path: Path, contract: Contract) -> Arrays:
     """One array [N, ...] for a model with one input. Raises CalibrationError."""
+    return checked(path, *npy_members(path, contract), contract)
+
+
+def npy_members(path: Path, contract: Contract) -> Members:
+    """Of any shape. Raises CalibrationError for a file that cannot be read, or a model with several inputs."""
     if len(contract.inputs) != 1:
         names = ", ".join(spec.name for spec in contract.inputs)
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
@@ -68,11 +76,16 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
     if not isinstance(array, np.ndarray):
         array.close()
         raise CalibrationError("this is a .npz under the name of a .npy", where=str(path), do="Rename it to .npz")
-    return _checked(path, {contract.inputs[0].name: array}, None, contract)
+    return {contract.inputs[0].name: array}, None
 
 
 def open_npz(path: Path, contract: Contract) -> Arrays:
     """Raises CalibrationError for missing, unknown, mismatched or unreadable members."""
+    return checked(path, *npz_members(path, contract), contract)
+
+
+def npz_members(path: Path, contract: Contract) -> Members:
+    """Of any shape. Raises CalibrationError for missing, unknown or unreadable members."""
     if _begins_with(path, npy_format.MAGIC_PREFIX):
         raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
@@ -86,7 +99,7 @@ def open_npz(path: Path, contract: Contract) -> Arrays:
     labels = members.pop("y", None)
     if "x" in members and "x" not in {spec.name for spec in contract.inputs}:
         members[contract.inputs[0].name] = members.pop("x")
-    return _checked(path, members, labels, contract)
+    return members, labels
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:
@@ -130,7 +143,8 @@ def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
     return names
 
 
-def _checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
+def checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
+    """One item along the first axis of each array. Raises CalibrationError for shapes and labels that do not fit."""
     counts = set()
     for spec in contract.inputs:
         array = arrays[spec.name]

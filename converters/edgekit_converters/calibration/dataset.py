@@ -28,11 +28,13 @@ class Example:
     inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of that
     shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
     label: None where there is none; for a classifier the class index. origin: the file or place it came from, for messages.
+    step: where it stands in its sequence, 0 for a first frame; None where the model keeps no state.
     """
 
     inputs: Mapping[str, NDArray[Any]]
     label: Label | None
     origin: str
+    step: int | None = None
 
 
 class Dataset(Protocol):

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical
@@ -23,7 +23,7 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["MAX_ITEMS", "Generated", "open_function"]
+__all__ = ["MAX_ITEMS", "Generated", "find_function", "open_function"]
 
 MAX_ITEMS = 200_000
 """A function that yields more is taken to be endless."""
@@ -105,6 +105,11 @@ _MISSING = object()
 
 def open_function(spec: str, contract: Contract) -> Generated:
     """spec: `package.module:function`; the current folder is searched first. Raises CalibrationError."""
+    return Generated(spec, find_function(spec), contract)
+
+
+def find_function(spec: str) -> Callable[[], Iterable[Any]]:
+    """Raises CalibrationError where there is no such module or function."""
     module_name, function_name = spec.split(":", 1)
     try:
         with _importable(Path.cwd()):
@@ -125,7 +130,7 @@ def open_function(spec: str, contract: Contract) -> Generated:
         near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
         raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
-    return Generated(spec, function, contract)
+    return cast(Callable[[], Iterable[Any]], function)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgekit_converters.contract_file.document import Table, read_document, read_text
 from edgekit_converters.contract_file.images import IMAGE_KEYS, image_spec
+from edgekit_converters.contract_file.states import StateKeys, carried_by_names, read_state
 from edgekit_converters.contract_file.tasks import check_tasks, detection_spec, embedding_spec
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
@@ -43,24 +44,35 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
     """
     outputs = tuple(OutputContract(spec.name, tuple(spec.shape[1:]), spec.dtype) for spec in source.outputs)
     if file is None:
-        task: Task = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
-        return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs)
+        kept = carried_by_names(source)
+        told = _told(outputs, kept)
+        task: Task = "classification" if len(told) == 1 and _is_vector(told[0]) else "raw"
+        return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs, **kept)
     document = read_document(file)
-    document.only(("task", "labels", "scores", "input", "inputs", "detection", "embedding"))
-    task = _task(document, outputs)
+    document.only(("task", "labels", "scores", "input", "inputs", "state", "detection", "embedding"))
+    kept = read_state(document, source)
+    told = _told(outputs, kept)
+    task = _task(document, told)
     inputs = _inputs(document, source.inputs)
     picture = next((spec.image for spec in inputs if spec.image is not None), None)
     contract = Contract(
         task=task,
         inputs=inputs,
         outputs=outputs,
-        labels=_labels(document, task, outputs),
+        labels=_labels(document, task, told),
         scores=_scores(document, task),
-        detection=detection_spec(document, outputs, picture) if task == "detection" else None,
-        embedding=embedding_spec(document, outputs) if task == "embedding" else None,
+        detection=detection_spec(document, told, picture) if task == "detection" else None,
+        embedding=embedding_spec(document, told) if task == "embedding" else None,
+        **kept,
     )
     check_tasks(document, contract)
     return contract
+
+
+def _told(outputs: tuple[OutputContract, ...], kept: StateKeys) -> tuple[OutputContract, ...]:
+    """The outputs that a caller gets."""
+    carried = {pair.output for pair in kept["carried"] or ()}
+    return tuple(output for output in outputs if output.name not in carried)
 
 
 def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:

@@ -45,7 +45,7 @@ def settle(
     """
     if contract.task != "classification" or (contract.scores is not None and not answers):
         return contract, ()
-    name = contract.outputs[0].name
+    name = contract.caller_outputs[0].name
     rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
     if contract.scores is not None:
         return contract, _doubted(contract.scores, name, rows)

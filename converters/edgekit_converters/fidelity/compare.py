@@ -13,6 +13,7 @@ from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
+from edgekit_converters.fidelity.over_time import OverTime
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.result import Fidelity, Score
 from edgekit_converters.fidelity.size import size_breakdown
@@ -22,6 +23,7 @@ from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.stepping import Stepper
 
 __all__ = ["Evaluation", "compare"]
 
@@ -55,19 +57,24 @@ def compare(
     larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised: see
     `Fidelity.not_finite`. Raises EngineError where the engine refuses the artifact, ConversionError where it answers
     another shape than the original, CalibrationError where the set is not the one that the reference saw, MetricError
-    where the metric does not fit the labels.
+    where the metric does not fit the labels. A stateful model's artifact carries its own state along each sequence, from the
+    beginning.
     """
-    contract = evaluation.contract
+    contract = evaluation.contract.of_caller
     names = [output.name for output in contract.outputs]
     largest = {name: max(float(np.linalg.norm(answer[name])) for answer in reference.outputs) for name in names}
     drift = Drift(names, _class_scores(contract, reference), largest)
     metrics = task_metrics(contract, reference.labels, evaluation.metric)
     kept: list[list[Any]] = [[] for _ in metrics]
+    along = OverTime(names) if contract.state != "none" else None
     recipe = artifact.recipe
     with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
         name = f"{loaded.info.name} {loaded.info.version}"
-        for index, answer in enumerate(_answers(loaded, artifact, contract, _checked(reference, evaluation.dataset))):
+        examples = _checked(reference, evaluation.dataset)
+        for index, (step, answer) in enumerate(_answers(loaded, artifact, evaluation.contract, examples)):
             _same_sizes(reference.outputs[index], answer, recipe.name)
+            if along is not None:
+                along.add(step or 0, reference.outputs[index], answer)
             finite = drift.add(reference.outputs[index], answer)
             if seen is not None:
                 seen(index, answer)
@@ -91,6 +98,8 @@ def compare(
         outputs=outputs,
         scores=scores,
         size=size_breakdown(recipe.format, artifact.data),
+        sequences=along.sequences if along is not None else None,
+        over_time=along.spans() if along is not None else (),
     )
 
 
@@ -128,12 +137,20 @@ def _distribution(values: NDArray[Any]) -> bool:
 
 def _answers(
     engine: Engine, artifact: Artifact, contract: Contract, examples: Iterator[Example]
-) -> Iterator[Mapping[str, NDArray[Any]]]:
+) -> Iterator[tuple[int | None, Mapping[str, NDArray[Any]]]]:
+    """(step, answer) of each item."""
+    if contract.state != "none":
+        stepper = Stepper(contract, artifact.inputs, artifact.outputs, engine)
+        for example in examples:
+            if not example.step:
+                stepper.reset()
+            yield example.step, stepper.step(example.inputs)
+        return
     intake, finish = Intake(contract, artifact.inputs, 1), Finisher(contract, artifact.outputs)
     for group, tensors in intake.batches(examples):
         raw = engine.run(tensors)
         for row in range(len(group)):
-            yield finish(raw, row)
+            yield None, finish(raw, row)
 
 
 def _same_sizes(original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]], where: str) -> None:

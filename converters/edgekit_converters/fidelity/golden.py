@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edgekit_converters.calibration.dataset import Dataset
 from edgekit_converters.fidelity.reference import Reference
+from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["pick_golden"]
+__all__ = ["GOLDEN_FRAMES", "golden_sequences", "pick_golden"]
+
+GOLDEN_FRAMES = 32
+"""The most frames of a golden sequence."""
 
 
 def pick_golden(reference: Reference, count: int = 4) -> list[int]:
@@ -28,6 +36,44 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
         chosen.setdefault(best[index], index)
     others = [index for index in surest if index != chosen[best[index]]]
     return sorted([*chosen.values(), *others][:count])
+
+
+def golden_sequences(
+    dataset: Dataset, contract: Contract, reference: Reference, count: int = 4
+) -> list[dict[str, NDArray[Any]]]:
+    """`count` sequences (fewer where there are not so many), [frames, ...] of what a caller passes, for a stateful model.
+
+    Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers move
+    most come first, at most one from any place: a sequence of silence proves little.
+    """
+    windows = _windows([example.step or 0 for example in dataset])
+    ranked = sorted(windows, key=lambda span: (-_movement(reference, *span), span))
+    chosen = sorted(ranked[:count])
+    golden = []
+    for first, last in chosen:
+        frames = [example.inputs for example in dataset.pick(range(first, last))]
+        golden.append({spec.name: np.stack([frame[spec.name] for frame in frames]) for spec in contract.caller_inputs})
+    return golden
+
+
+def _windows(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, end) of windows of 32 frames, no two of which overlap; shorter ones only where a whole sequence is shorter."""
+    begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]
+    spans = []
+    for first, end in itertools.pairwise(begins):
+        whole = range(first, end - GOLDEN_FRAMES + 1, GOLDEN_FRAMES)
+        spans += [(start, start + GOLDEN_FRAMES) for start in whole] or [(first, end)]
+    return spans
+
+
+def _movement(reference: Reference, first: int, end: int) -> float:
+    """How much the original's answers vary over those frames, in shares of the largest answer there is."""
+    moved = 0.0
+    for name in reference.outputs[first]:
+        rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in reference.outputs[first:end]])
+        largest = max(float(np.abs(answer[name]).max(initial=0)) for answer in reference.outputs)
+        moved += float(rows.std(axis=0).mean()) / largest if largest else 0.0
+    return moved
 
 
 def _lead(reference: Reference, index: int) -> float:

@@ -5,14 +5,14 @@ Kept in memory: the outputs and a digest of each item, never its inputs. 10,000 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, Label, digest
+from edgekit_converters.calibration.dataset import Dataset, Example, Label, digest
 from edgekit_converters.errors import CalibrationError, SourceError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.statistics import best_class
@@ -31,7 +31,7 @@ _MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes rou
 class Reference:
     """One entry an item, in the dataset's order.
 
-    outputs: arrays by contract name, no batch axis, the original's dtypes. labels: None where the set has none.
+    outputs: arrays by contract name, no batch axis, the original's dtypes; of a stateful model what a caller gets. labels: None where the set has none.
     best: the original's class, None where the task is not classification. digests: what was seen, so that a set which
     changes between two passes is noticed.
     """
@@ -56,6 +56,10 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     outputs: list[Mapping[str, NDArray[Any]]] = []
     labels: list[Label | None] = []
     digests: list[str] = []
+    if contract.state != "none":
+        finish = Finisher(contract.of_caller, source.outputs)
+    if contract.state == "internal":
+        intake = _InOrder(contract, source)
     for group, tensors in intake.batches(dataset):
         raw = source.predict(tensors)
         if len(group) > 1 and not outputs:
@@ -76,8 +80,22 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
         raise CalibrationError("there is nothing to evaluate", where=dataset.name, do="Give at least one item")
     best = None
     if contract.task == "classification":
-        best = tuple(best_class(answer[contract.outputs[0].name]) for answer in outputs)
+        best = tuple(best_class(answer[contract.caller_outputs[0].name]) for answer in outputs)
     return Reference(tuple(outputs), _labels(labels, dataset.name), best, tuple(digests))
+
+
+class _InOrder(Intake):
+    """Frames one after another, for an original that keeps its state inside: it forgets before each sequence."""
+
+    def __init__(self, contract: Contract, source: SourceModel) -> None:
+        super().__init__(contract, source.inputs, 1)
+        self._source = source
+
+    def batches(self, examples: Iterable[Example]) -> Iterator[tuple[list[Example], list[NDArray[Any]]]]:
+        for group, tensors in super().batches(examples):
+            if not group[0].step:
+                self._source.reset()
+            yield group, tensors
 
 
 def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Sequence[NDArray[Any]]) -> None:

@@ -66,6 +66,19 @@ class SizeBreakdown:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Some steps of all sequences, first and last: how far a stateful artifact has drifted by then. frames: that many
+    sequences' frames fall into it. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
+    """
+
+    first: int
+    last: int
+    frames: int
+    sqnr_db: float | None
+    worst: float
+
+
+@dataclass(frozen=True)
 class Fidelity:
     """How far an artifact drifted from the original on `items` examples, run by the engine named in `engine`.
 
@@ -78,6 +91,8 @@ class Fidelity:
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
     and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
+    sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items` counts
+    frames. over_time: the drift by steps, so that one that grows is seen.
     """
 
     items: int
@@ -98,6 +113,8 @@ class Fidelity:
     outputs: tuple[OutputDrift, ...] = ()
     scores: tuple[Score, ...] = ()
     size: SizeBreakdown | None = None
+    sequences: int | None = None
+    over_time: tuple[Span, ...] = ()
 
     @property
     def is_error(self) -> bool:

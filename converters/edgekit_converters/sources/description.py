@@ -53,6 +53,9 @@ class Description:
         """True when any number of items may be asked at once."""
         return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
 
+    def reset(self) -> None:
+        """Forget what earlier answers left inside. A source whose state is not internal has nothing to forget."""
+
     def answered(
         self,
         inputs: Sequence[NDArray[Any]],

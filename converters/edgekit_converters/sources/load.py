@@ -36,6 +36,7 @@ LOADERS: dict[str, str] = {
     "onnx": "edgekit_converters.sources.onnx:load",
     "saved-model": "edgekit_converters.sources.saved_model:load",
     "tflite": "edgekit_converters.sources.tflite:load",
+    "tflite, as it is": "edgekit_converters.sources.tflite_finished:load",
     "torch-export": "edgekit_converters.sources.torch:load",
     "torch-module": "edgekit_converters.sources.torch:load_function",
 }
@@ -69,7 +70,11 @@ def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
         _refuse(path, f"--signature is for SavedModel folders, and this is {_article(format)}", "Leave it out")
     if options.constants and format != "onnx":
         _refuse(path, f"--constant is for ONNX files, and this is {_article(format)}", "Export it to ONNX first")
-    module, function = LOADERS[format].split(":")
+    if options.as_is and format != "tflite":
+        _refuse(
+            path, f"only a .tflite file can be packed as it is, and this is {_article(format)}", "Name other recipes"
+        )
+    module, function = LOADERS[f"{format}, as it is" if options.as_is else format].split(":")
     loader = getattr(importlib.import_module(module), function)
     before = _content(path)
     try:

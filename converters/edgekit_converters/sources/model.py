@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgekit_converters.sources.description import Note, State
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["SourceModel", "TensorFlowSource", "TfliteSource"]
+__all__ = ["FinishedSource", "SourceModel", "TensorFlowSource", "TfliteSource"]
 
 
 class SourceModel(Protocol):
@@ -41,6 +41,10 @@ class SourceModel(Protocol):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch: arrays in the order of `inputs`, results in the order of `outputs`."""
+        ...
+
+    def reset(self) -> None:
+        """The next answer is a first one, where `state` is internal; nothing otherwise."""
         ...
 
     def onnx(self) -> bytes:
@@ -76,4 +80,18 @@ class TfliteSource(SourceModel, Protocol):
 
     def tflite(self) -> bytes:
         """The file's bytes. The tensors of `inputs` and `outputs` are named by their `tensor`, in the engine's order."""
+        ...
+
+
+@runtime_checkable
+class FinishedSource(SourceModel, Protocol):
+    """A source that is to be packed as it is: nothing is converted, and it is its own original."""
+
+    @property
+    def tensors(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Inputs and outputs as the file has them, in the engine's order, `name` from the contract."""
+        ...
+
+    def finished(self) -> bytes:
+        """The file's bytes."""
         ...

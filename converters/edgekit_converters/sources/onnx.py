@@ -207,6 +207,6 @@ def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[No
         Note(
             "explicit-state",
             f"the model keeps a state that its caller carries: {carried}.{more}",
-            "Calibrate with states as they occur (a .npz of all inputs), and pass each answer's state to the next call",
+            "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through model.session()",
         ),
     )

@@ -27,13 +27,15 @@ _NOTHING: Mapping[str, int | float] = MappingProxyType({})
 class LoadOptions:
     """shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
     free. constants: input -> the number that it always has; the input is then gone. signature: which function of a
-    SavedModel. trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run.
+    SavedModel. trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run. as_is: the
+    file is not read as an original, but as what boards run already.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     constants: Mapping[str, int | float] = field(default_factory=lambda: _NOTHING)
     signature: str | None = None
     trust_model: bool = False
+    as_is: bool = False
 
     @classmethod
     def parse(

@@ -1,7 +1,7 @@
 """A .tflite file's flatbuffer: what it holds, what is refused in it, and its edits.
 
-Rules: a float model (what is already quantized has lost what a comparison needs); built-in operators only; no state kept
-inside; float16 weights become float32, so that every recipe finds the same kind of file.
+Rules: a float model (what is already quantized has lost what a comparison needs) without a state inside, except where the
+file is to be packed as it is; built-in operators only; float16 weights become float32, so that every recipe finds the same kind of file.
 
     file = read(Path("net.tflite"))
     file.inputs                     # [(name, tensor index)]
@@ -24,7 +24,8 @@ from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["TfliteFile", "read", "with_shapes"]
 
-_MADE_FROM = "Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file"
+_AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
+_MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
 _STATEFUL = frozenset(["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "CALL_ONCE"])
 _WEIGHTED = frozenset(
     ["CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "CONV_3D", "BATCH_MATMUL", "PRELU"]
@@ -35,17 +36,20 @@ _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 @dataclass(frozen=True)
 class TfliteFile:
     """data: the float32 file. names: tensor's name -> the signature's, where the file has a signature. shapes: of inputs,
-    by tensor, -1 where the file leaves an axis free. halved: how many weights were float16.
+    by tensor, -1 where the file leaves an axis free. halved: how many weights were float16. stateful: operators that keep a
+    state inside.
     """
 
     data: bytes
     names: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     halved: int
+    stateful: tuple[str, ...] = ()
 
 
-def read(path: Path) -> TfliteFile:
-    """Raises SourceError with the reason for whatever is refused."""
+def read(path: Path, *, as_is: bool = False) -> TfliteFile:
+    """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises SourceError
+    with the reason for whatever is refused."""
     try:
         from ai_edge_litert import schema_py_generated as schema
     except ModuleNotFoundError as error:
@@ -59,12 +63,16 @@ def read(path: Path) -> TfliteFile:
         operators = [_operator_names(schema, model, graph) for graph in model.subgraphs]
         names = _signature_names(path, model)
         shapes = {_text(main.tensors[i].name): _shape(main.tensors[i]) for i in main.inputs}
-        _check(path, schema, model, operators)
+        stateful = _stateful(model, operators)
+        if not as_is:
+            _check_original(path, schema, model, stateful)
+        _check_operators(path, operators)
     except (struct.error, IndexError, ValueError, TypeError, AttributeError, KeyError, MemoryError) as error:
         _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
-    halved = sum(_widen(schema, model, graph, kinds) for graph, kinds in zip(model.subgraphs, operators, strict=True))
+    widened = [] if as_is else list(zip(model.subgraphs, operators, strict=True))
+    halved = sum(_widen(schema, model, graph, kinds) for graph, kinds in widened)
     check_finite(_constants(schema, model), where=str(path), may_be_infinite=_not_weights(model, operators))
-    return TfliteFile(_packed(model) if halved else data, names, shapes, halved)
+    return TfliteFile(_packed(model) if halved else data, names, shapes, halved, stateful)
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
@@ -94,12 +102,17 @@ def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     return _packed(model)
 
 
-def _check(path: Path, schema: Any, model: Any, operators: Sequence[Sequence[str]]) -> None:
-    types = _names(schema.TensorType)
+def _stateful(model: Any, operators: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What keeps a state inside, in words."""
     used = {name for kinds in operators for name in kinds}
+    variable = any(tensor.isVariable for graph in model.subgraphs for tensor in graph.tensors)
+    return tuple(sorted(used & _STATEFUL)) or (("a variable tensor",) if variable else ())
+
+
+def _check_original(path: Path, schema: Any, model: Any, stateful: Sequence[str]) -> None:
+    types = _names(schema.TensorType)
     tensors = [tensor for graph in model.subgraphs for tensor in graph.tensors]
     quantized = next((t for t in tensors if types[t.type] in _NARROW and _has_scale(t)), None)
-    stateful = sorted(used & _STATEFUL) or (["a variable tensor"] if any(t.isVariable for t in tensors) else [])
     also = f"; it also keeps a state inside ({', '.join(stateful)})" if stateful else ""
     if quantized is not None:
         _refuse(
@@ -111,9 +124,13 @@ def _check(path: Path, schema: Any, model: Any, operators: Sequence[Sequence[str
     if stateful:
         _refuse(
             path,
-            f"it keeps a state inside ({', '.join(stateful)}), and a board's runtime has no sessions for that yet",
-            "Convert it again with its state as an input and the new state as an output",
+            f"it keeps a state inside ({', '.join(stateful)}), and no recipe converts that",
+            f"Convert it again with its state as an input and the new state as an output; {_AS_IS}",
         )
+
+
+def _check_operators(path: Path, operators: Sequence[Sequence[str]]) -> None:
+    used = {name for kinds in operators for name in kinds}
     custom = sorted(name for name in used if name.startswith(("CUSTOM ", "SELECT-TF ")))
     if custom:
         _refuse(

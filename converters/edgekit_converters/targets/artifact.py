@@ -19,7 +19,8 @@ class Recipe:
 
     precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
     of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
-    activation is 0 and biases stay in float, as TensorRT wants it. default: tried when no recipe is named.
+    activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is taken as
+    it is, in whatever precision it has. default: tried when no recipe is named.
     """
 
     name: str
@@ -28,10 +29,11 @@ class Recipe:
     mixed: bool = False
     symmetric: bool = False
     default: bool = True
+    finished: bool = False
 
     @property
     def needs_calibration(self) -> bool:
-        return self.precision in ("int8", "int16x8")
+        return self.precision in ("int8", "int16x8") and not self.finished
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("tflite-dynamic", "tflite", "dynamic"),
         Recipe("tflite-f16", "tflite", "float16", default=False),
         Recipe("tflite-f32", "tflite", "float32"),
+        Recipe("tflite-as-is", "tflite", "int8", default=False, finished=True),
         Recipe("onnx-int8-qdq", "onnx", "int8"),
         Recipe("onnx-int8-qdq-mixed", "onnx", "int8", mixed=True, default=False),
         Recipe("onnx-int8-qdq-symmetric", "onnx", "int8", symmetric=True, default=False),

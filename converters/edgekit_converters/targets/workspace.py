@@ -30,6 +30,7 @@ from edgekit_converters.sources.deferred import actual
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.store import NO_STORE, Store, key, unfinished
 from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.targets.as_is import packed
 from edgekit_converters.targets.described import described
 from edgekit_converters.targets.float_model import FloatModel, feeds
 from edgekit_converters.targets.plan import STATIC, Plan, Step
@@ -134,6 +135,8 @@ class Workspace:
 
     def make(self, recipe: Recipe, plan: Plan | None = None) -> Artifact:
         """Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
+        if recipe.finished:
+            return packed(actual(self.source), recipe)
         plan = plan or (STATIC if recipe.needs_calibration else Plan())
         name = key("artifact", recipe.name, plan_json(plan), *self._keys)
         stored = self._store.get(name)

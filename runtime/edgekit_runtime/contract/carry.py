@@ -44,6 +44,7 @@ class Carry:
         if missing or not pairs.keys() <= {tensor.name for tensor in inputs}:
             raise ContractError(f"the artifact lacks a tensor of its state: {[*pairs, *missing]}", do="Build it again")
         self.asked = tuple(tensor for tensor in inputs if tensor.name not in pairs)
+        self.names = tuple(tensor.name for tensor in inputs if tensor.name in pairs)
         self._order = [tensor.name in pairs for tensor in inputs]
         self._first: list[NDArray[Any]] = []
         self._next: list[tuple[int, Step]] = []
