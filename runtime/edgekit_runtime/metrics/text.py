@@ -177,9 +177,9 @@ _FAMILIES = (
     _Family("edgekit_cache_misses_total", "counter", "Lookups that found none.", _of_caches(lambda c: c.misses)),
     _Family("edgekit_cache_entries", "gauge", "Answers kept now.", _of_caches(lambda c: c.entries)),
     _Family("edgekit_cache_bytes", "gauge", "Bytes that the kept answers take.", _of_caches(lambda c: c.bytes)),
-    _Family("edgekit_input_values_total", "counter", "Input values that were quantized and looked at.", _values),
+    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.", _values),
     _Family(
-        "edgekit_input_values_clipped_total", "counter", "Of these, values beyond the artifact's range of integers.", _clipped
+        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.", _clipped
     ),
 )  # fmt: skip
 

@@ -55,7 +55,7 @@ class MeterStats:
     met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that were told at
     once that their budget cannot be met. latency_ms: over all answers; device_ms: the device's alone; stages_ms: stage
     (prepare, queue, infer, finish, network, host) -> over the answers that went through it.
-    clipped_share: of the input values that were looked at, those that lay outside what INT8 can tell; None where none was.
+    clipped_share: of the input values that were looked at, those at the limits of the artifact's 8 bits; None where none was.
     """
 
     requests: int
@@ -162,7 +162,7 @@ class Meter:
     ) -> None:
         """One answer. met_budget: None when the caller gave no budget. timings: what `Answer.timings` holds.
 
-        clipped: how many input values lay beyond what the artifact's integers can tell, of how many.
+        clipped: how many input values were at the limits of the artifact's 8 bits, of how many that were looked at.
         """
         waiting = self._waiting
         waiting.append((source, total_ms, met_budget, dict(timings) if timings is not None else None, clipped))
