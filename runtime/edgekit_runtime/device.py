@@ -1,7 +1,7 @@
 """The board's own engine as a destination: adapt -> batcher -> engine -> finish, and what is learnt of it.
 
-    device = Device(contract, entry, engine)
-    outputs = device.answer(request, items)
+    device = Device(contract, prepared)
+    outputs = device.call(request, device.adapt(request, items))
 
 Rules:
 - inputs are adapted before anything waits, so the caller may reuse its frame;
@@ -19,49 +19,50 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from time import perf_counter
 
-import numpy as np
-
-from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, learn
+from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, hand_off_s
 from edgekit_runtime.budget import Learned, Prospect
-from edgekit_runtime.bundle import ArtifactEntry
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import ClosedError, QueueFull
+from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
+from edgekit_runtime.readiness import Prepared
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
+from edgekit_runtime.watchdog import Watched, watch
 
 __all__ = ["Device"]
 
-BATCHES = (2, 4, 8, 16, 32)
-"""Batch sizes that are tried where a file leaves its batch axis free."""
+INLINE_BELOW_S = 0.01
+"""An inference that takes less runs in its caller's own thread where nobody is before it. One that takes longer never
+does: what two hand-offs cost is nothing beside it, and a caller can then be freed from an engine that hangs."""
 WATCH_EVERY_S = 0.5
 """How often the device is tried while it answers nobody."""
 
 
 class Device:
-    """Thread-safe. batching: False runs one item at a time, whatever would pay. queue_limit: requests that wait at most."""
+    """Thread-safe. queue_limit: requests that wait at most."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        entry: ArtifactEntry,
-        engine: Engine,
-        *,
-        batching: bool = True,
-        queue_limit: int = 1024,
-    ) -> None:
-        self.engine = engine
+    def __init__(self, contract: Contract, prepared: Prepared, *, queue_limit: int = 1024) -> None:
+        entry, self.engine = prepared.entry, prepared.engine
         self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
         self._finisher = Finisher(contract, entry.outputs)
+        self._prepared = prepared
         self._learned = Learned()
         self._watching = threading.Lock()
         self._watch: Future[Served[Tensors]] | None = None
         self._throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
-        self.costs = self._learn_costs(entry, BATCHES if free and batching and contract.state == "none" else ())
-        self._learned.add(self.costs.seconds(1) * 1e3)
-        self._batcher: Batcher[Tensors, Tensors] = Batcher(self._run, self.costs, queue_limit=queue_limit)
+        self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
+        single_s = self._slowest_s = self.costs.seconds(1)
+        self._learned.add(single_s * 1e3)
+        self._batcher: Batcher[Tensors, Tensors] = Batcher(
+            self._run, self.costs, queue_limit=queue_limit, inline=single_s < INLINE_BELOW_S
+        )
+        self._watched: Watched | None = None
+
+    @property
+    def hung(self) -> EngineHung | None:
+        """Why nothing is answered here any more."""
+        return self._watched.hung if self._watched is not None else None
 
     @property
     def queued(self) -> int:
@@ -117,6 +118,7 @@ class Device:
         timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
         timings["finish"] = (perf_counter() - before) * 1e3
         self._learned.add(served.ran_s * 1e3)
+        self._slowest_s = max(self._slowest_s, served.ran_s)
         return outputs
 
     def watch(self, items: Items) -> None:
@@ -137,8 +139,11 @@ class Device:
 
     def close(self, timeout_s: float) -> None:
         """Drain for at most timeout_s, fail the rest, and free the engine where nothing uses it any more."""
-        if self._batcher.close(timeout_s):
-            self.engine.close()
+        idle = self._batcher.close(timeout_s)
+        if self._watched is not None:
+            self._watched.end()
+        if idle:
+            self._prepared.close()
 
     def _learn(self, done: Future[Served[Tensors]]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -146,15 +151,10 @@ class Device:
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
+        if self._watched is None:
+            self._watched = watch(lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon)
         if self._throttle_s:
             time.sleep(self._throttle_s)
         if len(batch) == 1:
             return [self.engine.run(batch[0])]
-        joined = [np.concatenate(parts) for parts in zip(*batch, strict=True)]
-        outputs = self.engine.run(joined)
-        return [[output[i : i + 1] for output in outputs] for i in range(len(batch))]
-
-    def _learn_costs(self, entry: ArtifactEntry, sizes: Sequence[int]) -> Costs:
-        """What a batch of each size takes here, measured at the warm-up."""
-        single = [np.zeros((1, *tensor.shape[1:]), tensor.dtype) for tensor in entry.inputs]
-        return learn(lambda n: self.engine.run([np.repeat(tensor, n, axis=0) for tensor in single]), sizes)
+        return self.engine.run_batch(batch)

@@ -27,15 +27,16 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
+from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.cache import Cache, Flights, identify, namespace
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.device import Device
-from edgekit_runtime.engines import Engine
+from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
+from edgekit_runtime.forked import ForkGuard
+from edgekit_runtime.readiness import Prepared
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
-from edgekit_runtime.selftest import SelfTest
 from edgekit_runtime.session import needs_session
 from edgekit_runtime.telemetry import Meter
 
@@ -49,25 +50,27 @@ __all__ = ["Journey", "Opened"]
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle that was verified, and the engine that was loaded and proved with it. another: loads one more such engine."""
+    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it."""
 
     bundle: Bundle
-    entry: ArtifactEntry
-    engine: Engine
-    tested: SelfTest
-    another: Callable[[], Engine]
+    prepared: Prepared
     hosts: Hosts | None = None
 
     @property
     def namespace(self) -> bytes:
         """What decides an answer besides the input, for the keys of a cache."""
-        return namespace(self.bundle.digest, self.entry.blob)
+        return namespace(self.bundle.digest, self.prepared.entry.blob)
+
+    def another(self) -> Engine:
+        """One more engine of the same kind, for a session that keeps its state inside."""
+        entry, info = self.prepared.entry, self.prepared.engine.info
+        return load_engine(entry.format, self.bundle.blob(entry.blob), threads=info.threads, engine=info.name)
 
     def close(self) -> None:
         """Free what was opened and is not used."""
         if self.hosts is not None:
             self.hosts.close()
-        self.engine.close()
+        self.prepared.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,8 @@ class Journey:
     def __init__(self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None) -> None:
         self.opened = opened
         self.contract = opened.bundle.manifest.contract
-        self.device = Device(
-            self.contract, opened.entry, opened.engine, batching=options.batching, queue_limit=options.queue_limit
-        )
-        ready = {t.name: np.dtype(t.dtype) for t in opened.entry.inputs if t.quantization is not None}
+        self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit)
+        ready = {t.name: np.dtype(t.dtype) for t in opened.prepared.entry.inputs if t.quantization is not None}
         self._decoders = {
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
         }
@@ -113,6 +114,7 @@ class Journey:
         self._meter = meter
         self._settling = _Settling()
         self._counting = threading.Lock()
+        self._guard = ForkGuard()
         self._closed = self._retired = False
         self.predicted_late = 0
 
@@ -179,6 +181,8 @@ class Journey:
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
+        if self._guard.forked:
+            raise self._guard.error()
         if self._closed:
             raise ClosedError("the model was closed", do="Open the bundle again")
         if self.contract.state != "none":

@@ -186,19 +186,24 @@ class Model:
 
     def health(self) -> Health:
         """Whether it answers, and if not, why."""
-        return Health("closed") if self._closed else Health("ready")
+        if self._closed:
+            return Health("closed")
+        hung = self._journey.device.hung
+        return Health("ready") if hung is None else Health("dead", str(hung))
 
     def describe(self) -> dict[str, Any]:
         """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found."""
         journey = self._journey
         opened, device = journey.opened, journey.device
-        manifest, tested, info = opened.bundle.manifest, opened.tested, opened.engine.info
+        prepared, manifest = opened.prepared, opened.bundle.manifest
+        tested, info = prepared.tested, prepared.engine.info
         return {
             "name": manifest.name,
             "version": manifest.version,
             "profile": manifest.target.profile,
-            "recipe": opened.entry.recipe,
+            "recipe": prepared.entry.recipe,
             "engine": {"name": info.name, "version": info.version, "threads": info.threads},
+            **prepared.describe(),
             "inputs": device.ways(),
             "selftest": {
                 "examples": tested.examples,
@@ -224,8 +229,8 @@ class Model:
         from edgekit_runtime.metrics import CacheFigures, Measured
 
         journey = self._journey
-        opened, info = journey.opened, journey.opened.engine.info
-        manifest, cache = opened.bundle.manifest, journey.cache
+        prepared, cache = journey.opened.prepared, journey.cache
+        manifest, info = journey.opened.bundle.manifest, prepared.engine.info
         caches = {}
         if cache is not None:
             kept = cache.stats()
@@ -238,7 +243,7 @@ class Model:
             manifest.name,
             manifest.version,
             self._meter.counted(),
-            {"recipe": opened.entry.recipe, "engine": info.name, "engine_version": info.version},
+            {"recipe": prepared.entry.recipe, "engine": info.name, "engine_version": info.version},
             journey.device.queued,
             journey.device.stats().batches,
             caches,
@@ -298,7 +303,8 @@ class Model:
 
     def _started(self, opened: Opened) -> Journey:
         stateless = opened.bundle.manifest.contract.state == "none"
-        return Journey(opened, self._options, self._meter, self._options.cache(opened.namespace) if stateless else None)
+        cache = self._options.cache(opened.namespace, opened.prepared.cache_mb) if stateless else None
+        return Journey(opened, self._options, self._meter, cache)
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened
@@ -309,7 +315,9 @@ class Model:
         def failed(error: BaseException) -> None:
             self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
-        return SessionParts(journey.contract, opened.entry, journey.device.run, opened.another, answered, failed)
+        return SessionParts(
+            journey.contract, opened.prepared.entry, journey.device.run, opened.another, answered, failed
+        )
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
         if budget_ms is None:

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.board import state_dir
+from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.bundle.reader import Trust
-from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
-from edgekit_runtime.errors import BundleError, MissingExtraError
+from edgekit_runtime.errors import BundleError
 from edgekit_runtime.journey import Opened
 from edgekit_runtime.model import Model
 from edgekit_runtime.options import Options, budget_of
-from edgekit_runtime.selftest import first_open, replay, state_dir
+from edgekit_runtime.readiness import Preparation, prepare
+from edgekit_runtime.tuning import Wanted
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
 
 __all__ = ["open_bundle"]
-
-_WARM_RUNS = 2
 
 
 def open_bundle(
@@ -42,6 +42,9 @@ def open_bundle(
     disk_cache_mb: float = 256.0,
     similar: float | None = None,
     semantic: Semantic | None = None,
+    delegate: str | None = None,
+    isolate: bool = False,
+    memory: MemoryBudget | None = None,
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
@@ -59,6 +62,9 @@ def open_bundle(
     disk_cache: a file that keeps answers across restarts, at most disk_cache_mb MiB of them; it holds hashes and outputs,
     never inputs. similar: answer a picture that differs from an earlier one by no more than this (the mean difference of
     its parts, in grey levels) with that one's answer. semantic: answer what lies near an earlier request by its vector.
+    delegate: path of a TFLite delegate's library, None for what EDGEKIT_DELEGATE says; it is measured like any other way
+    of running the bundle, and where it does not load `describe()` says why. isolate: run the engine in a process of its
+    own, which is ended and started again where it hangs or dies. memory: a budget that several models share.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
@@ -80,6 +86,9 @@ def open_bundle(
         disk_cache_mb,
         similar,
         semantic,
+        delegate or os.environ.get("EDGEKIT_DELEGATE") or None,
+        isolate,
+        memory,
     )
 
     def opener(another: str | os.PathLike[str]) -> Opened:
@@ -98,21 +107,18 @@ def open_bundle(
 
 def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:
     bundle = read_bundle(path, trust=trust)
-    entry = _choose(bundle, options.engine)
-    threads = options.threads or min(bundle.manifest.target.threads, os.cpu_count() or 1)
-
-    def load() -> Engine:
-        return load_engine(entry.format, bundle.blob(entry.blob), threads=threads, engine=options.engine)
-
-    loaded = load()
+    how = Preparation(
+        Wanted(options.engine, options.threads, options.delegate),
+        batching=options.batching,
+        isolate=options.isolate,
+        memory=options.memory,
+        cache_mb=options.cache_mb if bundle.manifest.contract.state == "none" else 0.0,
+    )
+    prepared = prepare(bundle, how)
     try:
-        _check_fits(bundle, entry, loaded)
-        first_open(bundle, entry, loaded.info)
-        for _ in range(_WARM_RUNS):
-            tested = replay(bundle, entry, loaded)
-        return Opened(bundle, entry, loaded, tested, load, _hosts(bundle, hosts) if hosts else None)
+        return Opened(bundle, prepared, _hosts(bundle, hosts) if hosts else None)
     except BaseException:
-        loaded.close()
+        prepared.close()
         raise
 
 
@@ -131,35 +137,3 @@ def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
     if manifest.contract.state != "none" or not manifest.golden:
         raise BundleError("it cannot be answered by a host: it keeps state or holds no example", where=str(bundle.path))
     return Hosts(urls, manifest, bundle.golden_items(manifest.golden[0]))
-
-
-def _choose(bundle: Bundle, engine: str | None) -> ArtifactEntry:
-    """The primary artifact, or an alternate where only that one's engine is installed."""
-    entries = [e for e in bundle.manifest.artifacts if e.role in ("primary", "alternate")]
-    formats = {ENGINES[name].format for name in ([engine] if engine in ENGINES else available())}
-    for entry in sorted(entries, key=lambda e: e.role != "primary"):
-        if entry.format in formats:
-            return entry
-    primary = bundle.artifact()
-    if engine in ENGINES:
-        raise BundleError(f"nothing in it runs on {engine}", where=str(bundle.path), do=f"It holds {primary.recipe}")
-    extra = next(kind.extra for kind in ENGINES.values() if kind.format == primary.format)
-    raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
-
-
-def _check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
-    """The manifest and the file must speak of the same tensors."""
-    for promised, real in zip((*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs), strict=False):
-        if promised.dtype != real.dtype or len(promised.shape) != len(real.shape):
-            raise BundleError(
-                f"the manifest says {promised.dtype} {list(promised.shape)} for '{promised.tensor}', the artifact has "
-                f"{real.dtype} {list(real.shape)}",
-                where=str(bundle.path),
-                do="Build the bundle again",
-            )
-    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
-        raise BundleError(
-            "the manifest and the artifact differ in their inputs or outputs",
-            where=str(bundle.path),
-            do="Build the bundle again",
-        )

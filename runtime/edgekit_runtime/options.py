@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from edgekit_runtime.budget import PRESETS_MS
 from edgekit_runtime.cache import Cache, DiskCache, MemoryCache, Semantic, Similar
+from edgekit_runtime.memory import MemoryBudget
 
 __all__ = ["MAX_THREADS", "Options", "budget_of"]
 
@@ -25,7 +26,8 @@ class Options:
     budget_ms: of a request that names none itself, None for as long as it takes. batching: whether requests that wait
     may share an inference. queue_limit: how many may wait. disk_cache: file of the disk tier, None for none;
     disk_cache_mb: its bound. similar: largest difference of two pictures that get one answer, None for none.
-    semantic: the embedding tier.
+    semantic: the embedding tier. delegate: a library that runs TFLite operators on other hardware. isolate: the engine
+    in a process of its own. memory: what several models of this process share.
     """
 
     cache_mb: float = 64.0
@@ -39,6 +41,9 @@ class Options:
     disk_cache_mb: float = 256.0
     similar: float | None = None
     semantic: Semantic | None = None
+    delegate: str | None = None
+    isolate: bool = False
+    memory: MemoryBudget | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cache_mb < math.inf:
@@ -56,9 +61,9 @@ class Options:
         if self.similar is not None and not 0 <= self.similar < math.inf:
             raise ValueError(f"similar must be 0 or more, not {self.similar}")
 
-    def cache(self, namespace: bytes) -> Cache | None:
-        """The cache of one model, with the tiers that are wanted; None for none."""
-        memory = MemoryCache(int(self.cache_mb * 2**20), ttl_s=self.ttl_s) if self.cache_mb > 0 else None
+    def cache(self, namespace: bytes, cache_mb: float) -> Cache | None:
+        """The cache of one model, with the tiers that are wanted; None for none. cache_mb: what memory is left for it."""
+        memory = MemoryCache(int(cache_mb * 2**20), ttl_s=self.ttl_s) if cache_mb > 0 else None
         disk = None
         if self.disk_cache is not None:
             size = int(self.disk_cache_mb * 2**20)

@@ -23,6 +23,7 @@ __all__ = ["Watched", "limit_s", "watch"]
 
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
+_END_S = 1.0
 _LOOKS = 4
 """How often it looks within a limit while nothing runs."""
 
@@ -69,9 +70,9 @@ class Watched:
         return None
 
     def end(self) -> None:
-        """Watch no more. Idempotent."""
+        """Watch no more. Idempotent. With the last one the watchdog's thread ends, before this returns."""
         if self._rounds is not None:
-            self._rounds.drop(self)
+            self._rounds.leave(self)
 
 
 class _Rounds:
@@ -96,6 +97,13 @@ class _Rounds:
             if watched in self._watched:
                 self._watched.remove(watched)
                 self._changed.notify()
+
+    def leave(self, watched: Watched) -> None:
+        """`drop`, and wait for the thread where nobody is left to watch."""
+        self.drop(watched)
+        thread = self._thread
+        if thread is not None and not self._watched and thread is not threading.current_thread():
+            thread.join(_END_S)
 
     def _go(self) -> None:
         while True:
