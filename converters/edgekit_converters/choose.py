@@ -245,6 +245,8 @@ def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
 
 def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> str:
     """Which rule put `chosen` before `other`, in words."""
+    if chosen.estimate is None and other.estimate is None:
+        return f"acceptable, but {chosen.recipe} {_first_of_unknown(other, chosen)}; no latency is known of either"
     if other not in equals:
         why = "is faster, and the ranges do not overlap"
     elif chosen.precision == "int8" and other.precision != "int8":
@@ -260,9 +262,18 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
     return f"acceptable, but {chosen.recipe} {why} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
 
 
+def _first_of_unknown(other: Candidate, chosen: Candidate) -> str:
+    """As `_preferred` decides where nothing is known of either's latency."""
+    if chosen.precision == "int8" != other.precision:
+        return "is INT8, which comes first"
+    if chosen.format == "tflite" != other.format:
+        return "is TFLite, which comes before ONNX"
+    return "is smaller" if chosen.size_bytes < other.size_bytes else "is its equal, and comes first by name"
+
+
 def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
     notes = []
-    if chosen.precision != "float32" and (chosen.estimate is None or chosen.estimate.grade != "measured"):
+    if chosen.estimate is None or chosen.estimate.grade != "measured":
         found = chosen.why_no_estimate if chosen.estimate is None else ""
         notes.append(f"{chosen.recipe} was not measured on the board: {found or _range(chosen.estimate)}")
     fidelity = chosen.fidelity

@@ -6,6 +6,7 @@ are used only where they were asked for, and then every report says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +31,8 @@ _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that noth
 class Sets:
     """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it.
 
-    calibration_digest, evaluation_digest: of their content, for keys. random: made up, one of them or both.
+    calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were at the
+    first look. random: made up, one of them or both.
     """
 
     calibration: Dataset | None
@@ -39,6 +41,7 @@ class Sets:
     findings: tuple[Finding, ...]
     calibration_digest: str = ""
     evaluation_digest: str = ""
+    evaluation_items: tuple[str, ...] = ()
     random: bool = False
 
 
@@ -99,7 +102,7 @@ def open_sets(request: BuildRequest, opener: Opener) -> Sets:
     evaluation, found = _readable(opener, evaluation)
     findings = tuple(f for f in calibration.findings(found, None, contract) if f.code in _OF_EVALUATION)
     _refuse_errors(findings, evaluation)
-    return Sets(None, evaluation, False, findings, evaluation_digest=survey_digest(found))
+    return Sets(None, evaluation, False, findings, "", survey_digest(found), tuple(found.digests))
 
 
 def _random(opener: Opener, evaluation: Dataset) -> Sets:
@@ -133,12 +136,16 @@ def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) ->
     """A note where the evaluation set has labels that no metric reads. labelled: it has some. used: a metric reads them."""
     if used or not labelled:
         return ()
+    shape = contract.outputs[0].shape
+    do = f"Give labels of the first output's shape, {list(shape)}; or name a --metric, such as your own module:function"
+    if math.prod(shape) == max(shape, default=0) > 1:  # what `task = "classification"` may be written of
+        do = 'If they are classes, write task = "classification" in the contract file; or name a --metric'
     return (
         Finding(
             "labels-unused",
             "note",
             f"{where}: its labels are not used, because the task is {contract.task} and no metric of it reads them",
-            'If they are classes, write task = "classification" in the contract file; or name a --metric',
+            do,
         ),
     )
 
@@ -157,6 +164,7 @@ def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: b
         findings,
         survey_digest(first, overlap),
         survey_digest(second),
+        tuple(second.digests),
     )
 
 

@@ -164,7 +164,8 @@ def summary(report: BuildReport) -> Iterator[str]:
     for finding in report.findings:
         yield f"{finding.level}: {finding.what}. {finding.do}"
     yield ""
-    yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
+    if report.candidates:
+        yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
     for candidate in report.candidates:
         story = candidate["repair"]
         if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
@@ -261,7 +262,8 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
             e = chosen.estimate
             yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}"
     for kept in bundle.choice.alternates:
-        yield f"  beside it, to be tried on the board: {kept.recipe}"
+        timed = kept.estimate is not None and kept.estimate.grade == "measured"
+        yield f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: {kept.recipe}"
     for one in bundle.batches:
         if one.artifact is not None:
             yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"

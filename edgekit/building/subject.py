@@ -13,6 +13,7 @@ from edgekit.building.kept import kept_json, kept_reference, key
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, source_samples
+from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
@@ -23,9 +24,11 @@ from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Subject", "labels_at_chance", "open_subject"]
+__all__ = ["Subject", "labels_at_chance", "never_changes", "open_subject"]
 
 _FEWEST_LABELS = 20
+_SAME = 1e-6
+"""Of an answer's largest value: what is closer is the same answer."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,64 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
     reference = kept_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
+    _check_same(sets, reference)
+    _check_answerable(source, contract, sets, store, progress)
     contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
     if contract.task != "classification":
         reference = replace(reference, best=None)
-    used = bool(fidelity.task_metrics(contract, reference.labels, metric))
-    if isinstance(metric, FunctionMetric) and reference.labels is not None:
-        metric.rehearse(reference.outputs, reference.labels)
-    unused = unused_labels(contract, used, reference.labels is not None, sets.evaluation.name)
+    metrics = fidelity.task_metrics(contract, reference.labels, metric)
+    if reference.labels is not None:
+        fidelity.rehearse(metrics, reference.outputs, reference.labels, sets.evaluation.name)
+        if isinstance(metric, FunctionMetric):
+            metric.rehearse(reference.outputs, reference.labels)
+    unused = unused_labels(contract, bool(metrics), reference.labels is not None, sets.evaluation.name)
     notes = tuple(Finding(note.code, "note", note.what, note.do) for note in source.notes)
     suspected = _suspicions(source, contract, sets, store, progress)
     guessing = labels_at_chance(reference, sets.evaluation.name)
+    guessing += never_changes(reference, sets.evaluation.name)
     findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
     return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
+
+
+def _check_same(sets: Sets, reference: Reference) -> None:
+    """Items that are others at the second look, as a function's may be, can be compared with nothing."""
+    pairs = zip(sets.evaluation_items, reference.digests, strict=False)
+    changed = next((index for index, (first, second) in enumerate(pairs) if first != second), None)
+    if changed is None:
+        return
+    (example,) = sets.evaluation.pick([changed])
+    raise CalibrationError(
+        "was another item at the first look than at the second",
+        where=example.origin,
+        do="Give the same items in the same order at every call: fix the seed, sort the files",
+    )
+
+
+def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store: Store, progress: Progress) -> None:
+    """The calibration set, once; the evaluation set has been answered."""
+    given = sets.calibration
+    if given is None:
+        return
+
+    def checked() -> bool:
+        fidelity.check_answerable(source, contract, given, progress)
+        return True
+
+    kept_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), checked)
+
+
+def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where the original answers every item alike: whatever is compared with it agrees."""
+    first = reference.outputs[0]
+    if len(set(reference.digests)) < 2 or any(
+        not np.allclose(answer[name], value, rtol=_SAME, atol=_SAME * float(np.abs(value).max(initial=0)))
+        for answer in reference.outputs
+        for name, value in first.items()
+    ):
+        return ()
+    what = f"{where}: the original gives the same answer to all {len(reference)} items, so that any artifact agrees with it"
+    do = "Check the model's weights, and how its input is scaled (mean and std in the contract file)"
+    return (Finding("same-answer", "warning", what, do),)
 
 
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:

@@ -275,3 +275,67 @@ def test_a_report_that_cannot_be_written_is_an_output_error(request_for):
     with pytest.raises(OutputError, match=r"net-build\.json: the report cannot be written"):
         build(request)
     assert sorted(path.name for path in request.output.iterdir()) == ["net-build.json", "net-x86-64.ekb"]
+
+
+FUNCTIONS = """import numpy as np
+
+
+def unseeded():
+    for _ in range(20):
+        yield np.random.default_rng().random(4).astype(np.float32)
+
+
+def number():
+    return 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of a person's own functions: its name."""
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_items_that_are_others_at_each_call_are_refused_before_anything_is_converted(request_for, tmp_path, own):
+    with pytest.raises(CalibrationError, match=r":unseeded, item \d+: was another item at the first look"):
+        build(request_for(evaluation=f"{own}:unseeded"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_function_that_gives_no_examples_is_not_said_to_fail_inside_edgekit(request_for, own):
+    with pytest.raises(CalibrationError, match=":number: gave an int, which is no set of examples"):
+        build(request_for(evaluation=f"{own}:number"))
+
+
+def test_a_module_is_no_candidate_for_a_misspelt_function(request_for, own):
+    with pytest.raises(CalibrationError, match="has no function 'npp'") as caught:
+        build(request_for(evaluation=f"{own}:npp"))  # `np` is near, and no function
+    assert caught.value.do == "Name a function that yields examples"
+
+
+def test_labels_that_the_metric_does_not_fit_are_refused_once_and_at_once(request_for, tmp_path):
+    (tmp_path / "net.contract.toml").write_text('task = "raw"')
+    with pytest.raises(MetricError, match=r"set\.npz: mae compares 2 values a label with the 3 of the output"):
+        build(request_for(metric="mae", arrays={"y": np.zeros((120, 2), np.float32)}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_original_that_always_answers_the_same_is_told_of(request_for):
+    data = onnx_bytes(np.zeros((4, 3), np.float32), np.array([1, 2, 3], np.float32), (-1, 4))
+    report = build(request_for(data))
+    (finding,) = [finding for finding in report.findings if finding.code == "same-answer"]
+    assert "gives the same answer to all 120 items" in finding.what
+
+
+def test_nothing_was_made_and_no_empty_table_is_printed(request_for):
+    report = replace(build(request_for()), candidates=())
+    assert not any(line.startswith("artifact") for line in summary(report))
+
+
+def test_what_was_timed_here_is_not_left_to_be_tried_on_the_board(request_for):
+    report = build(request_for(recipes=("onnx-f32", "onnx-f16"), arrays={}))
+    lines = list(summary(report))
+    assert not any("to be tried on the board" in line for line in lines)

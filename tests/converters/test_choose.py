@@ -202,12 +202,13 @@ def test_of_equals_the_smaller_is_chosen():
     assert "smaller" in reason(choice, "tflite-int8")
 
 
-def test_int8_that_was_not_measured_on_the_board_says_so():
+@pytest.mark.parametrize("recipe", ["tflite-int8", "tflite-f32"])
+def test_what_was_not_measured_on_the_board_says_so(recipe):
     assert any(
         "not measured on the board" in note
-        for note in choose("b", [candidate("tflite-int8", estimated(1, 2, 3))], Limits(), BOTH).notes
+        for note in choose("b", [candidate(recipe, estimated(1, 2, 3))], Limits(), BOTH).notes
     )
-    assert not choose("b", [candidate("tflite-int8", measured(2, 3))], Limits(), BOTH).notes
+    assert not choose("b", [candidate(recipe, measured(2, 3))], Limits(), BOTH).notes
 
 
 MEMORY = {
@@ -368,3 +369,12 @@ def test_the_order_of_the_candidates_changes_nothing(situation, random):
     assert set(first.refused) == set(second.refused)
     assert first.notes == second.notes
     assert first.alternates == second.alternates
+
+
+def test_where_no_latency_is_known_no_ranges_are_spoken_of():
+    items = [candidate("tflite-int8", None), candidate("onnx-f32", None)]
+    choice = choose("b", items, Limits(), BOTH)
+    assert (
+        reason(choice, "onnx-f32")
+        == "acceptable, but tflite-int8 is INT8, which comes first; no latency is known of either"
+    )

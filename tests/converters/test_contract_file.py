@@ -265,10 +265,11 @@ def guessed(rows, stated=(), contract=None):
         ([[0.5, 0.25, 0.25]], {"input"}, "classification", "probabilities", "guessed-task"),
         ([[3, -1, 0.5]], (), "classification", "logits", "guessed-task"),
         ([[0.9, 0.8, 0.1], [0.1, 0.1, 0.0]], (), "raw", None, "guessed-task"),
+        ([[0.6, -0.8, 0.0], [0.0, 0.6, 0.8]], (), "raw", None, "guessed-task"),
         ([[0.9, 0.8, 0.1]], {"task"}, "classification", "logits", "guessed-scores"),
         ([[0.5, 0.25, 0.25]], {"labels"}, "classification", "probabilities", "guessed-scores"),
     ],
-    ids=["softmax", "logits", "one sigmoid each", "a stated task is kept", "labels state the task"],
+    ids=["softmax", "logits", "one sigmoid each", "length 1", "a stated task is kept", "labels state the task"],
 )
 def test_a_guess_from_the_originals_answers_is_made_with_a_note(rows, stated, task, scores, code):
     assert guessed(rows, stated) == (task, scores, [(code, "note")])

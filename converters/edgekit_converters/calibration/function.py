@@ -66,7 +66,7 @@ class Generated:
     def _values(self) -> Iterator[Any]:
         """What the function yields; whatever it raises becomes one CalibrationError with the line that raised."""
         try:
-            for count, value in enumerate(self._function()):
+            for count, value in enumerate(_items(self._function(), self.name)):
                 if count >= MAX_ITEMS:
                     raise CalibrationError(
                         f"yields more than {MAX_ITEMS:,} items", where=self.name, do="Stop after a representative set"
@@ -127,10 +127,28 @@ def find_function(spec: str) -> Callable[[], Iterable[Any]]:
         if function is not None:
             do = "Name a function that yields examples"
             raise CalibrationError(f"'{function_name}' is not a function, but {_kind(function)}", where=spec, do=do)
-        near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
+        near = difflib.get_close_matches(function_name, _functions(module), 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
         raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
     return cast(Callable[[], Iterable[Any]], function)
+
+
+def _items(given: Any, where: str) -> Iterator[Any]:
+    """Raises CalibrationError for what cannot be gone through, or is one example and no set of them."""
+    try:
+        if not isinstance(given, (str, bytes, Mapping)):
+            return iter(given)
+    except TypeError:
+        pass
+    raise CalibrationError(
+        f"gave {_kind(given)}, which is no set of examples",
+        where=where,
+        do="Yield the examples one by one, or return a list of them",
+    )
+
+
+def _functions(module: Any) -> list[str]:
+    return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from edgekit_converters.fidelity.asking import check_answerable
 from edgekit_converters.fidelity.compare import Evaluation, compare
 from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
 from edgekit_converters.fidelity.explain import Case, Cause, examine, explain
@@ -21,7 +22,7 @@ from edgekit_converters.fidelity.histograms import LayerHistogram, layer_histogr
 from edgekit_converters.fidelity.intervals import paired_interval
 from edgekit_converters.fidelity.latency import measure_ms
 from edgekit_converters.fidelity.layers import LayerError, layer_errors
-from edgekit_converters.fidelity.metrics import Metric, named_metric, task_metrics
+from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, task_metrics
 from edgekit_converters.fidelity.odd import ODD_SAMPLES, OddInput, odd_inputs
 from edgekit_converters.fidelity.reference import Reference, reference
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
@@ -43,6 +44,7 @@ __all__ = [
     "Score",
     "Share",
     "SizeBreakdown",
+    "check_answerable",
     "compare",
     "examine",
     "explain",
@@ -55,6 +57,7 @@ __all__ = [
     "paired_interval",
     "pick_golden",
     "reference",
+    "rehearse",
     "size_breakdown",
     "task_metrics",
     "worst",

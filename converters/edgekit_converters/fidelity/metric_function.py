@@ -124,10 +124,14 @@ def open_metric_function(spec: str) -> FunctionMetric:
         what = f"'{function_name}' is not a function: it is {_shown(function)}"
         raise MetricError(what, where=spec, do="Name a function (outputs, labels) -> float")
     if function is None:
-        near = difflib.get_close_matches(function_name, [name for name in dir(module) if not name.startswith("_")], 1)
+        near = difflib.get_close_matches(function_name, _functions(module), 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
         raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
     return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)))
+
+
+def _functions(module: Any) -> list[str]:
+    return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
 
 
 def _stacked(answers: Sequence[Outputs | None], like: Outputs) -> dict[str, NDArray[Any]]:

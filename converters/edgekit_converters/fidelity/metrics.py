@@ -24,15 +24,27 @@ from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.intervals import mean_interval, resampled_interval
 from edgekit_converters.fidelity.result import Score
+from edgekit_converters.fidelity.segmentation import channel_axis, is_map, pixel_metric
 from edgekit_converters.fidelity.statistics import Accuracy, best_class, best_classes
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["MacroF1", "MeanAbsoluteError", "Metric", "Outputs", "TopK", "macro_f1", "named_metric", "task_metrics"]
+__all__ = [
+    "MacroF1",
+    "MeanAbsoluteError",
+    "Metric",
+    "Outputs",
+    "TopK",
+    "macro_f1",
+    "named_metric",
+    "rehearse",
+    "task_metrics",
+]
 
 Outputs = Mapping[str, NDArray[Any]]
 
-_NAMES = ("top1", "top5", "f1", "mae", "map", "map50")
+_NAMES = ("top1", "top5", "f1", "mae", "map", "map50", "miou", "pixel-accuracy")
 _FOR_CLASSES = ("top1", "top5", "f1")
+_FOR_PIXELS = ("miou", "pixel-accuracy")
 
 
 class Metric(Protocol):
@@ -113,7 +125,7 @@ class MeanAbsoluteError:
         if value.size != truth.size:
             raise MetricError(
                 f"mae compares {truth.size} values a label with the {value.size} of the output '{self.output}'",
-                do="Give labels of the output's shape, or a function of your own: --metric module:function",
+                do="Give labels of the output's shape; for masks of class indexes, --metric miou; or your own module:function",
             )
         return float(np.abs(value - truth).mean()), float(truth.min()), float(truth.max())
 
@@ -140,7 +152,7 @@ def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def named_metric(name: str, contract: Contract) -> Metric:
-    """name: top1, top5, f1, mae, map, map50, or `module:function`. Raises MetricError: unknown, or not for this task."""
+    """name: one of `_NAMES`, or `module:function`. Raises MetricError: unknown, or not for this task."""
     from edgekit_converters.fidelity.detection import MeanAveragePrecision
     from edgekit_converters.fidelity.metric_function import open_metric_function
 
@@ -152,11 +164,10 @@ def named_metric(name: str, contract: Contract) -> Metric:
         hint = f"Did you mean {near[0]}? " if near else ""
         raise MetricError(f"there is no metric '{name}'", do=f"{hint}Metrics: {', '.join(_NAMES)}, or module:function")
     if (name in _FOR_CLASSES) != (contract.task == "classification"):
-        wanted = "a classifier" if name in _FOR_CLASSES else "models that predict numbers or boxes"
-        raise MetricError(
-            f"{name} is for {wanted}, and this model's task is {contract.task}",
-            do="Set `task` in the contract file, or choose another --metric",
-        )
+        wanted = "a classifier" if name in _FOR_CLASSES else "models that predict numbers, boxes or masks"
+        raise MetricError(f"{name} is for {wanted}, and this model's task is {contract.task}", do=_instead(contract))
+    if name in _FOR_PIXELS:
+        return pixel_metric(name, contract)
     if name == "mae":
         return MeanAbsoluteError(output)
     if name == "f1":
@@ -170,8 +181,9 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
     """What is measured, the deciding one first: `wanted`, or what the task and the kind of its labels suggest.
 
     A classifier's labels give top1, top5 (of more than five classes) and f1. Labels that are floats of the first output's
-    size give mae; whole numbers in another task may be classes of anything, and give nothing. Raises MetricError where a
-    metric is wanted and nothing is labelled.
+    size give mae, and whole numbers, one for each pixel of an output with classes of pixels, give miou and pixel-accuracy;
+    other whole numbers in another task may be classes of anything, and give nothing. Raises MetricError where a metric is
+    wanted and nothing is labelled.
     """
     if labels is None:
         if wanted is not None:
@@ -185,6 +197,36 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
         own = (TopK(first.name), *([TopK(first.name, 5)] if math.prod(first.shape) > 5 else []), MacroF1(first.name))
     elif np.asarray(labels[0]).dtype.kind == "f" and np.asarray(labels[0]).size == math.prod(first.shape):
         own = (MeanAbsoluteError(first.name),)
+    elif is_map(first) and _is_mask(labels[0], first.shape):
+        own = (pixel_metric("miou", contract), pixel_metric("pixel-accuracy", contract))
     if wanted is None:
         return own
     return (wanted, *(metric for metric in own if metric.name != wanted.name))
+
+
+def rehearse(metrics: Sequence[Metric], answers: Sequence[Outputs], labels: Sequence[Label], where: str) -> None:
+    """Score the original with each, so that labels that do not fit are refused before anything is converted.
+
+    where: the evaluation set's name. Raises MetricError.
+    """
+    try:
+        for metric in metrics:
+            for answer, label in zip(answers, labels, strict=True):
+                metric.keep(answer, label)
+    except MetricError as error:
+        raise MetricError(error.what, where=error.where or where, do=error.do) from error
+
+
+def _is_mask(label: Label, shape: Sequence[int]) -> bool:
+    mask = np.asarray(label)
+    return mask.dtype.kind in "iub" and mask.ndim >= 2 and channel_axis(shape, mask.shape) is not None
+
+
+def _instead(contract: Contract) -> str:
+    """What a person can do whose metric is not for this task."""
+    first = contract.outputs[0]
+    if is_map(first):
+        return "A class a pixel is measured by --metric miou or pixel-accuracy, with masks of class indexes as labels"
+    if contract.task != "classification" and math.prod(first.shape) == max(first.shape, default=0) > 1:
+        return 'Write task = "classification" in the contract file, or choose another --metric'
+    return "Choose another --metric: mae, or a function of your own, module:function"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, Label, digest
 from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_converters.fidelity.asking import AT_ONCE, ask
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.statistics import best_class
 from edgekit_converters.progress import Progress, silent
@@ -23,7 +24,6 @@ from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["Reference", "reference"]
 
-_AT_ONCE = 32
 _MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes round otherwise by 1e-5 or so
 
 
@@ -48,11 +48,11 @@ class Reference:
 def reference(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> Reference:
     """Run the original over the set, in batches where its batch axis is free.
 
-    Raises CalibrationError for items that cannot be read, an empty set or one labelled in part; SourceError where the
-    original's own answer is not finite, or where an item is answered otherwise alone than in a batch: nothing can be
-    compared with either.
+    Raises CalibrationError for items that cannot be read or that the original fails on, an empty set or one labelled in
+    part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than in a
+    batch: nothing can be compared with either.
     """
-    intake, finish = Intake(contract, source.inputs, _AT_ONCE), Finisher(contract, source.outputs)
+    intake, finish = Intake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
     labels: list[Label | None] = []
     digests: list[str] = []
@@ -61,7 +61,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     if contract.state == "internal":
         intake = _InOrder(contract, source)
     for group, tensors in intake.batches(dataset):
-        raw = source.predict(tensors)
+        raw = ask(source, intake, group, tensors)
         if len(group) > 1 and not outputs:
             _check_alone(source, intake.adapt(group[0]), raw)
         for row, example in enumerate(group):

@@ -368,7 +368,7 @@ class TestFunction:
             "raised OSError: disk gone",
         ),
         "arguments": ("def give(folder):\n    yield 1\n", "raised TypeError"),
-        "no iterable": ("def give():\n    return 3\n", "raised TypeError"),
+        "no iterable": ("def give():\n    return 3\n", "gave an int, which is no set of examples"),
         "a broken module": ("import nowhere_at_all\n", "raised ModuleNotFoundError: No module named 'nowhere_at_all'"),
         "another name": ("def gives():\n    yield 1\n", "has no function 'give'. Did you mean"),
         "a constant": ("give = 3\n", "'give' is not a function, but an int"),
