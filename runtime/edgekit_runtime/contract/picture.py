@@ -193,8 +193,7 @@ def _flatten(picture: Image.Image, where: str) -> Image.Image:
             f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
         )
     if sixteen:
-        eight_bit = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-        grey: Image.Image = pillow().fromarray(eight_bit)
+        grey: Image.Image = pillow().fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
         return grey
     if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
         return _over_white(picture)

@@ -53,7 +53,7 @@ def _among_themselves(
     """What stays of a block, in its order."""
     covered = _covered(boxes, classes, block, block, iou_threshold)
     gone = np.zeros(len(block), bool)
-    for i in range(len(block)):
+    for i in np.flatnonzero(np.triu(covered, 1).any(axis=1)).tolist():
         if not gone[i]:
             gone[i + 1 :] |= covered[i, i + 1 :]
     left: NDArray[np.intp] = block[~gone]
