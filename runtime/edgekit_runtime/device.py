@@ -27,7 +27,7 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
 from edgekit_runtime.readiness import Prepared
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
-from edgekit_runtime.watchdog import Watched, watch
+from edgekit_runtime.watchdog import Watched, limit_s, watch
 
 __all__ = ["Device"]
 
@@ -39,9 +39,11 @@ WATCH_EVERY_S = 0.5
 
 
 class Device:
-    """Thread-safe. queue_limit: requests that wait at most."""
+    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out."""
 
-    def __init__(self, contract: Contract, prepared: Prepared, *, queue_limit: int = 1024) -> None:
+    def __init__(
+        self, contract: Contract, prepared: Prepared, *, queue_limit: int = 1024, hang_s: float | None = None
+    ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
         self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
         self._finisher = Finisher(contract, entry.outputs)
@@ -55,8 +57,9 @@ class Device:
         single_s = self._slowest_s = self.costs.seconds(1)
         self._learned.add(single_s * 1e3)
         self._batcher: Batcher[Tensors, Tensors] = Batcher(
-            self._run, self.costs, queue_limit=queue_limit, inline=single_s < INLINE_BELOW_S
+            self._run, self.costs, queue_limit=queue_limit, inline=single_s < INLINE_BELOW_S and hang_s is None
         )
+        self._hang_s = hang_s
         self._watched: Watched | None = None
 
     @property
@@ -149,10 +152,15 @@ class Device:
         if not done.cancelled() and done.exception() is None:
             self._learned.add(done.result().ran_s * 1e3)
 
+    def _longest_s(self, slowest_s: float) -> float:
+        return limit_s(slowest_s) if self._hang_s is None else self._hang_s
+
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
         if self._watched is None:
-            self._watched = watch(lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon)
+            self._watched = watch(
+                lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon, self._longest_s
+            )
         if self._throttle_s:
             time.sleep(self._throttle_s)
         if len(batch) == 1:

@@ -102,7 +102,7 @@ class Journey:
     def __init__(self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None) -> None:
         self.opened = opened
         self.contract = opened.bundle.manifest.contract
-        self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit)
+        self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit, hang_s=options.hang_s)
         ready = {t.name: np.dtype(t.dtype) for t in opened.prepared.entry.inputs if t.quantization is not None}
         self._decoders = {
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs

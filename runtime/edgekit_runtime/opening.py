@@ -45,6 +45,7 @@ def open_bundle(
     delegate: str | None = None,
     isolate: bool = False,
     memory: MemoryBudget | None = None,
+    hang_s: float | None = None,
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
@@ -64,7 +65,8 @@ def open_bundle(
     its parts, in grey levels) with that one's answer. semantic: answer what lies near an earlier request by its vector.
     delegate: path of a TFLite delegate's library, None for what EDGEKIT_DELEGATE says; it is measured like any other way
     of running the bundle, and where it does not load `describe()` says why. isolate: run the engine in a process of its
-    own, which is ended and started again where it hangs or dies. memory: a budget that several models share.
+    own, which is ended and started again where it hangs or dies. memory: a budget that several models share. hang_s: how
+    long an inference may take before the engine counts as hung, None for the larger of 10 s and 20 times the slowest.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
@@ -89,6 +91,7 @@ def open_bundle(
         delegate or os.environ.get("EDGEKIT_DELEGATE") or None,
         isolate,
         memory,
+        hang_s,
     )
 
     def opener(another: str | os.PathLike[str]) -> Opened:

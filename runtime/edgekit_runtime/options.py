@@ -27,7 +27,8 @@ class Options:
     may share an inference. queue_limit: how many may wait. disk_cache: file of the disk tier, None for none;
     disk_cache_mb: its bound. similar: largest difference of two pictures that get one answer, None for none.
     semantic: the embedding tier. delegate: a library that runs TFLite operators on other hardware. isolate: the engine
-    in a process of its own. memory: what several models of this process share.
+    in a process of its own. memory: what several models of this process share. hang_s: how long an inference may take
+    before the engine counts as hung, None for what the watchdog finds from the slowest one.
     """
 
     cache_mb: float = 64.0
@@ -44,6 +45,7 @@ class Options:
     delegate: str | None = None
     isolate: bool = False
     memory: MemoryBudget | None = None
+    hang_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cache_mb < math.inf:
@@ -56,6 +58,8 @@ class Options:
             raise ValueError(f"budget_ms must be more than 0, not {self.budget_ms}")
         if self.queue_limit < 1:
             raise ValueError(f"queue_limit must be at least 1, not {self.queue_limit}")
+        if self.hang_s is not None and not self.hang_s > 0:
+            raise ValueError(f"hang_s must be more than 0, not {self.hang_s}")
         if not 1 <= self.disk_cache_mb < math.inf:
             raise ValueError(f"disk_cache_mb must be 1 or more, not {self.disk_cache_mb}")
         if self.similar is not None and not 0 <= self.similar < math.inf:

@@ -12,7 +12,7 @@ import tiny
 from edgekit_runtime import BudgetExceeded, ClosedError, QueueFull, open_bundle
 from edgekit_runtime.engines import available
 
-ENGINE = sorted(available())[0]
+ENGINE = min(available())
 LONG = 30
 
 

@@ -13,7 +13,7 @@ import tiny
 from edgekit_runtime import BundleError, ClosedError, ContractError, open_bundle
 from edgekit_runtime.engines import available
 
-ENGINE = sorted(available())[0]
+ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
 PRIMED = tuple(f"{label}'" for label in tiny.LABELS)
 
