@@ -9,32 +9,39 @@ with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verifi
 
 from __future__ import annotations
 
-from edgekit_runtime.answer import Answer
-from edgekit_runtime.cache import Semantic
-from edgekit_runtime.contract.detect import Box
-from edgekit_runtime.contract.finish import Prediction
-from edgekit_runtime.contract.frame import Frame
-from edgekit_runtime.errors import (
-    BudgetExceeded,
-    BundleError,
-    ClosedError,
-    ContractError,
-    EdgekitError,
-    EngineError,
-    EngineHung,
-    ForkedError,
-    InputError,
-    IntegrityError,
-    MissingExtraError,
-    QueueFull,
-    SelfTestError,
-    SessionError,
-    SignatureError,
-    TelemetryError,
-)
-from edgekit_runtime.model import Health, Model, Stats
-from edgekit_runtime.opening import open_bundle
-from edgekit_runtime.session import Session
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from edgekit_runtime.answer import Answer
+    from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.contract.detect import Box
+    from edgekit_runtime.contract.finish import Prediction
+    from edgekit_runtime.contract.frame import Frame
+    from edgekit_runtime.errors import (
+        BudgetExceeded,
+        BundleError,
+        ClosedError,
+        ContractError,
+        EdgekitError,
+        EngineError,
+        EngineHung,
+        ForkedError,
+        InputError,
+        IntegrityError,
+        MemoryExceeded,
+        MissingExtraError,
+        QueueFull,
+        SelfTestError,
+        SessionError,
+        SignatureError,
+        TelemetryError,
+    )
+    from edgekit_runtime.memory import MemoryBudget
+    from edgekit_runtime.model import Health, Model, Stats
+    from edgekit_runtime.opening import open_bundle
+    from edgekit_runtime.session import Session
 
 __all__ = [
     "Answer",
@@ -51,6 +58,8 @@ __all__ = [
     "Health",
     "InputError",
     "IntegrityError",
+    "MemoryBudget",
+    "MemoryExceeded",
     "MissingExtraError",
     "Model",
     "Prediction",
@@ -64,3 +73,41 @@ __all__ = [
     "TelemetryError",
     "open_bundle",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "edgekit_runtime.answer": ("Answer",),
+        "edgekit_runtime.cache": ("Semantic",),
+        "edgekit_runtime.contract.detect": ("Box",),
+        "edgekit_runtime.contract.finish": ("Prediction",),
+        "edgekit_runtime.contract.frame": ("Frame",),
+        "edgekit_runtime.errors": (
+            "BudgetExceeded",
+            "BundleError",
+            "ClosedError",
+            "ContractError",
+            "EdgekitError",
+            "EngineError",
+            "EngineHung",
+            "ForkedError",
+            "InputError",
+            "IntegrityError",
+            "MemoryExceeded",
+            "MissingExtraError",
+            "QueueFull",
+            "SelfTestError",
+            "SessionError",
+            "SignatureError",
+            "TelemetryError",
+        ),
+        "edgekit_runtime.memory": ("MemoryBudget",),
+        "edgekit_runtime.model": (
+            "Health",
+            "Model",
+            "Stats",
+        ),
+        "edgekit_runtime.opening": ("open_bundle",),
+        "edgekit_runtime.session": ("Session",),
+    },
+)

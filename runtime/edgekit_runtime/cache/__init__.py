@@ -7,15 +7,20 @@ to one object, `Cache`.
 
 from __future__ import annotations
 
-from edgekit_runtime.cache.disk import DiskCache, DiskStats
-from edgekit_runtime.cache.disk_file import CacheFileError
-from edgekit_runtime.cache.flight import Flights
-from edgekit_runtime.cache.identity import Identity, identify, namespace
-from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
-from edgekit_runtime.cache.semantic import Semantic
-from edgekit_runtime.cache.similar import Similar, SimilarHit
-from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats
-from edgekit_runtime.cache.worth import Worth, WorthStats
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache.disk import DiskCache, DiskStats
+    from edgekit_runtime.cache.disk_file import CacheFileError
+    from edgekit_runtime.cache.flight import Flights
+    from edgekit_runtime.cache.identity import Identity, identify, namespace
+    from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
+    from edgekit_runtime.cache.semantic import Semantic
+    from edgekit_runtime.cache.similar import Similar, SimilarHit
+    from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats
+    from edgekit_runtime.cache.worth import Worth, WorthStats
 
 __all__ = [
     "MISS",
@@ -40,3 +45,42 @@ __all__ = [
     "identify",
     "namespace",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "edgekit_runtime.cache.disk": (
+            "DiskCache",
+            "DiskStats",
+        ),
+        "edgekit_runtime.cache.disk_file": ("CacheFileError",),
+        "edgekit_runtime.cache.flight": ("Flights",),
+        "edgekit_runtime.cache.identity": (
+            "Identity",
+            "identify",
+            "namespace",
+        ),
+        "edgekit_runtime.cache.memory": (
+            "MISS",
+            "MemoryCache",
+            "MemoryStats",
+            "Miss",
+        ),
+        "edgekit_runtime.cache.semantic": ("Semantic",),
+        "edgekit_runtime.cache.similar": (
+            "Similar",
+            "SimilarHit",
+        ),
+        "edgekit_runtime.cache.tiered": (
+            "Cache",
+            "CacheStats",
+            "Hit",
+            "Look",
+            "SimilarStats",
+        ),
+        "edgekit_runtime.cache.worth": (
+            "Worth",
+            "WorthStats",
+        ),
+    },
+)

@@ -7,26 +7,31 @@ Without `telemetry=` nothing but the meter runs, and nothing leaves the board.
 
 from __future__ import annotations
 
-from edgekit_runtime.telemetry.flow import Flow
-from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
-from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
-from edgekit_runtime.telemetry.reporter import ROOT, Reporter, Reporting, TelemetryStats
-from edgekit_runtime.telemetry.spool import Spool, SpoolError
-from edgekit_runtime.telemetry.window import (
-    DEVICE_ID,
-    About,
-    Report,
-    Seal,
-    System,
-    Window,
-    WindowError,
-    device_id,
-    encode,
-    origin,
-    parse_window,
-    sealed,
-)
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from edgekit_runtime.telemetry.flow import Flow
+    from edgekit_runtime.telemetry.histogram import Histogram
+    from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
+    from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
+    from edgekit_runtime.telemetry.reporter import ROOT, Reporter, Reporting, TelemetryStats
+    from edgekit_runtime.telemetry.spool import Spool, SpoolError
+    from edgekit_runtime.telemetry.window import (
+        DEVICE_ID,
+        About,
+        Report,
+        Seal,
+        System,
+        Window,
+        WindowError,
+        device_id,
+        encode,
+        origin,
+        parse_window,
+        sealed,
+    )
 
 __all__ = [
     "DEVICE_ID",
@@ -58,3 +63,47 @@ __all__ = [
     "parse_window",
     "sealed",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "edgekit_runtime.telemetry.flow": ("Flow",),
+        "edgekit_runtime.telemetry.histogram": ("Histogram",),
+        "edgekit_runtime.telemetry.link": (
+            "Broker",
+            "Handlers",
+            "Link",
+            "Will",
+        ),
+        "edgekit_runtime.telemetry.meter": (
+            "Cut",
+            "LatencyStats",
+            "Meter",
+            "MeterStats",
+        ),
+        "edgekit_runtime.telemetry.reporter": (
+            "ROOT",
+            "Reporter",
+            "Reporting",
+            "TelemetryStats",
+        ),
+        "edgekit_runtime.telemetry.spool": (
+            "Spool",
+            "SpoolError",
+        ),
+        "edgekit_runtime.telemetry.window": (
+            "DEVICE_ID",
+            "About",
+            "Report",
+            "Seal",
+            "System",
+            "Window",
+            "WindowError",
+            "device_id",
+            "encode",
+            "origin",
+            "parse_window",
+            "sealed",
+        ),
+    },
+)
