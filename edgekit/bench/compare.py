@@ -38,7 +38,7 @@ _MACHINE = ("cpu", "cores", "machine", "system", "governor", "python", "numpy")
 _SETUP = ("cache", "batch")
 _LOAD = ("loop", "concurrency", "rate_per_s", "arrivals", "budget_ms")
 _FIGURES = ("p50_ms", "p95_ms", "p99_ms", "throughput_per_s")
-_ONCE = ("first_ms", "ready_ms", "peak_rss_mb")
+_ONCE = ("first_ms", "ready_ms", "cold_start_ms", "cold_rss_mb", "peak_rss_mb")
 OTHERS_CPU = 0.15
 """By how much of the machine the share that other processes took may differ."""
 FREQUENCY = 0.05

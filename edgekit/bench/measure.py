@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.bench.cold import cold_start
 from edgekit.bench.conditions import Observed, conditions
 from edgekit.bench.load import Load, Outcome, ask
 from edgekit_converters.progress import Progress, silent
@@ -53,10 +54,11 @@ def measure(
     """
     setup, load = setup or Setup(), load or Load()
     items = golden_inputs(read_bundle(path))
-    before_mb = _rss_mb("VmRSS")
     given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "batching": setup.batching}
     if not setup.cache:
         given["cache_mb"] = 0
+    cold = cold_start(path, given)
+    before_mb = _rss_mb("VmRSS")
     start = perf_counter()
     with open_bundle(path, **given) as model:
         ready_ms, ready_mb = (perf_counter() - start) * 1e3, _rss_mb("VmRSS")
@@ -73,6 +75,9 @@ def measure(
         **_figures(outcome),
         "first_ms": first.timings["total"],
         "ready_ms": ready_ms,
+        "cold_start_ms": cold.start_ms,
+        "first_open_ms": cold.first_ms,
+        "cold_rss_mb": cold.rss_mb,
         "rss_mb": {"before": before_mb, "ready": ready_mb, "after": _rss_mb("VmRSS")},
         "peak_rss_mb": _peak_rss_mb(),
         "max_batch": counted.max_batch,

@@ -39,12 +39,7 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"  1 % of the requests were made {found['asked_late_ms']:.3g} ms too late or more; latencies include that"
         )
-    memory, peak = found["rss_mb"], found["peak_rss_mb"]
-    grown = f", {memory['ready'] - memory['before']:.0f} MB of it for the model" if None not in memory.values() else ""
-    lines.append(
-        f"  ready {found['ready_ms']:.0f} ms after opening, first answer {found['first_ms']:.2f} ms, "
-        f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}{grown}"
-    )
+    lines += [f"  {', '.join(part)}" for part in (_start(found), _memory(found))]
     if found["stages_ms"]:
         p99 = found["stages_p99_ms"]
         lines.append(
@@ -55,6 +50,26 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy {c['numpy']}"
     )
     return [*lines, *_during(c)]
+
+
+def _start(found: dict[str, Any]) -> list[str]:
+    parts = []
+    if found["cold_start_ms"] is not None:
+        parts.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")
+    if found["first_open_ms"] is not None:
+        parts.append(f"the first one ever {found['first_open_ms']:.0f}, with tests and tuning")
+    return [*parts, f"opening {found['ready_ms']:.0f}", f"first answer {found['first_ms']:.2f}"]
+
+
+def _memory(found: dict[str, Any]) -> list[str]:
+    """What the system tells; in a cold start nothing but the runtime and the model is there."""
+    grown, peak, alone = found["rss_mb"], found["peak_rss_mb"], found["cold_rss_mb"]
+    parts = [f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}"]
+    if None not in grown.values():
+        parts.append(f"the model {grown['ready'] - grown['before']:.0f}")
+    if alone is not None:
+        parts.append(f"a process that only opens it {alone:.0f}")
+    return parts
 
 
 def _callers(load: dict[str, Any]) -> str:

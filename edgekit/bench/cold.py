@@ -1,0 +1,91 @@
+"""What a start costs: a process of its own that imports the runtime, opens the bundle and is ready.
+
+    cold = cold_start(Path("digits.ekb"), {"threads": 1})
+    cold.start_ms, cold.first_ms, cold.rss_mb       # 420.0, None, 61.2
+
+Rules:
+- it counts from the moment at which the process is asked for to the one at which its model is ready: Python's own start
+  and the imports are in it, as they are on a board that boots;
+- the first open of a bundle on a machine also tests and tunes it, and keeps the verdicts; where that has happened it is told
+  by itself, and the start is measured again;
+- where no process can be started, as under emulation, nothing is told, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from edgekit_runtime.selftest import state_dir
+
+__all__ = ["Cold", "cold_start"]
+
+LONGEST_S = 120.0
+
+_CHILD = """
+import json, sys
+from edgekit_runtime import open_bundle
+path, options = sys.argv[1], json.loads(sys.argv[2])
+model = open_bundle(path, **options)
+try:
+    lines = open("/proc/self/status").read().splitlines()
+except OSError:
+    lines = []
+kib = [int(line.split()[1]) for line in lines if line.startswith("VmRSS:")]
+print(json.dumps(kib[0] * 1024 / 1e6 if kib else None), flush=True)
+model.close()
+"""
+
+
+@dataclass(frozen=True)
+class Cold:
+    """Milliseconds from nothing to ready; first_ms: of the first open on this machine, None where it was none.
+
+    rss_mb: resident when ready, megabytes; what an application pays besides its own. None where it is not told.
+    """
+
+    start_ms: float | None = None
+    first_ms: float | None = None
+    rss_mb: float | None = None
+
+
+def cold_start(path: Path, options: Mapping[str, Any]) -> Cold:
+    """options: of `open_bundle`. Never raises: a bundle that does not open says so when it is opened here."""
+    before = _kept()
+    took = _started(path, options)
+    if took is None:
+        return Cold()
+    if _kept() == before:
+        return Cold(took[0], None, took[1])
+    again = _started(path, options)
+    return Cold(again[0] if again else None, took[0], again[1] if again else took[1])
+
+
+def _started(path: Path, options: Mapping[str, Any]) -> tuple[float, float | None] | None:
+    command = [sys.executable, "-P", "-c", _CHILD, str(path), json.dumps(dict(options))]
+    start = perf_counter()
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+            try:
+                assert child.stdout is not None
+                line = child.stdout.readline()
+                took_ms = (perf_counter() - start) * 1e3
+                child.wait(LONGEST_S)
+            except BaseException:
+                child.kill()
+                raise
+        rss_mb = json.loads(line)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return took_ms, rss_mb
+
+
+def _kept() -> set[str]:
+    """Names of the verdicts that the runtime keeps between opens."""
+    return {str(file) for kind in ("selftest", "tuning") for file in (state_dir() / kind).glob("*.json")}
