@@ -14,7 +14,7 @@ import contextlib
 import os
 import platform
 import sys
-import tempfile
+import threading
 from pathlib import Path
 
 __all__ = ["cores", "cpu_model", "fingerprint", "resident_mb", "state_dir", "store_text"]
@@ -52,18 +52,15 @@ def state_dir() -> Path:
 
 def store_text(file: Path, text: str) -> bool:
     """Write the whole file or nothing of it, however many do so at once. Returns False where it cannot be written."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    except OSError:
-        return False
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with draft.open("w", encoding="utf-8") as stream:
             stream.write(text)
-        Path(name).replace(file)
+        draft.replace(file)
     except OSError:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            draft.unlink()
         return False
     return True
 

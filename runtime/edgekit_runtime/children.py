@@ -13,8 +13,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["environment", "may_start", "python_module"]
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["environment", "may_start", "python_module", "run"]
 
 
 def may_start() -> bool:
@@ -33,3 +37,10 @@ def environment() -> dict[str, str]:
     """This process's own, with its import path: an application may have changed `sys.path` since it started."""
     paths = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run`, imported when a child is needed: most openings need none."""
+    import subprocess
+
+    return subprocess.run(command, check=False, **options)

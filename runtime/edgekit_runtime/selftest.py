@@ -18,26 +18,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.board import fingerprint, state_dir, store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
+from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
 from edgekit_runtime.engines import Engine, EngineInfo, Setup, load_with
 from edgekit_runtime.errors import EdgekitError, SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["SelfTest", "first_open", "replay", "replay_batch", "state_dir"]
 
@@ -162,32 +165,24 @@ def first_open(
     engine: EngineInfo,
     *,
     folder: Path | None = None,
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    run: Callable[..., subprocess.CompletedProcess[str]] = run_child,
 ) -> bool:
     """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
 
     Raises SelfTestError when the child failed or crashed. A folder that cannot be written only means asking again.
     """
-    if os.environ.get("EDGEKIT_SELFTEST") == "in-process" or not sys.executable or getattr(sys, "frozen", False):
+    if not may_start():
         return False
     verdict = (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
     if verdict.is_file():
         return False
-    command = [
-        sys.executable,
-        "-P",  # nothing is imported from the folder the application happens to stand in
-        "-m",
-        "edgekit_runtime.selftest",
-        str(bundle.path),
-        entry.recipe,
-        engine.name,
-        json.dumps({"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}),
-    ]
+    setup = {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}
+    command = python_module("edgekit_runtime.selftest", str(bundle.path), entry.recipe, engine.name, json.dumps(setup))
+    from subprocess import DEVNULL, TimeoutExpired
+
     try:
-        done = run(
-            command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
+        done = run(command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, stdin=DEVNULL, env=environment())
+    except TimeoutExpired as error:
         raise _failed(bundle, engine, f"did not end within {CHILD_TIMEOUT_S:.0f} s") from error
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -168,4 +167,4 @@ def _seconds(run: Callable[[], object]) -> float:
         taken.append(perf_counter() - start)
         if taken[-1] > BOUND_S / 10:
             break
-    return statistics.median(taken)
+    return sorted(taken)[len(taken) // 2]

@@ -17,22 +17,25 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import cores, fingerprint, state_dir
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import version_of
 from edgekit_runtime.errors import EdgekitError, EngineError, MissingExtraError, SelfTestError
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 
@@ -55,7 +58,7 @@ class Tuning:
     bound_s: float = BOUND_S
     memory_mb: float | None = None
     folder: Path | None = None
-    run: Run = subprocess.run
+    run: Run = run_child
 
     @classmethod
     def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuning:
@@ -147,6 +150,8 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
         "candidates": [found.offer[number].as_json() for number in numbers],
         "bound_s": bound_s,
     }
+    from subprocess import TimeoutExpired
+
     try:
         done = run(
             python_module("edgekit_runtime.tuning.trial"),
@@ -154,11 +159,10 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
             capture_output=True,
             text=True,
             timeout=bound_s + GRACE_S,
-            check=False,
             env=environment(),
         )
         output, died = done.stdout, _death(done.returncode)
-    except subprocess.TimeoutExpired as error:
+    except TimeoutExpired as error:
         partial = error.stdout or ""
         output = partial.decode() if isinstance(partial, bytes) else partial
         died = f"did not end within {bound_s + GRACE_S:.0f} s"
