@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import xxhash
+
 from edgekit_runtime.cache.age import Moment
 from edgekit_runtime.errors import EdgekitError
 
@@ -38,17 +40,19 @@ _MAGIC = b"SQLite format 3\0"
 _MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
 _PAGE = 4096
-_MOST_LOG_PAGES = 256
+_MOST_LOG_PAGES = 1024
 _OPENING_BUSY_S = 0.2
 _WRITING_BUSY_S = 2.0
 _EVICT_SHARE = 16
+# `place` is small and its order random, `body` is large and its order that of writing: a new answer changes little twice.
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS body (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS answer (
-    key BLOB PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL, model INTEGER NOT NULL,
-    wall REAL NOT NULL, up REAL NOT NULL, boot INTEGER NOT NULL
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS body (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, model INTEGER NOT NULL,
+    wall REAL NOT NULL, up REAL NOT NULL, boot INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS place (hash INTEGER PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL);
 """
+_FIND = "SELECT key, model, wall, up, boot, used, data FROM place JOIN body USING (id) WHERE hash = ?"
 
 
 class CacheFileError(EdgekitError):
@@ -152,17 +156,11 @@ class AnswerFile:
     def read(self, key: bytes) -> tuple[Row, bool] | None:
         """The answer, and whether its use should be noted with the next write."""
         with self._reading:
-            found = self._reader.execute(
-                "SELECT model, wall, up, boot, used, data FROM answer JOIN body USING (id) WHERE key = ?", (key,)
-            ).fetchone()
-        if found is None:
+            found = self._reader.execute(_FIND, (_hash(key),)).fetchone()
+        if found is None or found[0] != key:  # the 63 bits of another key
             return None
-        model, wall, up, boot, used, data = found
+        _, model, wall, up, boot, used, data = found
         return Row(key, model, Moment(wall, up, boot), data), self._newest - used > self.entries // 8
-
-    def has(self, key: bytes) -> bool:
-        with self._reading:
-            return self._reader.execute("SELECT 1 FROM answer WHERE key = ?", (key,)).fetchone() is not None
 
     def write(self, rows: Sequence[Row], used: Iterable[bytes] = ()) -> Written:
         """Store rows and note uses, in one commit, after making room."""
@@ -175,8 +173,8 @@ class AnswerFile:
         writer.execute("BEGIN IMMEDIATE")
         try:
             (newest,) = writer.execute("SELECT coalesce(max(id), 0) FROM body").fetchone()
-            writer.executemany("UPDATE answer SET used = ? WHERE key = ?", [(newest, key) for key in used])
-            for row in sorted(rows, key=lambda row: row.key):
+            writer.executemany("UPDATE place SET used = ? WHERE hash = ?", [(newest, _hash(key)) for key in used])
+            for row in rows:
                 newest = self._insert(row)
             writer.execute("COMMIT")
         except BaseException:
@@ -188,18 +186,16 @@ class AnswerFile:
     def forget(self, model: int) -> None:
         """Every answer of one model."""
         assert self._writer is not None
+        last = 0
         while True:
-            ids = self._writer.execute(
-                "SELECT key, id FROM answer WHERE model = ? LIMIT ?", (model, self._log_pages)
+            found = self._writer.execute(
+                "SELECT id, key FROM body WHERE model = ? AND id > ? ORDER BY id LIMIT ?",
+                (model, last, self._log_pages),
             ).fetchall()
-            if not ids:
+            if not found:
                 return
-            self._delete(ids)
-
-    def drop(self, key: bytes) -> None:
-        """One answer, if it is there."""
-        assert self._writer is not None
-        self._delete(self._writer.execute("SELECT key, id FROM answer WHERE key = ?", (key,)).fetchall())
+            last = found[-1][0]
+            self._delete([(_hash(key), place) for place, key in found])
 
     def close(self) -> None:
         """Never raises."""
@@ -220,19 +216,18 @@ class AnswerFile:
 
     def _insert(self, row: Row) -> int:
         assert self._writer is not None
-        execute = self._writer.execute
-        there = execute("SELECT id FROM answer WHERE key = ?", (row.key,)).fetchone()
+        execute, hashed, born = self._writer.execute, _hash(row.key), row.born
+        there = execute("SELECT id FROM place WHERE hash = ?", (hashed,)).fetchone()
         if there is not None:
             execute("DELETE FROM body WHERE id = ?", there)
         else:
             self.entries += 1
-        place = execute("INSERT INTO body (data) VALUES (?)", (row.body,)).lastrowid
+        place = execute(
+            "INSERT INTO body (key, model, wall, up, boot, data) VALUES (?, ?, ?, ?, ?, ?)",
+            (row.key, row.model, born.wall_s, born.up_s, born.boot, row.body),
+        ).lastrowid
         assert place is not None
-        born = row.born
-        execute(
-            "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (row.key, place, place, row.model, born.wall_s, born.up_s, born.boot),
-        )
+        execute("INSERT OR REPLACE INTO place VALUES (?, ?, ?)", (hashed, place, place))
         return place
 
     def _make_room(self, need: int) -> int:
@@ -242,7 +237,7 @@ class AnswerFile:
         while self._used_pages() + need > self._pages - self._pages // 20:
             self._count()
             n = max(1, self.entries // _EVICT_SHARE)
-            oldest = self._writer.execute("SELECT key, id FROM answer ORDER BY used LIMIT ?", (n,)).fetchall()
+            oldest = self._writer.execute("SELECT hash, id FROM place ORDER BY used LIMIT ?", (n,)).fetchall()
             if not oldest:
                 break
             for start in range(0, len(oldest), self._log_pages):  # a row is a page or two: the log stays small
@@ -257,14 +252,14 @@ class AnswerFile:
 
     def _count(self) -> None:
         assert self._writer is not None
-        (self.entries,) = self._writer.execute("SELECT count(*) FROM answer").fetchone()
+        (self.entries,) = self._writer.execute("SELECT count(*) FROM place").fetchone()
         self._counted = True
 
-    def _delete(self, rows: Sequence[tuple[bytes, int]]) -> None:
+    def _delete(self, rows: Sequence[tuple[int, int]]) -> None:
         assert self._writer is not None
         self._writer.execute("BEGIN IMMEDIATE")
         try:
-            self._writer.executemany("DELETE FROM answer WHERE key = ?", [(key,) for key, _ in rows])
+            self._writer.executemany("DELETE FROM place WHERE hash = ?", [(hashed,) for hashed, _ in rows])
             self._writer.executemany("DELETE FROM body WHERE id = ?", [(place,) for _, place in rows])
             self._writer.execute("COMMIT")
         except BaseException:
@@ -329,15 +324,21 @@ def _prepare(writer: sqlite3.Connection, path: Path, log_pages: int) -> None:
         writer.execute(f"PRAGMA application_id = {_MARK}")
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("PRAGMA synchronous = NORMAL")
+    writer.execute("PRAGMA secure_delete = OFF")  # some builds overwrite with zeros what is deleted: wear for nothing
     writer.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
     writer.execute(f"PRAGMA journal_size_limit = {log_pages * _PAGE}")
     writer.execute("PRAGMA cache_size = -1024")
     (found,) = writer.execute("PRAGMA user_version").fetchone()
     if found != _FORMAT:
-        for table in ("answer", "body"):
+        for table in ("place", "body"):
             writer.execute(f"DROP TABLE IF EXISTS {table}")
         writer.execute(f"PRAGMA user_version = {_FORMAT}")
     writer.executescript(_SCHEMA)
+
+
+def _hash(key: bytes) -> int:
+    """63 bits: SQLite's integers are signed. The row holds the whole key."""
+    return xxhash.xxh3_64_intdigest(key) >> 1
 
 
 def _log_pages(pages: int) -> int:

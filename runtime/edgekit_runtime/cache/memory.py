@@ -63,18 +63,25 @@ class MemoryStats:
 
 def kept(outputs: Any) -> Any:
     """The same outputs in a form that may be kept: nobody can change them, and they pin no memory but their own."""
-    if not isinstance(outputs, Mapping):
+    same = type(outputs) is MappingProxyType
+    if not same and not isinstance(outputs, (dict, Mapping)):
         return outputs
-    if isinstance(outputs, MappingProxyType) and all(map(_owns, outputs.values())):
-        return outputs
-    return MappingProxyType({name: value if _owns(value) else _copy(value) for name, value in outputs.items()})
+    own = {}
+    for name, value in outputs.items():
+        if _owns(value):
+            own[name] = value
+        else:
+            own[name], same = _copy(value), False
+    return outputs if same else MappingProxyType(own)
 
 
 def entry_bytes(outputs: Any) -> int:
     """What it costs to keep `outputs`, everything counted."""
-    if not isinstance(outputs, Mapping):
-        return _ENTRY_BYTES
-    return _ENTRY_BYTES + sum(_ARRAY_BYTES + int(array.nbytes) for array in outputs.values())
+    size = _ENTRY_BYTES
+    if isinstance(outputs, (dict, MappingProxyType, Mapping)):  # the quick tests first
+        for array in outputs.values():
+            size += _ARRAY_BYTES + int(array.nbytes)
+    return size
 
 
 def _owns(value: NDArray[Any]) -> bool:

@@ -49,7 +49,7 @@ class Worth:
         self._looking = True
         self._until = 0.0
         self._pause_s = 0.0
-        self._looks = self._hits = self._skipped = self._stops = 0
+        self._looks = self._hits = self._due = self._skipped = self._stops = 0
         self._rate: float | None = None
         self._cost_s: float | None = None
         self._saves_s: float | None = None
@@ -62,17 +62,17 @@ class Worth:
             self._skipped += 1
             return False
         with self._lock:
-            self._looks = self._hits = 0
+            self._looks = self._hits = self._due = 0
             self._looking = True
         return True
 
-    def looked(self, hit: bool, now_s: float) -> None:
-        """One lookup was made."""
+    def looked(self, hits: int, now_s: float, looks: int = 1) -> None:
+        """Lookups were made, so many of them hits: one by one, or several at once."""
         with self._lock:
-            self._looks += 1
-            if hit:
-                self._hits += 1
-            if self._looks >= _LEAST_LOOKS and self._looks % _EVERY == 0 and self._looking:
+            self._looks += looks
+            self._hits += hits
+            if self._looks >= max(_LEAST_LOOKS, self._due) and self._looking:
+                self._due = self._looks + _EVERY
                 self._decide(now_s)
 
     def costs(self, lookup_s: float) -> None:
@@ -106,7 +106,7 @@ class Worth:
             self._pause_s = 0.0
         enough = max(8 * _LEAST_LOOKS, 6 * saves / max(cost, 1e-9))
         if looks >= 2 * enough:
-            self._looks, self._hits = looks // 2, hits // 2
+            self._looks, self._hits, self._due = looks // 2, hits // 2, 0
 
 
 def _faded(before: float | None, value: float) -> float:

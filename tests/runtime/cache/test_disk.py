@@ -103,7 +103,7 @@ DAMAGE = {
     "noise in the middle": lambda path: overwrite(path, 4096, os.urandom(path.stat().st_size - 8192)),
     "gone": lambda path: path.unlink(),
     "a table is missing": lambda path: run_sql(path, "DROP TABLE body"),
-    "other columns": lambda path: run_sql(path, "ALTER TABLE answer RENAME COLUMN used TO spent"),
+    "other columns": lambda path: run_sql(path, "ALTER TABLE place RENAME COLUMN used TO spent"),
     "another format": lambda path: run_sql(path, "PRAGMA user_version = 99"),
 }
 
