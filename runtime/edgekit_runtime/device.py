@@ -57,7 +57,10 @@ class Device:
         single_s = self._slowest_s = self.costs.seconds(1)
         self._learned.add(single_s * 1e3)
         self._batcher: Batcher[Tensors, Tensors] = Batcher(
-            self._run, self.costs, queue_limit=queue_limit, inline=single_s < INLINE_BELOW_S and hang_s is None
+            self._run,
+            self.costs,
+            queue_limit=queue_limit,
+            inline=prepared.isolated or (single_s < INLINE_BELOW_S and hang_s is None),
         )
         self._hang_s = hang_s
         self._watched: Watched | None = None
@@ -157,7 +160,7 @@ class Device:
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
-        if self._watched is None:
+        if self._watched is None and not self._prepared.isolated:
             self._watched = watch(
                 lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon, self._longest_s
             )

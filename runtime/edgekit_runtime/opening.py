@@ -114,6 +114,7 @@ def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: S
         Wanted(options.engine, options.threads, options.delegate),
         batching=options.batching,
         isolate=options.isolate,
+        hang_s=options.hang_s,
         memory=options.memory,
         cache_mb=options.cache_mb if bundle.manifest.contract.state == "none" else 0.0,
     )

@@ -40,13 +40,15 @@ _ESTIMATE = 3.0
 class Preparation:
     """How `prepare` is to go about it. wanted: what the caller decided. batching: whether batches are wanted at all.
 
-    isolate: run the engine in a process of its own. memory: what this model shares with others, None for the system's
+    isolate: run the engine in a process of its own, which is ended when a run takes longer than hang_s seconds, None to
+    find out. memory: what this model shares with others, None for the system's
     limits. cache_mb: what the cache would take. tuning: None for what EDGEKIT_TUNE says.
     """
 
     wanted: Wanted = field(default_factory=Wanted)
     batching: bool = True
     isolate: bool = False
+    hang_s: float | None = None
     memory: MemoryBudget | None = None
     cache_mb: float = 0.0
     tuning: Tuning | None = None
@@ -85,7 +87,8 @@ class Ready:
 class Prepared:
     """costs: batch size -> seconds of a run, of every size in use. cache_mb: what the cache may take.
 
-    notes: what was found on the way, in words: candidates that did not load, batches that do not pay.
+    notes: what was found on the way, in words: candidates that did not load, batches that do not pay. isolated: the
+    engine has a process of its own, and nobody else need watch whether it hangs.
     """
 
     engine: BatchEngine
@@ -98,6 +101,7 @@ class Prepared:
     ready: Ready
     notes: tuple[str, ...]
     claim: Claim
+    isolated: bool = False
 
     def describe(self) -> dict[str, Any]:
         """For `Model.describe()`."""
@@ -107,6 +111,7 @@ class Prepared:
             "ready": self.ready.as_json(),
             "degraded": list(self.degraded),
             "notes": list(self.notes),
+            "isolated": self.isolated,
         }
 
     def close(self) -> None:
@@ -157,6 +162,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         ready,
         (*loaded.notes, *warm.notes),
         loaded.claim,
+        how.isolate,
     )
 
 
@@ -196,7 +202,7 @@ def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparati
     entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
     claim = _claim(bundle, candidate, entry, verdict, how)
     try:
-        load = _loader(bundle, candidate, how.isolate)
+        load = _loader(bundle, candidate, how)
         single = load(entry, 1)
         try:
             check_fits(bundle, entry, single)
@@ -217,12 +223,13 @@ def _resident(engine: Engine) -> float | None:
     return resident_mb() if host is None else host.resident_mb
 
 
-def _loader(bundle: Bundle, candidate: Candidate, isolate: bool) -> Load:
+def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
     host = None
-    if isolate:
+    if how.isolate:
         from edgekit_runtime.engines.isolated import IsolatedHost
 
-        host = IsolatedHost()
+        longest_s = how.hang_s
+        host = IsolatedHost() if longest_s is None else IsolatedHost(lambda: longest_s)
 
     def load(entry: ArtifactEntry, batch: int) -> Engine:
         setup = Setup(candidate.threads, candidate.kernels, candidate.delegate, batch)
