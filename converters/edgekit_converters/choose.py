@@ -3,7 +3,7 @@
 A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`);
 - it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels, else
-  the share of items whose answer changed, or how far the cosine is from 1; a drop equal to the limit passes;
+  what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
 - it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, of measured ones
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.result import Fidelity, OutputDrift
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
@@ -38,6 +38,8 @@ NOISE = 1e-9
 
 _SAME = 1.03
 """Two times on one machine that are closer than this are the same time."""
+
+_OF_THE_FIRST_OUTPUT = ("top1", "top5", "f1", "mae")
 
 OURS = 0.5
 """The share of a board's memory that inference may take: the rest is the system's and the application's."""
@@ -149,7 +151,8 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
         return Refusal(candidate.recipe, "it was not compared with the original, so the limit cannot be kept", "drop")
     if limits.allow(fidelity.loss):
         return None
-    reason = f"{_lost(fidelity)}, more than the {_points(limits.max_drop)}{_unit(fidelity)} allowed"
+    limit = limits.max_drop
+    reason = f"{_lost(fidelity, limit)}, more than the {_points(limit)}{_unit(fidelity)} allowed"
     if fidelity.metric is None:
         reason += " (there are no labels to measure a drop with)"
     return Refusal(candidate.recipe, reason, "drop")
@@ -284,6 +287,10 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
                 f"{_unit(fidelity) or ' points'}: the drop is {_points(fidelity.loss)}{_interval(fidelity)}"
             )
+        others = fidelity.outputs[1:] if fidelity.metric in _OF_THE_FIRST_OUTPUT else ()
+        beside = max(others, key=lambda output: output.loss, default=None)
+        if beside is not None and not limits.allow(beside.loss):
+            notes.append(f"{fidelity.metric} is of one output, and {_of_output(fidelity, beside, limits.max_drop)}")
     return tuple(notes)
 
 
@@ -301,24 +308,53 @@ def _range(estimate: Estimate | None) -> str:
     return f"{milliseconds(estimate.low_ms)} to {milliseconds(estimate.high_ms)} ms, {estimate.grade}"
 
 
-def _points(fraction: float) -> str:
-    """Hundredths, to two digits; what rounds to nothing has no sign."""
-    return f"{round(100 * fraction, 2) + 0.0:g}"
+def _points(fraction: float, beside: float | None = None) -> str:
+    """Hundredths, to two digits, and as many more as it takes to differ from `beside`; what rounds to nothing has no sign."""
+    for digits in range(2, 12):
+        shown = f"{round(100 * fraction, digits) + 0.0:.{max(6, digits + 4)}g}"
+        if beside is None or fraction == beside or round(100 * fraction, digits) != round(100 * beside, digits):
+            return shown
+    return shown
 
 
-def _lost(fidelity: Fidelity) -> str:
-    lost, items = _points(fidelity.loss), f"{fidelity.items} items"
+def _lost(fidelity: Fidelity, limit: float) -> str:
+    lost, items = _points(fidelity.loss, limit), f"{fidelity.items} items"
     if fidelity.metric is not None and fidelity.is_error:
         return f"{fidelity.metric} grows by {lost} % of the original's{_interval(fidelity)} on {items}"
     if fidelity.metric is not None:
         return f"{fidelity.metric} drops by {lost} points{_interval(fidelity)} on {items}"
+    output = fidelity.decisive
+    if output is not None:
+        return _of_output(fidelity, output, limit)
     if fidelity.agreement is not None:
         return f"{lost} % of {items} get another answer than the original's"
-    if fidelity.likeness < fidelity.cosine:
-        found = f"the worst channel of its answers has a cosine of {fidelity.likeness:.4f} with the original's"
-    else:
-        found = f"its answers' cosine with the original's is {fidelity.cosine:.4f}"
-    return f"{found} on {items}: {lost} % short of 1"
+    return f"its answers' cosine with the original's is {_short(fidelity.loss)} on {items}: {lost} % short of 1"
+
+
+def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
+    """What one output lost, by the measure that decided."""
+    lost, items, name = _points(output.loss, limit), f"{fidelity.items} items", f"'{output.name}'"
+    several = len(fidelity.outputs) > 1
+    whose = f"the answers of {name} have" if several else "its answers have"
+    short = f"{_short(output.loss)} with the original's on {items}: {lost} % short of 1"
+    match output.measure:
+        case "agreement":
+            return f"{lost} % of {items} get another answer than the original's{f' in {name}' if several else ''}"
+        case "spread":
+            return f"the error of {name} is {lost} % of what the original's answers vary by on {items} (rms over deviation)"
+        case "variance":
+            return f"the error of {name} is {lost} % of the variance of the original's answers on {items}"
+        case "offset":
+            return f"{whose}, without what is the same for every item, a cosine of about {short}"
+        case "channel":
+            return f"{whose} in their worst channel a cosine of about {short}"
+        case "cosine":
+            return f"{whose} a cosine of {short}"
+
+
+def _short(loss: float) -> str:
+    """1 - loss, as close to 1 as it takes to see that it is not."""
+    return f"{1.0 - loss:.4f}" if abs(loss) >= 0.00005 or loss == 0 else f"{1.0 - loss:.8f}".rstrip("0")
 
 
 def _unit(fidelity: Fidelity) -> str:

@@ -35,7 +35,7 @@ from edgekit_runtime.errors import EdgekitError
 __all__ = ["ALIKE", "Made", "Maker", "make"]
 
 ALIKE = 0.99
-"""The least mean cosine of a float32 artifact: it only rounds otherwise, so anything below is another network."""
+"""The least likeness of a float32 artifact: it only rounds otherwise, so anything below is another network."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Maker:
         measured = from_json(Fidelity, found["fidelity"], "a stored comparison")
         # What the store knows was found for these bytes; which layers are float is the plan's to say.
         measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
-        if recipe.precision == "float32" and measured.cosine < ALIKE:
+        if recipe.precision == "float32" and measured.likeness < ALIKE:
             return Made(recipe, None, None, _unlike(measured))
         return replace(made, fidelity=measured, differing=tuple(found["differing"]))
 
@@ -216,6 +216,6 @@ def _alternating(recipes: Sequence[Recipe]) -> list[Recipe]:
 
 def _unlike(found: Fidelity) -> str:
     return (
-        f"it is float32 and yet does not answer what the original does: cosine {found.cosine:.4f} on {found.items} items, "
+        f"it is float32 and yet does not answer what the original does: cosine {found.likeness:.4f} on {found.items} items, "
         f"where {ALIKE} is the least; the conversion is wrong for this model"
     )

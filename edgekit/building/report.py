@@ -150,7 +150,12 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 
 def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
     """Tuples as lists, as JSON has them: the manifest holds this very object."""
-    return {key: _lists(value) for key, value in asdict(found).items()}
+    told = {key: _lists(value) for key, value in asdict(found).items()}
+    if isinstance(found, Fidelity):
+        told["loss"] = found.loss
+        for output, drift in zip(told["outputs"], found.outputs, strict=True):
+            output |= {"loss": drift.loss, "measure": drift.measure}
+    return told
 
 
 def _lists(value: Any) -> Any:
@@ -207,7 +212,7 @@ def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "cosine")
+_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "of spread", "cosine")
 
 
 def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
@@ -219,9 +224,15 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
         low, high = found["ci95"]
         number, change = (_number, _change) if found["metric"] in _ERRORS else (_percent, _points)
         metric = (number(found["artifact"]), change(found["drop"]), f"{change(low)} to {change(high)}")
-    agrees = "-" if found["agreement"] is None else _percent(found["agreement"])
+    shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
+    agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
+    agrees = "-" if agreement is None else _percent(agreement)
+    errors = [o["spread_error"] for o in found["outputs"] if o["spread_error"] is not None]
+    spread = _percent(max(errors)) if errors else "-"
+    directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in found["outputs"])
+    cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
     macs = f"{100 * found['quantized_macs']:.0f} %"
-    return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, f"{found['cosine']:.4f}")
+    return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
 
 
 _ERRORS = {"mae"}

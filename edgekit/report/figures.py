@@ -96,7 +96,7 @@ def _diameter(count: int | None) -> float:
 
 def _quality_title(report: Report) -> str:
     if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
-        return "cosine with the original"
+        return "1 less what was lost, by the measure that decides"
     return words.metric(report.metric)
 
 

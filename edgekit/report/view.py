@@ -57,10 +57,13 @@ class Candidate:
 
     @property
     def quality(self) -> float | None:
-        """0..1, what the trade-off plots: the artifact's metric where there are labels, else its agreement, else cosine."""
+        """0..1, what the trade-off plots: the artifact's metric where there are labels, else what is left of 1 by the measure
+        that the limit is held against."""
         found = self.fidelity
         if found.get("metric") is not None:
             return found.get("artifact")
+        if found.get("loss") is not None:
+            return max(0.0, 1.0 - float(found["loss"]))
         return found.get("agreement") if found.get("agreement") is not None else found.get("cosine")
 
     @property

@@ -16,6 +16,7 @@ __all__ = [
     "cause",
     "decibels",
     "layer",
+    "measure",
     "metric",
     "number",
     "percent",
@@ -110,6 +111,21 @@ def span(estimate: Mapping[str, Any] | None) -> str:
     return f"{middle} ms ({low} to {high})"
 
 
+_MEASURES = {
+    "agreement": "items answered otherwise",
+    "cosine": "cosine short of 1",
+    "channel": "the worst channel's cosine short of 1",
+    "offset": "cosine short of 1 without what is the same for every item",
+    "spread": "error, of what the answers vary by",
+    "variance": "error, of the answers' variance",
+}
+
+
+def measure(name: str | None) -> str:
+    """What decided over an output."""
+    return _MEASURES.get(name or "", name or DASH)
+
+
 def metric(name: str | None) -> str:
     return "agreement with the original" if name is None else _METRICS.get(name, name)
 
@@ -125,4 +141,5 @@ FILTERS: dict[str, Callable[..., str]] = {
     "size": size,
     "span": span,
     "metric": metric,
+    "measure": measure,
 }

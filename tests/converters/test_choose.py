@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
-from edgekit_converters.fidelity.result import Fidelity, Score
+from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share
 from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
 
 BOTH = (
@@ -104,6 +104,51 @@ def test_a_task_without_metric_or_classes_is_held_to_its_cosine():
     far = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(item.fidelity, cosine=0.93))
     choice = choose("b", [far], Limits(max_drop=0.05), BOTH)
     assert "cosine with the original's is 0.9300" in reason(choice, "tflite-int8")
+
+
+def drifted(name="out", **changes):
+    known = {"agreement": None, "agreement_top5": None, "agreement_sure": None, "cosine": 1.0, "cosine_ci95": (1.0, 1.0),
+             "sqnr_db": 20.0, "sqnr_ci95": None, "worst": 1.0}  # fmt: skip
+    return OutputDrift(name, **(known | changes))
+
+
+OUTPUTS = {
+    "number": (drifted(kind="numbers", spread_error=0.08), "the error of 'out' is 8 % of what the original's answers vary by"),
+    "probability": (drifted(kind="probabilities", spread_error=0.3), "the error of 'out' is 9 % of the variance"),
+    "offset": (drifted(spread_error=0.5), "its answers have, without what is the same for every item, a cosine of about 0.8944"),
+    "channel": (drifted(worst_channel_db=0.0), "in their worst channel a cosine of about 0.7071"),
+    "classes": (drifted(kind="classes", agreement=Share(0.9, (0.8, 1.0), 200)), "10 % of 200 items get another answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_without_labels_the_limit_is_held_against_the_output_that_lost_most(name):
+    output, words = OUTPUTS[name]
+    found = replace(fidelity(None, agreement=None), cosine=0.9999, outputs=(drifted("other", cosine=0.999), output))
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(found, outputs=(output,)))
+    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    assert words in reason(choice, "tflite-int8")
+    both = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
+    assert "'out'" in reason(choose("b", [both], Limits(max_drop=0.05), BOTH), "tflite-int8")
+
+
+def test_a_loss_above_the_limit_is_never_written_as_equal_to_it():
+    found = replace(fidelity(None, agreement=None), cosine=1 - 4e-6)
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
+    words = reason(choose("b", [item], Limits(max_drop=0.0), BOTH), "tflite-int8")
+    assert words.startswith("its answers' cosine with the original's is 0.999996 on 200 items: 0.0004 % short of 1, more than the 0 %")
+    close = replace(fidelity(None, agreement=None), cosine=1 - 0.010004)
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=close)
+    assert "1.0004 % short" in reason(choose("b", [item], Limits(max_drop=0.01), BOTH), "tflite-int8")
+
+
+def test_a_metric_of_one_output_does_not_hide_what_another_lost():
+    outputs = (drifted("kind", kind="classes", agreement=Share(1.0, (0.9, 1.0), 200)),
+               drifted("price", kind="numbers", spread_error=0.4))  # fmt: skip
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(fidelity(0.0), outputs=outputs))
+    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    assert choice.chosen is item
+    assert any("top1 is of one output, and the error of 'price' is 40 %" in note for note in choice.notes)
 
 
 def test_an_error_may_grow_by_a_share_of_the_originals():

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
+from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
 from edgekit_converters.fidelity.over_time import OverTime
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.result import Fidelity, Score
 from edgekit_converters.fidelity.size import size_breakdown
-from edgekit_converters.fidelity.statistics import SUM_TO_ONE, Drift
+from edgekit_converters.fidelity.statistics import Drift
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.contract.finish import Finisher
@@ -62,8 +62,7 @@ def compare(
     """
     contract = evaluation.contract.of_caller
     names = [output.name for output in contract.outputs]
-    largest = {name: max(float(np.linalg.norm(answer[name])) for answer in reference.outputs) for name in names}
-    drift = Drift(names, _class_scores(contract, reference), largest)
+    drift = Drift(names, kinds(contract, reference.outputs))
     metrics = task_metrics(contract, reference.labels, evaluation.metric)
     kept: list[list[Any]] = [[] for _ in metrics]
     along = OverTime(names) if contract.state != "none" else None
@@ -119,20 +118,6 @@ def _scored(reference: Reference, metric: Metric, items: Sequence[Any]) -> Score
 def _label(reference: Reference, index: int) -> Any:
     assert reference.labels is not None
     return reference.labels[index]
-
-
-def _class_scores(contract: Contract, reference: Reference) -> frozenset[str]:
-    """Outputs that hold one score a class: a classifier's first, and any that is a distribution for every item."""
-    names = {contract.outputs[0].name} if contract.task == "classification" else set()
-    for output in contract.outputs:
-        if int(np.prod(output.shape)) > 1 and all(_distribution(answer[output.name]) for answer in reference.outputs):
-            names.add(output.name)
-    return frozenset(names)
-
-
-def _distribution(values: NDArray[Any]) -> bool:
-    numbers = np.asarray(values, np.float64)
-    return bool(numbers.min() >= 0) and abs(float(numbers.sum()) - 1) <= SUM_TO_ONE
 
 
 def _answers(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.fidelity.kinds import OFFSET
 from edgekit_converters.fidelity.repair import Checked
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
@@ -116,17 +117,34 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
 
     Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is small
     beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
-    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others.
+    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. What is the same for
+    every sample is no signal where it is most of an output, or where that is one number: `_spread`.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
-        signal = np.array([_power(values, values.shape) for values in before])  # [samples, channels]
         noise = np.array([_power(y.astype(np.float64) - x, x.shape) for x, y in zip(before, after, strict=True)])
-        beside = (signal + _BESIDE * signal.mean(axis=0)) / (1.0 + _BESIDE)
-        silent = beside <= 0
-        ratios.append(float(np.mean(np.where(silent, noise, noise / np.where(silent, 1.0, beside)))))
+        signal = _spread(before)
+        if signal is None:
+            signal = np.array([_power(values, values.shape) for values in before])  # [samples, channels]
+            signal = (signal + _BESIDE * signal.mean(axis=0)) / (1.0 + _BESIDE)
+        else:
+            noise = noise.sum(axis=1, keepdims=True)
+        silent = signal <= 0
+        ratios.append(float(np.mean(np.where(silent, noise, noise / np.where(silent, 1.0, signal)))))
     mean = float(np.mean(ratios))
     return mean if np.isfinite(mean) else float("inf")
+
+
+def _spread(answers: Outputs) -> NDArray[np.float64] | None:
+    """Mean power of what differs from sample to sample, [1, 1], of one number or beside a large common offset; None where
+    the signal itself will do."""
+    if len(answers) < 2 or len({values.shape for values in answers}) > 1:
+        return None
+    rows = np.stack([values.astype(np.float64).reshape(-1) for values in answers])
+    power, varies = float(np.square(rows).sum(axis=1).mean()), float(rows.var(axis=0).sum())
+    if varies <= 1e-6 * power or (rows.shape[1] > 1 and varies > (1 - OFFSET) * power):
+        return None
+    return np.array([[varies]])
 
 
 def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:

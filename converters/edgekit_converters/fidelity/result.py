@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Fidelity", "OutputDrift", "Score", "Share", "SizeBreakdown"]
+__all__ = ["Fidelity", "Measure", "OutputDrift", "OutputKind", "Score", "Share", "SizeBreakdown"]
+
+OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
+"""classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something by
+itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its direction."""
+
+Measure = Literal["agreement", "cosine", "channel", "offset", "spread", "variance"]
+"""What decided over an output, see `OutputDrift.loss`."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +32,11 @@ class OutputDrift:
     agreement: share of items with the same best class; agreement_top5: share whose original class is among the artifact's
     five best (None for five classes or fewer); agreement_sure: agreement on the items where the original gives its answer
     a probability over 0.5 (None where there is no such item). All three are None for an output that is not one score a
-    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value. worst_channel_db: the least SQNR of any channel, where the output is a map or
-    a list with channels (its shortest axis), as a detector's boxes beside its scores; None for one row, or without noise.
+    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
+    worst_channel_db: the least SQNR of any channel, where the output is a map or a list with channels (its shortest axis),
+    as a detector's boxes beside its scores; None for one row, or without noise.
+    spread_error: root mean square error over the standard deviation of the original's answers over the items: of "numbers"
+    the worst one's, of other outputs that of all values together; None for a vector without a large common offset.
     """
 
     name: str
@@ -37,6 +49,50 @@ class OutputDrift:
     sqnr_ci95: tuple[float, float] | None
     worst: float
     worst_channel_db: float | None = None
+    kind: OutputKind = "vector"
+    spread_error: float | None = None
+
+    @property
+    def losses(self) -> dict[Measure, float]:
+        """What was lost, by each measure that says something of this kind of output. With e = `spread_error`:
+
+        - "classes": `agreement`, the share of items with another best class;
+        - "numbers": `spread`, e itself. "probabilities": `variance`, e^2, which is 1 - R^2;
+        - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power are the
+          same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1 + noise /
+          signal), so that these two are 1 - 1 / sqrt(1 + noise / signal). Scores of classes that do not sum to 1 have an
+          `offset` as well.
+        """
+        if self.kind == "numbers":
+            return {"spread": self.spread_error or 0.0}
+        if self.kind == "probabilities":
+            return {"variance": (self.spread_error or 0.0) ** 2}
+        found: dict[Measure, float] = {"cosine": 1.0 - self.cosine}
+        if self.kind == "classes":
+            found = {"agreement": 1.0 - self.agreement.value} if self.agreement is not None else found
+        elif self.worst_channel_db is not None:
+            found["channel"] = _short_of_one(10.0 ** (-self.worst_channel_db / 10.0))
+        if self.spread_error is not None:
+            found["offset"] = _short_of_one(self.spread_error**2)
+        return found
+
+    @property
+    def measure(self) -> Measure:
+        """The one of `losses` that is greatest, which is `loss`."""
+        losses = self.losses
+        return max(losses, key=lambda name: losses[name])
+
+    @property
+    def loss(self) -> float:
+        """0..1, and more where the error exceeds the spread."""
+        return self.losses[self.measure]
+
+    @property
+    def likeness(self) -> float:
+        """1 for the same answers, whatever their kind, on the scale of a cosine."""
+        if self.kind in ("numbers", "probabilities"):
+            return 1.0 - _short_of_one((self.spread_error or 0.0) ** 2)
+        return 1.0 - max([1.0 - self.cosine, *(loss for name, loss in self.losses.items() if name in ("channel", "offset"))])
 
 
 @dataclass(frozen=True)
@@ -85,8 +141,8 @@ class Fidelity:
     metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
     original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact is
     worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
-    agreement: share of items whose best class (classification) is the original's, None for other tasks. cosine: mean
-    cosine similarity of the outputs. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
+    agreement: share of items whose best class (classification) is the original's, None for other tasks, whose outputs may
+    each have one. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
     items and outputs, None when the two are equal. outputs: each output by itself, with intervals.
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
@@ -124,17 +180,22 @@ class Fidelity:
     @property
     def loss(self) -> float:
         """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's; without
-        labels the share of answers that changed; where there are no classes either, how far `likeness` is from 1."""
+        labels the loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
-        return 1.0 - (self.agreement if self.agreement is not None else self.likeness)
+        if self.decisive is not None:
+            return self.decisive.loss
+        return 1.0 - (self.agreement if self.agreement is not None else self.cosine)
+
+    @property
+    def decisive(self) -> OutputDrift | None:
+        """The output that lost most; None where none was looked at by itself."""
+        return max(self.outputs, key=lambda output: output.loss, default=None)
 
     @property
     def likeness(self) -> float:
-        """The cosine, or that of the worst channel of an output where it is less: a detector's boxes in pixels have a cosine
-        of 1.0000 whatever becomes of the scores beside them. Of noise alone, cos = 1 / sqrt(1 + noise / signal)."""
-        channels = [o.worst_channel_db for o in self.outputs if o.worst_channel_db is not None]
-        return min([self.cosine, *(float((1.0 + 10.0 ** (-db / 10.0)) ** -0.5) for db in channels)])
+        """Of the output that is least like the original's, 1 for the same; the mean cosine where outputs are not known."""
+        return min((output.likeness for output in self.outputs), default=self.cosine)
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:
@@ -145,3 +206,8 @@ class Fidelity:
 
     def _relative(self, drop: float) -> float:
         return drop / self.original if self.is_error and self.original else drop
+
+
+def _short_of_one(ratio: float) -> float:
+    """How far the cosine with a signal beside which there is `ratio` of its power in noise is from 1."""
+    return 1.0 - 1.0 / math.sqrt(1.0 + ratio)

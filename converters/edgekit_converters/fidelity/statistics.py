@@ -1,6 +1,6 @@
 """What is counted while items stream by: a few numbers an item, never its outputs.
 
-drift = Drift(["probs"], classes=frozenset({"probs"}))
+drift = Drift(["probs"], kinds(contract, reference.outputs))
 drift.add({"probs": original}, {"probs": answer})
 drift.cosine, drift.sqnr_db, drift.outputs()
 """
@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.fidelity.intervals import mean_interval, paired_interval, ratio_interval_db, share_interval
+from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind
 from edgekit_converters.fidelity.result import OutputDrift, Share
 
-__all__ = ["FLOOR_DB", "SUM_TO_ONE", "SURE", "Accuracy", "Drift", "best_class", "best_classes", "cosine", "decibels"]
+__all__ = ["FLOOR_DB", "SURE", "Accuracy", "Drift", "best_class", "best_classes", "cosine", "decibels"]
 
 FLOOR_DB = -200.0
 """What stands for a signal of zero beside any noise: JSON has no infinity."""
@@ -33,26 +34,21 @@ direction of what is left is chance."""
 FAINT = 1e-8
 """Of the power of an output's strongest channel: what is below it has no signal to lose."""
 
-SUM_TO_ONE = 1e-2
-"""How far a quantized softmax's sum may be from 1."""
-
 
 class Drift:
     """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
 
-    names: of the outputs. classes: those of them that hold one score a class; agreement is counted on these.
-    largest: the greatest norm of each output's original answers, 0 where it is not known.
-    An item with an answer that is not finite counts as cosine 0, as disagreement and, for the noise, as an answer of
-    zeros: it can never look better than it is, and one NaN does not hide what the other items say.
+    kinds: what each output is, by name; one that is not in it is a vector.
+    An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros, and
+    against the spread as one that is as far off besides: it can never look better than it is, and one NaN does not hide
+    what the other items say.
     """
 
-    def __init__(
-        self, names: Sequence[str], classes: frozenset[str] = frozenset(), largest: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, names: Sequence[str], kinds: Mapping[str, Kind] | None = None) -> None:
         self.items = 0
         self.not_finite = 0
-        known = largest or {}
-        self._outputs = {name: _Output(name in classes, SILENT * known.get(name, 0.0)) for name in names}
+        known = kinds or {}
+        self._outputs = {name: _Output(known.get(name, Kind())) for name in names}
 
     def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]]) -> bool:
         """One item's outputs by name, the original's finite. Returns whether the answer was finite."""
@@ -80,10 +76,10 @@ class Drift:
 
 @dataclass
 class _Output:
-    """One output: three numbers an item, and counts."""
+    """One output: three numbers an item, and counts. errors: sums of squares over the items, as many as `kind.spread` has."""
 
-    classes: bool
-    silent: float = 0.0
+    kind: Kind
+    errors: NDArray[np.float64] | None = None
     cosines: list[float] = field(default_factory=list)
     signal: list[float] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
@@ -102,11 +98,25 @@ class _Output:
         self.signal.append(float(x @ x))
         self.noise.append(float((x - y) @ (x - y)))
         both = max(self.signal[-1], float(y @ y)) ** 0.5
-        self.cosines.append(0.0 if answer is None else 1.0 if both < self.silent else cosine(x, y))
+        silent = both < SILENT * self.kind.largest
+        self.cosines.append(0.0 if answer is None else 1.0 if silent else cosine(x, y))
+        if self.kind.spread is not None:
+            self._against_spread(self.kind.spread, x - y, lost=answer is None)
         self._by_channel(original.shape, x, y)
         self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
-        if self.classes:
+        if self.kind.agrees:
             self._agree(original, answer)
+
+    def _against_spread(self, spread: NDArray[np.float64], error: NDArray[np.float64], *, lost: bool) -> None:
+        squares = np.square(error) if len(spread) == len(error) > 1 else np.array([float(error @ error)])
+        squares = squares + np.square(spread) if lost else squares
+        self.errors = squares if self.errors is None else self.errors + squares
+
+    @property
+    def _spread_error(self) -> float | None:
+        if self.errors is None or self.kind.spread is None:
+            return None
+        return float((np.sqrt(self.errors / len(self.cosines)) / self.kind.spread).max())
 
     def _by_channel(self, shape: tuple[int, ...], x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
         """Signal and noise of each channel, [2, channels], where the output has more than one row of them."""
@@ -144,15 +154,17 @@ class _Output:
         low, high = mean_interval(cosines)
         return OutputDrift(
             name=name,
-            agreement=_share(self.same, items) if self.classes else None,
-            agreement_top5=_share(self.in_five, items) if self.classes and self.wide else None,
-            agreement_sure=_share(self.sure_same, self.sure) if self.classes else None,
+            agreement=_share(self.same, items) if self.kind.agrees else None,
+            agreement_top5=_share(self.in_five, items) if self.kind.agrees and self.wide else None,
+            agreement_sure=_share(self.sure_same, self.sure) if self.kind.agrees else None,
             cosine=float(cosines.mean()),
             cosine_ci95=(max(-1.0, low), min(1.0, high)),
             sqnr_db=db,
             sqnr_ci95=ratio_interval_db(signal, noise) if db is not None and signal.any() else None,
             worst=self.worst,
             worst_channel_db=self._worst_channel_db,
+            kind=self.kind.what,
+            spread_error=self._spread_error,
         )
 
 

@@ -95,6 +95,13 @@ def test_large_coordinates_do_not_drown_the_noise_of_scores(axis):
     assert output_noise(silent, silent) == 0
 
 
+def test_noise_beside_a_large_offset_is_relative_to_what_varies():
+    before = [[np.array([[100.0]])], [np.array([[102.0]])]]
+    assert output_noise(before, [[np.array([[101.0]])], [np.array([[101.0]])]]) == pytest.approx(1.0)
+    heads = [[np.array([100.0, 102.0])], [np.array([102.0, 100.0])]]
+    assert output_noise(heads, [[np.array([101.0, 101.0])]] * 2) == pytest.approx(1.0)
+
+
 def test_noise_is_relative_to_the_signal_and_infinite_where_an_answer_is_no_number():
     before = [[np.array([3.0, 4.0])], [np.array([0.0, 5.0])]]
     assert output_noise(before, before) == 0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from edgekit_converters.fidelity.kinds import Kind
 from edgekit_converters.fidelity.statistics import FLOOR_DB, Accuracy, Drift, best_class, cosine
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=False))
@@ -23,7 +24,7 @@ def drift(pairs) -> Drift:
 
 
 def test_an_item_on_which_both_say_nothing_is_no_disagreement():
-    found = Drift(["out"], largest={"out": 1.0})
+    found = Drift(["out"], {"out": Kind(largest=1.0)})
     found.add({"out": np.array([1.0, 0.0])}, {"out": np.array([1.0, 0.0])})
     found.add({"out": np.array([1e-12, 0.0])}, {"out": np.array([0.0, 0.0])})
     assert found.cosine == 1.0
