@@ -31,7 +31,7 @@ KINDS = {
     "int8": (
         "memory_carried_int8.tflite",
         Recipe("tflite-int8", "tflite", "int8"),
-        ["x", "h_in"],
+        ["h_in", "x"],
         ["h_out", "y"],
         CARRIED,
     ),

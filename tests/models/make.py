@@ -136,14 +136,15 @@ def memory_carried_int8() -> None:
         new = tf.tanh(LEAK * h + x @ into)
         return {"y": new @ out, "h_out": new}
 
-    def representative() -> Iterator[list[np.ndarray]]:
+    def representative() -> Iterator[dict[str, np.ndarray]]:
         rng, state = np.random.default_rng(5), np.zeros((1, 4), np.float32)
         for _ in range(64):
             x = rng.normal(0, 1, (1, 3)).astype(np.float32)
-            yield [x, state]
+            yield {"x": x, "h_in": state}
             state = np.tanh(LEAK * state + x @ into).astype(np.float32)
 
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    holder = tf.Module()  # with one, the file has a signature, and its outputs keep their names
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()], holder)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = representative
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
@@ -198,7 +199,8 @@ def spots() -> None:
         for _ in range(32):
             yield [np.kron(rng.integers(0, 2, (4, 4)), np.ones((4, 4))).astype(np.float32)[None, :, :, None]]
 
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    holder = tf.Module()  # with one, the file has a signature, and its outputs keep their names
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()], holder)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = representative
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]

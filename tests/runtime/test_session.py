@@ -83,10 +83,10 @@ def test_frames_are_answered_as_the_model_does_with_its_state(opened, kind):
 
 def test_a_state_in_eight_bits_is_requantized_as_by_hand(opened):
     model, xs = opened("int8"), memory.frames(40)
-    (x, h), (h_out, y) = model.engine.inputs, model.engine.outputs
+    (h, x), (h_out, y) = model.engine.inputs, model.engine.outputs
     state, wanted = np.full((1, 4), h.quantization.zero_point, np.int8), []
     for frame in xs:
-        new, answer = model.engine.run([quantized(frame[None], x.quantization), state])
+        new, answer = model.engine.run([state, quantized(frame[None], x.quantization)])
         wanted.append(real(answer[0], y.quantization))
         state = quantized(real(new, h_out.quantization), h.quantization)
     assert h.quantization != h_out.quantization
@@ -341,7 +341,7 @@ def test_the_state_is_no_input_and_no_output(opened):
 
 
 def test_int8_frames_that_are_ready_are_taken_as_they_are(opened):
-    tensor = memory.artifact("int8").inputs[0]
+    tensor = next(tensor for tensor in memory.artifact("int8").inputs if tensor.name == "x")
     xs = memory.frames(5)
     ready = np.clip(np.rint(xs / tensor.quantization.scale) + tensor.quantization.zero_point, -128, 127).astype(np.int8)
     with opened("int8").session() as session:
