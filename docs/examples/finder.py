@@ -1,6 +1,6 @@
 """A network that INT8 breaks by itself: it finds a handwritten digit in a picture and says where and which it is.
 
-    python finder.py            # writes, into the current folder, the model, its contract and two sets of pictures
+    python finder.py            # writes, into the current folder, the model, its contract, two sets of pictures, digit.png
 
 Its one output holds a box in pixels of the camera's picture (0 to 640) beside ten scores (0 to 1), as those of many
 detectors do. Trained on the digits of scikit-learn in half a minute; nothing is scaled to make it fail.
@@ -20,13 +20,19 @@ __all__ = ["found"]
 HEIGHT, WIDTH = 48, 64
 CAMERA = 10  # pixels of the camera's picture, 640 x 480, for one of the network's
 CONTRACT = """\
-task = "raw"
+task = "detection"
 
 [input]
 kind = "image"
 color = "gray"
 mean = 127.5
 std = 127.5
+
+[detection]
+row = "box scores"          # each of the output's rows, of which there is one, is a box and then a score a class
+format = "cxcywh"           # centre, width and height
+unit = [640, 480]           # a box as large as the whole picture is 640 wide and 480 high
+score_threshold = 0.5
 """
 
 
@@ -60,6 +66,13 @@ def pictures(count: int, part: slice, seed: int) -> tuple[NDArray[np.uint8], NDA
         made.append(picture.clip(0, 255).astype(np.uint8)[..., None])
         labels.append([(x + size / 2) * CAMERA, (y + size / 2) * CAMERA, size * CAMERA, size * CAMERA, classes[which]])
     return np.stack(made), np.array(labels, np.float32)
+
+
+def photo(picture: NDArray[np.uint8]) -> Any:
+    """What the camera saw: 640 x 480."""
+    from PIL import Image
+
+    return Image.fromarray(picture[:, :, 0]).resize((WIDTH * CAMERA, HEIGHT * CAMERA), Image.Resampling.NEAREST)
 
 
 def network() -> Any:
@@ -102,6 +115,7 @@ def main() -> None:
     np.savez("calibration.npz", x=pictures(200, slice(0, 1200), 1)[0])
     images, labels = pictures(500, slice(1200, None), 2)
     np.savez("evaluation.npz", x=images, y=labels)
+    photo(images[0]).save("digit.png")
     answers = net.predict(images.astype(np.float32) / 127.5 - 1, verbose=0)
     print(f"finds {100 * found({'answer': answers}, labels):.1f} % of 500 digits it has not seen")
 

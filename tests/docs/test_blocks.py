@@ -198,6 +198,8 @@ class Model:
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
     path: Path = Path("model.keras")
+    state: str = "none"
+    state_pairs: tuple[tuple[str, str], ...] = ()
 
 
 @written_in("toml")
@@ -225,5 +227,12 @@ def model_for(document: dict) -> Model:
         shape = (-1, 224, 224, 1 if table.get("color") == "gray" else 3) if table["kind"] == "image" else (-1, 16)
         inputs.append(TensorSpec(name, name, "float32", shape, "NHWC" if table["kind"] == "image" else None))
     labels = document.get("labels")
-    classes = len(labels) if isinstance(labels, list) else 1000
-    return Model(tuple(inputs), (TensorSpec("probs", "probs", "float32", (-1, classes)),))
+    outputs = {"probs": (-1, len(labels) if isinstance(labels, list) else 1000)}
+    if "detection" in document:
+        named = document["detection"]
+        outputs = {
+            key: {"boxes": (-1, 10, 4), "count": (-1, 1)}.get(key, (-1, 10))
+            for key in ("boxes", "scores", "classes", "count")
+            if key in named
+        } or {"output0": (-1, 84, 8400)}
+    return Model(tuple(inputs), tuple(TensorSpec(name, name, "float32", shape) for name, shape in outputs.items()))
