@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -125,7 +126,7 @@ class SlowWatch:
         self._fast: Spell | None = None
         self._seen_s = self._spell.began_s
         self._said_s = float("-inf")
-        self._line: str | None = None
+        self._lines: deque[str] = deque()  # each is taken by one caller of `tell`, and by no other
 
     @property
     def late_ms(self) -> float:
@@ -146,11 +147,15 @@ class SlowWatch:
         if slow is None:
             self._fast = self._spell
         elif now - self._said_s >= BETWEEN_LINES_S:
-            self._said_s, self._line = now, sentence(self._name, slow)
+            self._said_s = now
+            self._lines.append(sentence(self._name, slow))
         self._spell = Spell(now)
 
     def tell(self) -> None:
         """Write the line that is due, if there is one."""
-        if self._line is not None:
-            line, self._line = self._line, None
+        while self._lines:
+            try:
+                line = self._lines.popleft()
+            except IndexError:  # another caller has it
+                return
             _LOG.warning("%s", line)
