@@ -29,11 +29,12 @@ from edgekit_runtime.journey import Journey, Opened
 from edgekit_runtime.options import Options
 from edgekit_runtime.request import Request
 from edgekit_runtime.session import Session, SessionParts, Sessions
-from edgekit_runtime.telemetry import About, Meter, MeterStats, Reporter, Reporting, TelemetryStats
+from edgekit_runtime.telemetry import Meter, MeterStats
 from edgekit_runtime.telemetry.slow import SlowWatch
 
 if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
+    from edgekit_runtime.telemetry import Reporter, Reporting, TelemetryStats
 
 __all__ = ["Health", "Model", "Stats"]
 
@@ -267,6 +268,8 @@ class Model:
 
         Raises MissingExtraError.
         """
+        from edgekit_runtime.telemetry import About, Reporter
+
         bundle = self._journey.opened.bundle
         manifest = bundle.manifest
         about = About(

@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.budget import PRESETS_MS
-from edgekit_runtime.cache import Cache, DiskCache, MemoryCache, Semantic, Similar
+from edgekit_runtime.cache import Cache, MemoryCache
 from edgekit_runtime.memory import MemoryBudget
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache import Semantic
 
 __all__ = ["MAX_THREADS", "Options", "budget_of"]
 
@@ -71,8 +75,14 @@ class Options:
         disk = None
         if self.disk_cache is not None:
             size = int(self.disk_cache_mb * 2**20)
+            from edgekit_runtime.cache import DiskCache
+
             disk = DiskCache(self.disk_cache, namespace, max_bytes=size, ttl_s=self.ttl_s)
-        similar = Similar(self.similar) if self.similar is not None else None
+        similar = None
+        if self.similar is not None:
+            from edgekit_runtime.cache import Similar
+
+            similar = Similar(self.similar)
         if memory is None and disk is None and similar is None and self.semantic is None:
             return None
         return Cache(memory, disk=disk, similar=similar, semantic=self.semantic)
