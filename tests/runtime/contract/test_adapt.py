@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract import Adapter, ImageSpec, InputContract
+from edgekit_runtime.contract.adapt import CLIP_EVERY, quantize
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
@@ -112,3 +115,80 @@ def test_fractions_for_an_integer_input_are_refused():
     assert adapter(np.array([1, 2, 3], np.int64)).dtype == np.int32
     with pytest.raises(InputError, match="without losing values"):
         adapter(np.array([1.5, 2.0, 3.0]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(0, 255), min_size=3, max_size=3),
+    st.lists(st.floats(0.5, 300), min_size=3, max_size=3),
+    st.floats(0.001, 3),
+    st.integers(-128, 127),
+    st.sampled_from(["int8", "uint8", "int16"]),
+    st.sampled_from(["NHWC", "NCHW"]),
+)
+def test_every_pixel_of_every_channel_is_quantized_as_a_float_would_be(mean, std, scale, zero_point, dtype, layout):
+    """Whichever way was chosen: exact, not within a step."""
+    image = ImageSpec(16, 16, tuple(mean), tuple(std))
+    contract = InputContract("image", (16, 16, 3), "float32", image)
+    spec = tensor(dtype, Quantization(scale, zero_point), layout, size=16)
+    every = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2)
+    real = (every.astype(np.float32) - np.float32(mean)) / np.float32(std)
+    wanted = quantize(real, spec.quantization, np.dtype(dtype))
+    found = Adapter(contract, spec)(every)[0]
+    np.testing.assert_array_equal(found, wanted.transpose(2, 0, 1) if layout == "NCHW" else wanted)
+    assert found.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("side", [1, 7, 97, 224])
+def test_pictures_of_any_height_are_quantized_alike(side):
+    """Constants are laid out over rows, and not every height has a divisor."""
+    image = ImageSpec(side, 5, (123.7, 116.3, 103.5), (58.4, 57.1, 57.4))
+    contract = InputContract("image", (side, 5, 3), "float32", image)
+    pixels = np.random.default_rng(side).integers(0, 256, (side, 5, 3), np.uint8)
+    for dtype, quantization in (("int8", Quantization(0.0187, -14)), ("float32", None)):
+        spec = TensorSpec("image", "t", dtype, (1, side, 5, 3), "NHWC", quantization)
+        np.testing.assert_allclose(
+            Adapter(contract, spec)(pixels)[0], expected(pixels, contract, spec), rtol=1e-5, atol=1e-5
+        )
+        np.testing.assert_array_equal(  # a view with gaps between its rows
+            Adapter(contract, spec)(np.repeat(pixels, 2, axis=1)[:, ::2]), Adapter(contract, spec)(pixels)
+        )
+
+
+def clipped_share(adapter, made, requests):
+    counts = [adapter.clipped(made(adapter)) for _ in range(requests)]
+    return sum(c for c, _ in counts), sum(n for _, n in counts), counts
+
+
+def test_the_share_of_clipped_values_is_right_over_many_requests():
+    """Every value is as likely to be looked at as any other, so also one corner of a picture counts as what it is."""
+    contract, spec = image_input((0,) * 3, (1,) * 3, size=64), tensor("int8", Quantization(1.0, -128), size=64)
+    adapter = Adapter(contract, spec)
+    pixels = np.full((64, 64, 3), 100, np.uint8)
+    pixels[:8, :8, 0], pixels[:8, :8, 1] = 0, 255
+    clipped, counted, counts = clipped_share(adapter, lambda adapt: adapt(pixels), CLIP_EVERY * 64)
+    assert sum(n > 0 for _, n in counts) == 64
+    assert clipped / counted == pytest.approx(2 * 64 / pixels.size, rel=0.1)
+
+
+@pytest.mark.parametrize(("dtype", "limits"), [("int8", (-128, 127)), ("uint8", (0, 255))])
+def test_only_the_limits_count_as_clipped(dtype, limits):
+    spec = TensorSpec("x", "x", dtype, (1, 256), None, Quantization(1.0, 0))
+    adapter = Adapter(InputContract("x", (256,), "float32"), spec)
+    every = np.arange(256, dtype=np.uint8).view(dtype)
+    assert adapter.clipped(every[None]) == (2, 256)
+    inner = np.array([v for v in every if v not in limits], dtype)
+    assert Adapter(InputContract("x", (256,), "float32"), spec).clipped(inner[None])[0] == 0
+
+
+def test_an_artifact_that_takes_floats_clips_nothing():
+    adapter = Adapter(image_input((0,) * 3, (1,) * 3), tensor("float32"))
+    assert clipped_share(adapter, lambda adapt: adapt(PIXELS), CLIP_EVERY * 2)[:2] == (0, 0)
+
+
+def test_clipped_values_are_counted_once_by_any_number_of_threads():
+    contract, spec = image_input((0,) * 3, (1,) * 3), tensor("int8", Quantization(1.0, -128))
+    adapter, made = Adapter(contract, spec), Adapter(contract, spec)(PIXELS)
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(lambda _: adapter.clipped(made), range(CLIP_EVERY * 100)))
+    assert sum(n > 0 for _, n in counts) == 100
