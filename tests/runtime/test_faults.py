@@ -111,7 +111,7 @@ def test_futures_that_are_withdrawn_at_random_complete_exactly_once(path):
     threads, each = 64, STRESS // 64
     completed = [0] * threads
     pictures = [tiny.colour(fill, 255 - fill, fill) for fill in range(0, 256, 16)]
-    with open_bundle(path, cache_mb=1, queue_limit=100_000) as model:
+    with open_bundle(path, cache_mb=1, queue_limit=STRESS) as model:
 
         def storm(number):
             draw, futures = random.Random(number), []
@@ -129,7 +129,7 @@ def test_futures_that_are_withdrawn_at_random_complete_exactly_once(path):
         for one in storms:
             one.start()
         for one in storms:
-            one.join(10 * LONG)
+            one.join()
         assert completed == [each] * threads
         assert model.stats().queued == 0
         assert model.stats().meter.errors == {}
