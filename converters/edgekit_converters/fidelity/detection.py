@@ -23,6 +23,7 @@ from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.intervals import resampled_interval
 from edgekit_converters.fidelity.result import Score
+from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["COCO", "Boxes", "MeanAveragePrecision", "iou", "mean_average_precision"]
@@ -32,6 +33,7 @@ COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 
 _RECALLS = np.linspace(0, 1, 101)
 _MOST = 100
+_LEAST_SCORE = 0.001  # precision is a mean over all recalls, so boxes that an answer would not show count too
 _RESAMPLES = 200
 
 
@@ -57,18 +59,22 @@ class _Matched:
 class MeanAveragePrecision:
     """`map` or `map50` of a model that answers boxes; labels are [M, 5] rows x1 y1 x2 y2 class, class -1 for filling.
 
-    layout: `rows` for one output [M, 6] (x1, y1, x2, y2, score, class), or the names of (boxes [M, 4], scores [M],
+    contract: of a detector that says where its boxes are; labels are then in pixels of the network's picture. Else
+    outputs: one name for one output [M, 6] (x1, y1, x2, y2, score, class), or the names of (boxes [M, 4], scores [M],
     classes [M]), or of (boxes, scores [M, classes]).
     """
 
     name: str
     outputs: tuple[str, ...]
     thresholds: tuple[float, ...]
+    contract: Contract | None = None
 
     @classmethod
     def of(cls, contract: Contract, name: str) -> MeanAveragePrecision:
         """Raises MetricError where the outputs are not one of the layouts."""
         thresholds = COCO if name == "map" else (0.5,)
+        if contract.detection is not None:
+            return cls(name, (), thresholds, contract)
         first = contract.outputs[0]
         if len(contract.outputs) == 1 and len(first.shape) == 2 and first.shape[1] == 6:
             return cls(name, (first.name,), thresholds)
@@ -80,7 +86,8 @@ class MeanAveragePrecision:
         shown = ", ".join(f"{o.name} {list(o.shape)}" for o in contract.outputs)
         raise MetricError(
             f"{name} does not know where the boxes are: the outputs are {shown}",
-            do="Give --metric module:function that decodes them and calls mean_average_precision",
+            do='Write task = "detection" and [detection] in the contract file, or give --metric module:function that decodes '
+            "them and calls mean_average_precision",
         )
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> dict[int, _Matched]:
@@ -102,6 +109,9 @@ class MeanAveragePrecision:
         return Score(self.name, before, after, before - after, interval)
 
     def _boxes(self, answer: Mapping[str, NDArray[Any]]) -> Boxes:
+        if self.contract is not None:
+            found = candidates(answer, self.contract, _LEAST_SCORE)
+            return Boxes(found.corners, found.scores, found.classes)
         values = [np.asarray(answer[name], np.float64) for name in self.outputs]
         if len(values) == 1:
             return Boxes(values[0][:, :4], values[0][:, 4], values[0][:, 5])

@@ -180,7 +180,8 @@ def named_metric(name: str, contract: Contract) -> Metric:
 def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Metric | None) -> tuple[Metric, ...]:
     """What is measured, the deciding one first: `wanted`, or what the task and the kind of its labels suggest.
 
-    A classifier's labels give top1, top5 (of more than five classes) and f1. Labels that are floats of the first output's
+    A classifier's labels give top1, top5 (of more than five classes) and f1; rows of five of a detector whose contract says
+    where its boxes are give map. Labels that are floats of the first output's
     size give mae, and whole numbers, one for each pixel of an output with classes of pixels, give miou and pixel-accuracy;
     other whole numbers in another task may be classes of anything, and give nothing. Raises MetricError where a metric is
     wanted and nothing is labelled.
@@ -191,10 +192,14 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
                 f"{wanted.name} needs labels, and the evaluation set has none", do="Give a labelled --evaluation set"
             )
         return ()
+    from edgekit_converters.fidelity.detection import MeanAveragePrecision
+
     own: tuple[Metric, ...] = ()
     first = contract.outputs[0]
     if contract.task == "classification":
         own = (TopK(first.name), *([TopK(first.name, 5)] if math.prod(first.shape) > 5 else []), MacroF1(first.name))
+    elif contract.detection is not None and np.asarray(labels[0]).ndim == 2 and np.asarray(labels[0]).shape[1] == 5:
+        own = (MeanAveragePrecision.of(contract, "map"),)
     elif np.asarray(labels[0]).dtype.kind == "f" and np.asarray(labels[0]).size == math.prod(first.shape):
         own = (MeanAbsoluteError(first.name),)
     elif is_map(first) and _is_mask(labels[0], first.shape):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity import Boxes, mean_average_precision, named_metric
 from edgekit_converters.fidelity.detection import COCO, iou
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_converters.fidelity.metrics import task_metrics
+from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 
 def boxes(*rows):
@@ -119,3 +120,22 @@ def test_the_usual_layouts_of_a_detectors_outputs_are_known(layout):
 def test_labels_that_are_no_boxes_are_refused():
     with pytest.raises(MetricError, match=r"map50 needs labels \[M, 5\]"):
         named_metric("map50", ANSWERS["rows"][0]).keep(None, 3)
+
+
+def test_a_contract_that_says_where_the_boxes_are_is_what_counts():
+    """Of a YOLO's [4 + C, N], in fractions: labels are in pixels of the network's picture, 64 x 32."""
+    image = ImageSpec(32, 64, (0.0,), (1.0,), "gray")
+    said = Contract(
+        "detection",
+        (InputContract("x", (32, 64, 1), "float32", image),),
+        (OutputContract("y", (6, 3), "float32"),),
+        detection=DetectionSpec("y", "box scores", "cxcywh", (1.0, 1.0), candidates="last"),
+    )
+    sure, copy, other = (0.25, 0.5, 0.25, 0.5, 0.9, 0), (0.26, 0.5, 0.25, 0.5, 0.8, 0), (0.75, 0.5, 0.25, 0.5, 0, 0.1)
+    answer = {"y": np.array([sure, copy, other], np.float32).T}
+    labels = np.array([[8, 8, 24, 24, 0], [40, 8, 56, 24, 1]], np.float32)
+    (metric,) = task_metrics(said, [labels], None)
+    assert metric == named_metric("map", said)
+    score = metric.compare([metric.keep(answer, labels)] * 3, [metric.keep(None, labels)] * 3)
+    assert score.original == pytest.approx(1.0)  # the second is below the contract's threshold, and counts all the same
+    assert score.artifact == 0.0
