@@ -1,6 +1,6 @@
 """What README and docs say is done here, block by block, in a folder that holds the demo's files.
 
-- ```python is executed; each block stands alone.
+- ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file is there.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
   After `<!-- not run: why -->` an `edgekit` command is only parsed.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import memory
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 RUN = {"edgekit", "openssl", "echo", "head", "mkdir"}
+STATEFUL = "memory.ekb is a small network with a state"
 NOT_RUN = {"git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python"}  # installing, elsewhere
 
 
@@ -124,6 +126,8 @@ def test_every_fence_names_a_language_that_is_checked_here():
 @pytest.mark.convert
 @written_in("python")
 def test_python_block_runs_by_itself(block: Block, folder: Path):
+    if block.remark == STATEFUL:
+        memory.bundle(folder, "onnx").rename(folder / "memory.ekb")
     code = compile("\n" * block.line + block.text, str(block.page), "exec")
     exec(code, {"__name__": "__main__"})  # noqa: S102 - our own pages
 
@@ -235,4 +239,9 @@ def model_for(document: dict) -> Model:
             for key in ("boxes", "scores", "classes", "count")
             if key in named
         } or {"output0": (-1, 84, 8400)}
-    return Model(tuple(inputs), tuple(TensorSpec(name, name, "float32", shape) for name, shape in outputs.items()))
+    kept = document.get("state", {}).get("carried", {})
+    inputs += [TensorSpec(name, name, "float32", (1, 2, 1, 64)) for name in kept]
+    states = [TensorSpec(name, name, "float32", (1, 2, 1, 64)) for name in kept.values()]
+    given = [TensorSpec("audio", "audio", "float32", (1, 576))] if kept else []
+    told = [TensorSpec(name, name, "float32", shape) for name, shape in outputs.items()]
+    return Model((*given, *inputs), (*told, *states))
