@@ -307,7 +307,8 @@ class Journey:
     ) -> Answer:
         """store, wake the followers, answer."""
         cache = self.cache
-        if cache is not None and source != "similar":  # an answer to another picture is no answer to keep
+        known = request.key is not None or request.look is not None  # else: nothing was looked up, so nothing is kept
+        if cache is not None and known and source != "similar":  # an answer to another picture is no answer to keep
             timings = request.timings
             waited_ms = timings.get("queue", 0.0)
             cache.store(request.key, outputs, (perf_counter() - request.start) * 1e3 - waited_ms)
