@@ -1,4 +1,4 @@
-"""What a camera hands out: packed BGR or RGB, or YUV 4:2:0 in planes, with the padding that drivers leave.
+"""What a camera hands out: BGR or RGB, YUV 4:2:0 in planes or 4:2:2 in one, with the padding that drivers leave.
 
     model.predict(Frame(array, "bgr"))                                      # OpenCV, picamera2: uint8 [H, W, 3]
     model.predict(Frame(buffer, "nv12", width=1280, height=720, stride=1280))
@@ -6,10 +6,11 @@
 Rules:
 - the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
 - nothing is copied when a frame is made; rows may be padded (`stride`), planes too (`rows`);
-- the sizes of 4:2:0 are even, and a buffer that is too short for what it is said to hold is refused at once.
+- the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is refused at once.
 
 YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and one of V,
-each with half the stride and half the rows; `yv12` the same with V first.
+each with half the stride and half the rows; `yv12` the same with V first. YUV 4:2:2, of two pixels in a row: `yuyv` (YUY2, what
+most USB cameras give) Y, U, Y, V; `uyvy` U, Y, V, Y.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from edgekit_runtime.errors import InputError
 
 __all__ = ["Frame", "FrameFormat", "Matrix"]
 
-FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12"]
+FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12", "yuyv", "uyvy"]
 Matrix = Literal["bt601", "bt709"]
 Pixels = NDArray[np.uint8]
 
 _CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1}
+_PAIRS = {"yuyv": (0, 1, 3), "uyvy": (1, 0, 2)}  # where Y, U and V begin in the four bytes of two pixels
 _WHERE = "a camera frame"
 
 
@@ -38,10 +40,10 @@ class Frame:
     """One picture of a camera, upright.
 
     data: a uint8 array, or bytes, a bytearray, a memoryview or an mmap. Packed formats take an array [H, W, C] (gray: [H, W])
-    of any strides; all take a flat buffer, then with width and height. A 2-D array of 4:2:0 is [rows * 3 / 2, stride], as
+    of any strides, 4:2:2 one of [H, W, 2]; all take a flat buffer, then with width and height. A 2-D array of 4:2:0 is [rows * 3 / 2, stride], as
     OpenCV and picamera2 give it; its width and height are those of the array unless they are given.
     stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default there is
-    no padding. matrix, full_range: what the camera made YUV with, for 4:2:0 alone: BT.601 and 16..235 by default, as most do;
+    no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
     high-definition video is often BT.709, JPEG-like sensors have the full range.
     Raises InputError where sizes and buffer do not fit, ValueError for a format or matrix that does not exist.
     """
@@ -69,15 +71,17 @@ class Frame:
         """(width, height) in pixels."""
         shape = self._shape
         width, height = self.width, self.height
-        if self.packed and len(shape) >= 2:
+        if (self.packed and len(shape) >= 2) or len(shape) == 3:
             width, height = width or shape[1], height or shape[0]
-        elif len(shape) == 2:
+        elif len(shape) == 2 and self.format not in _PAIRS:
             width, height = width or shape[1], height or (self.rows or shape[0] * 2 // 3)
         if width is None or height is None:
             raise _refused("a flat buffer does not say how large its picture is", "Pass width= and height=")
         if width < 1 or height < 1:
             raise _refused(f"{width} x {height} is no picture", "Check what the camera was set to")
-        if not self.packed and (width % 2 or height % 2):
+        if self.format in _PAIRS and width % 2:
+            raise _refused(f"4:2:2 has one colour for 2 pixels of a row, and {width} is odd", "Pass the camera's width")
+        if not self.packed and self.format not in _PAIRS and (width % 2 or height % 2):
             raise _refused(
                 f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd",
                 "Pass the size that the camera was set to, and its padding as stride= and rows=",
@@ -90,13 +94,26 @@ class Frame:
 
     @property
     def packed(self) -> bool:
+        """Whether a pixel has its own three colours, or a grey."""
         return self.format in _CHANNELS
 
     @cached_property
     def parts(self) -> tuple[Pixels, ...]:
-        """Views, without any padding: (pixels [H, W, C],), or (Y [H, W], U [H/2, W/2], V [H/2, W/2])."""
+        """Views, without any padding: (pixels [H, W, C],), or (Y [H, W], U, V), both [H/2, W/2], or [H, W/2] of 4:2:2."""
         if self.packed:
             return (self._pixels(),)
+        return self._pairs() if self.format in _PAIRS else self._planes()
+
+    def _pairs(self) -> tuple[Pixels, ...]:
+        width, height = self.size
+        stride, flat = self.stride or 2 * width, self._flat()
+        if stride < 2 * width:
+            raise _refused(f"{stride} bytes a row do not hold {width} pixels of 4:2:2", "Pass the stride in bytes")
+        v, u, y = reversed(_PAIRS[self.format])
+        second, first = (self._plane(flat, at, (height, width // 2), (stride, 4)) for at in (v, u))
+        return self._plane(flat, y, (height, width), (stride, 2)), first, second
+
+    def _planes(self) -> tuple[Pixels, ...]:
         width, height = self.size
         flat = self._flat()
         stride, rows = self.stride or self._natural_stride(), self.rows or height

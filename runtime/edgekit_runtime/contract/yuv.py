@@ -44,9 +44,10 @@ def render_frame(frame: Frame, image: ImageSpec) -> tuple[NDArray[np.uint8], Pla
     if placement.crop != (0, 0, *frame.size) or placement.inner != frame.size:
         if placement.shrinks < 1 and not gray:  # it grows: fewer pixels are coloured before than after
             return render(pillow().fromarray(to_rgb(luma, u, v, frame.matrix, frame.full_range)), image)
-        luma = _scaled(luma, placement, image, 1)
+        shares = luma.shape[1] // u.shape[1], luma.shape[0] // u.shape[0]
+        luma = _scaled(luma, placement, image, (1, 1))
         if not gray:
-            u, v = (_scaled(plane, placement, image, 2) for plane in (u, v))
+            u, v = (_scaled(plane, placement, image, shares) for plane in (u, v))
     if gray:
         pixels = luma.copy() if frame.full_range else np.clip(_luma(luma), 0, 255).astype(np.uint8)
         return on_canvas(pixels, placement, image), placement
@@ -54,7 +55,7 @@ def render_frame(frame: Frame, image: ImageSpec) -> tuple[NDArray[np.uint8], Pla
 
 
 def to_rgb(luma: Pixels, u: Pixels, v: Pixels, matrix: Matrix, full_range: bool) -> Pixels:
-    """[H, W, 3] RGB of luma [H, W] and colours of the same shape, or of half of it along both axes."""
+    """[H, W, 3] RGB of luma [H, W] and colours of the same shape, or of half of it along one axis or both."""
     k = _coefficients(matrix, full_range)
     y = luma.astype(np.int16) if full_range else _luma(luma)
     wide_u, wide_v = u.astype(np.int32), v.astype(np.int32)
@@ -116,22 +117,22 @@ def _term(colour: NDArray[np.int32], factor: int) -> NDArray[np.int32]:
 
 
 def _spread(term: NDArray[np.int16], shape: tuple[int, ...]) -> NDArray[np.int16]:
-    """A term at half of the size, for each of its 2 x 2 pixels. Two of a row are written as one 32-bit number."""
+    """A term for each pixel that shares it. Two of a row are written as one 32-bit number."""
     if term.shape == shape:
         return term
     pairs = np.ascontiguousarray(term).view(np.uint16).astype(np.uint32)
     pairs |= pairs << np.uint32(16)
-    spread = np.empty((term.shape[0], 2, term.shape[1]), np.uint32)
+    spread = np.empty((term.shape[0], shape[0] // term.shape[0], term.shape[1]), np.uint32)
     spread[:] = pairs[:, None]
     return spread.view(np.int16).reshape(shape)
 
 
-def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, share: int) -> Pixels:
-    """The part of a plane that is used, at the placement's inner size. share: pixels of luma for one of its own."""
-    left, top, right, bottom = placement.crop
-    whole = (left // share, top // share, -(-right // share), -(-bottom // share))
+def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
+    """The part of a plane that is used, at the placement's inner size. shares: pixels of luma for one of its own, x and y."""
+    (left, top, right, bottom), (x, y) = placement.crop, shares
+    whole = (left // x, top // y, -(-right // x), -(-bottom // y))
     part = np.ascontiguousarray(plane[whole[1] : whole[3], whole[0] : whole[2]])
-    box = (left / share - whole[0], top / share - whole[1], right / share - whole[0], bottom / share - whole[1])
+    box = (left / x - whole[0], top / y - whole[1], right / x - whole[0], bottom / y - whole[1])
     return np.asarray(pillow().fromarray(part).resize(placement.inner, resampling(image), box))
 
 

@@ -104,6 +104,35 @@ def test_every_layout_with_any_padding_is_the_same_picture(kind, pad, more_rows)
     assert np.abs(picture - formula(y, doubled(u), doubled(v))).max() <= 1.5
 
 
+@pytest.mark.parametrize("kind", ["yuyv", "uyvy"])
+@pytest.mark.parametrize("pad", [0, 8])
+def test_two_pixels_of_a_row_may_share_their_colour(kind, pad):
+    y = RANDOM.integers(0, 256, (7, 12), np.uint8)
+    u, v = RANDOM.integers(0, 256, (2, 7, 6), np.uint8)
+    four = [y[:, ::2], u, y[:, 1::2], v] if kind == "yuyv" else [u, y[:, ::2], v, y[:, 1::2]]
+    rows = np.stack(four, axis=-1).reshape(7, 24)
+    padded = np.concatenate([rows, np.full((7, pad), 77, np.uint8)], axis=1)
+    frame = Frame(padded.tobytes(), kind, width=12, height=7, stride=24 + pad)
+    for found, wanted in zip(frame.parts, (y, u, v), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    wanted = formula(y, u.repeat(2, axis=1), v.repeat(2, axis=1))
+    assert np.abs(decoder(12, 7)(frame) - wanted).max() <= 1.5
+    as_array = Frame(rows.reshape(7, 12, 2), kind)  # as OpenCV gives it without conversion
+    np.testing.assert_array_equal(decoder(12, 7)(as_array), decoder(12, 7)(frame))
+
+
+def test_a_frame_that_shares_colours_along_rows_is_resized_in_its_proportions():
+    pytest.importorskip("PIL")
+    y, u, v = smooth(320, 240)
+    u, v = u.repeat(2, axis=0), v.repeat(2, axis=0)
+    pairs = np.stack([y[:, ::2], u, y[:, 1::2], v], axis=-1).tobytes()
+    halves = buffer("i420", y, u[::2], v[::2])
+    for resize in ("stretch", "center-crop", "letterbox"):
+        decode = decoder(64, 48, resize=resize)
+        found = decode(Frame(pairs, "yuyv", width=320, height=240)).astype(int)
+        assert np.abs(found - decode(Frame(halves, "i420", width=320, height=240))).max() <= 4
+
+
 @pytest.mark.parametrize("form", [bytes, bytearray, memoryview, np.asarray])
 def test_any_buffer_will_do(form):
     y, u, v = planes(12, 8)
@@ -231,6 +260,7 @@ def test_sizes_that_cannot_be_are_refused_where_the_frame_is_made(case):
 @pytest.mark.parametrize(
     ("data", "kind", "why"),
     [
+        (bytes(100), "uyvy", "100 bytes are too few for uyvy of 12 x 8: it takes 191"),
         (np.zeros((8, 12, 4), np.uint8), "bgr", "not bgr of 12 x 8"),
         (np.zeros((8, 12, 3), np.float32), "bgr", "float32"),
         (np.zeros((8, 12, 3), np.int8), "rgb", "int8"),
@@ -242,6 +272,11 @@ def test_sizes_that_cannot_be_are_refused_where_the_frame_is_made(case):
 def test_data_of_another_kind_is_refused(data, kind, why):
     with pytest.raises(InputError, match=why):
         Frame(data, kind, width=12, height=8)
+
+
+def test_two_pixels_share_a_colour_only_where_there_are_two():
+    with pytest.raises(InputError, match="one colour for 2 pixels of a row, and 11 is odd"):
+        Frame(bytes(176), "yuyv", width=11, height=8)
 
 
 def test_a_format_that_does_not_exist_is_a_mistake_in_the_code():
