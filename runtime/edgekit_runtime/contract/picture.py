@@ -106,7 +106,7 @@ def render(
     ours: nobody else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
     """
     if 0 in picture.size:
-        raise InputError(f"{picture.width} x {picture.height} is no picture", where=where)
+        raise InputError(f"{picture.width} x {picture.height} is no picture", where=where, do="Pass one with pixels")
     reduction = _Reduction(picture, image) if ours and picture.format == "JPEG" else None
     if reduction is None:
         loaded(picture, where)

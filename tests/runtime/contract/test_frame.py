@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract import Decoder, Frame, ImageSpec, InputContract
+from edgekit_runtime.contract.frame import FrameFormat
 from edgekit_runtime.contract.yuv import to_rgb
 from edgekit_runtime.errors import InputError
 
@@ -298,3 +300,23 @@ def test_a_frame_tells_where_it_was_placed():
     _, geometry = decode.place(frame)
     assert geometry == decode.locate(frame)
     assert (geometry.width, geometry.height, geometry.scale_x, geometry.top) == (120, 80, 4.0, -20.0)
+
+
+SIZES = st.one_of(st.none(), st.integers(-4, 40), st.sampled_from([2**31, 2**63, 10**30]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(get_args(FrameFormat)), st.integers(0, 3000), SIZES, SIZES, SIZES, SIZES)
+def test_no_size_reaches_beyond_the_buffer(kind, length, width, height, stride, rows):
+    """Whatever is said of a buffer, every value of every part is one of its bytes, or the frame is refused."""
+    data = np.full(length, 7, np.uint8)
+    try:
+        frame = Frame(data, kind, width=width, height=height, stride=stride, rows=rows)
+    except InputError:
+        return
+    start, end = data.ctypes.data, data.ctypes.data + length
+    for part in frame.parts:
+        first = part.ctypes.data
+        last = first + sum((n - 1) * step for n, step in zip(part.shape, part.strides, strict=True))
+        assert start <= first <= last < end
+        assert (part == 7).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
@@ -204,3 +207,26 @@ def test_a_truncated_file_is_one_clear_error(kind, share, tmp_path):
 def test_damaged_exif_says_nothing_and_costs_no_answer():
     data = encoded(RED, "JPEG", exif=b"Exif\x00\x00MM\x00\x2a\xff\xff\xff\xff garbage")
     assert decoder()(data).shape == (4, 6, 3)
+
+
+SMALL = {
+    kind: encoded(Image.effect_noise((24, 16), 90).convert("RGB"), kind, **options)
+    for kind, options in {"JPEG": {}, "PNG": {}, "GIF": {}, "WEBP": {}, "TIFF": {}, "BMP": {}}.items()
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(sorted(SMALL)),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8),
+    st.floats(0.1, 1),
+)
+def test_damaged_files_are_decoded_or_refused_and_nothing_else(kind, changes, share):
+    data = bytearray(SMALL[kind])
+    for where, byte in changes:
+        data[int(where * len(data))] = byte
+    decode = decoder()
+    for attempt in (decode, decode.locate):
+        with contextlib.suppress(InputError):
+            attempt(bytes(data[: int(len(data) * share)]))

@@ -1,0 +1,81 @@
+"""Whatever is passed by mistake is one InputError that says what to do; the model goes on answering."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tiny
+
+from edgekit_runtime import Frame, InputError, open_bundle
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    with open_bundle(tiny.bundle(tmp_path_factory.mktemp("bad"))) as opened:
+        yield opened
+
+
+def encoded(kind, size=(64, 64)):
+    Image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    Image.effect_noise(size, 90).convert("RGB").save(file, kind)
+    return file.getvalue()
+
+
+def huge():
+    data = bytearray(encoded("PNG"))
+    data[16:24] = (12_000).to_bytes(4, "big") + (8_400).to_bytes(4, "big")
+    return bytes(data)
+
+
+FLOATS = np.zeros((8, 8, 3), np.float32)
+BAD = {
+    "another shape": (lambda: FLOATS[:7], "does not fit"),
+    "another rank": (lambda: np.zeros(192, np.float32), "does not fit"),
+    "no rank at all": (lambda: np.float32(3), "does not fit"),
+    "another dtype": (lambda: FLOATS.astype(np.int32), "an image cannot be int32"),
+    "complex numbers": (lambda: FLOATS.astype(np.complex64), "an image cannot be complex64"),
+    "NaN": (lambda: FLOATS * np.nan, "holds NaN or infinity"),
+    "infinity": (lambda: FLOATS + np.inf, "holds NaN or infinity"),
+    "a truncated JPEG": (lambda: encoded("JPEG")[:-300], "not an image that can be decoded"),
+    "a hundred megapixels": (huge, "12000 x 8400 pixels is more than"),
+    "no bytes": (lambda: b"", "not an image that can be decoded"),
+    "an empty batch": (lambda: np.zeros((0, 8, 8, 3), np.float32), "an empty batch"),
+    "a batch": (lambda: np.zeros((4, 8, 8, 3), np.uint8), r"a batch of 4 items.*submit\(\)"),
+    "a picture of nothing": (lambda: np.zeros((0, 8, 3), np.uint8), "not a picture"),
+    "a folder": (lambda: ".", "cannot be read|regular file"),
+    "None": (lambda: None, "not a tensor"),
+    "two inputs": (lambda: {"image": FLOATS, "other": FLOATS}, "there is no input 'other'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("ask", ["predict", "submit", "apredict"])
+def test_each_mistake_is_told_and_costs_nothing_else(model, case, ask):
+    value, why = BAD[case][0](), BAD[case][1]
+    before = model.stats().meter.errors.get("input", 0)
+    with pytest.raises(InputError, match=why) as caught:
+        if ask == "apredict":
+            asyncio.run(model.apredict(value))
+        else:
+            getattr(model, ask)(value)
+    assert caught.value.do
+    assert model.stats().meter.errors["input"] == before + 1
+    assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
+def test_mistakes_and_pictures_from_many_threads_are_told_apart(model):
+    def ask(number):
+        if number % 3 == 0:
+            with pytest.raises(InputError):
+                model.predict(np.zeros((number % 5 + 2, 8, 8, 3), np.uint8))
+            return None
+        return model.predict(Frame(tiny.BLUE, "rgb") if number % 3 == 1 else tiny.GREEN).top(1)[0].label
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(ask, range(300)))
+    assert told == [(None, "blue", "green")[number % 3] for number in range(300)]
