@@ -205,3 +205,13 @@ def test_file_is_written_whole(tmp_path: Path) -> None:
 )
 def test_numbers_are_rounded_as_a_person_would(written: str, wanted: str) -> None:
     assert written == wanted
+
+
+def test_two_figures_of_noise_are_not_called_by_one_name() -> None:
+    story = {"of": "tflite-int8", "recipe": "tflite-int8", "why": "it keeps the limit", "met": True,
+             "tried": [{"remedy": "ranges by mse", "recipe": "tflite-int8", "float_layers": 0, "float_macs": 0.0,
+                        "noise_db": 16.5, "drop": 0.01, "failed": ""}]}  # fmt: skip
+    candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "layers": [], "repair": story}
+    page = " ".join(html(report(candidates=[candidate])).replace("<br>", " ").split())
+    assert "signal to noise on calibration samples" in page
+    assert "SQNR is the power of all answers to the evaluation set" in page

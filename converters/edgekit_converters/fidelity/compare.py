@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
+from edgekit_converters.deadline import tick
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.kinds import kinds
@@ -80,6 +81,7 @@ def compare(
             for metric, items in zip(metrics, kept, strict=True):
                 items.append(metric.keep(answer if finite else None, _label(reference, index)))
             progress(f"evaluating {recipe.name}", index + 1, len(reference))
+            tick()
     scores = tuple(_scored(reference, metric, items) for metric, items in zip(metrics, kept, strict=True))
     outputs = drift.outputs()
     first = next((o.agreement for o in outputs if reference.best is not None and o.agreement is not None), None)

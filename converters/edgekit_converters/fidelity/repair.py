@@ -9,8 +9,7 @@ layers back to float, or all that multiply nothing.
 Rules:
 - calibration data decide what to try: the noise at the outputs, for which no labels are needed. The evaluation set only
   says whether the limit is kept, and is looked at for plans that the noise has chosen;
-- it can be stopped at any time and then gives the best it found; the time already taken by one measurement is the most by
-  which a budget is overrun;
+- it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
 - what fails to convert is an attempt that did not help, not the end;
 - more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
 """
@@ -23,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
+from edgekit_converters.deadline import TimeIsOverError, limited
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, measuring_order
 from edgekit_converters.progress import Progress, silent
@@ -134,15 +134,12 @@ def repair(
     """Search until the limit holds, the time is over or there is nothing left to try. clock: seconds, monotonic."""
     search = _Search(bench, start, target, progress, clock)
     try:
-        search.run()
+        with limited(search.in_time):
+            search.run()
         over = False
-    except _TimeIsOverError:
+    except TimeIsOverError:
         over = True
     return search.result(over)
-
-
-class _TimeIsOverError(Exception):
-    pass
 
 
 @dataclass
@@ -165,6 +162,11 @@ class _Search(Generic[T]):
             if self._met:
                 return
             remedy()
+
+    def in_time(self) -> None:
+        """Raises TimeIsOverError when the budget is spent."""
+        if self.target.budget_s is not None and self.clock() - self._begun >= self.target.budget_s:
+            raise TimeIsOverError
 
     def result(self, over: bool) -> Repair[T]:
         recipe, plan, checked = self._best
@@ -304,8 +306,7 @@ class _Search(Generic[T]):
         spent = self.clock() - self._begun
         budget = self.target.budget_s
         self.progress(f"repair: {remedy}", int(spent), None if budget is None else int(budget))
-        if budget is not None and spent >= budget:
-            raise _TimeIsOverError
+        self.in_time()
 
     def _remember(
         self,
@@ -328,10 +329,13 @@ class _Search(Generic[T]):
         what = self._what(recipe, plan)
         if self._met:
             return f"{what} keeps {limit}: the drop is {_percent(checked.drop)}"
+        if over and all(attempt.drop is None for attempt in self.tried):
+            done = "was compared" if self.tried else "was measured"
+            return f"{limit} is not kept: the drop is {_percent(checked.drop, self.target.max_drop)}, and the time was over before anything else {done}"
         end = "the time was over" if over or self._cut_short else "nothing else is left to try"
         changed = plan != self.start.plan or recipe != self.start.recipe
         best = f"the best found is {what}" if changed else "nothing was better than the start"
-        return f"{limit} is not kept: {best}, with a drop of {_percent(checked.drop)}, and {end}"
+        return f"{limit} is not kept: {best}, with a drop of {_percent(checked.drop, self.target.max_drop)}, and {end}"
 
     def _what(self, recipe: str, plan: Plan) -> str:
         units = [unit for unit in self.bench.units if unit.layers <= plan.float_layers]
@@ -363,5 +367,9 @@ def _growing(count: int) -> Iterator[int]:
         yield count
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.2f}".rstrip("0").rstrip(".") + " %"
+def _percent(share: float, beside: float | None = None) -> str:
+    """With as many digits as it takes to differ from `beside`."""
+    digits = 2
+    while beside is not None and share != beside and digits < 10 and f"{share:.{digits + 2}f}" == f"{beside:.{digits + 2}f}":
+        digits += 1
+    return f"{share * 100:.{digits}f}".rstrip("0").rstrip(".") + " %"

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.deadline import tick
 from edgekit_converters.fidelity.kinds import OFFSET
 from edgekit_converters.fidelity.repair import Checked
 from edgekit_converters.fidelity.result import Fidelity
@@ -108,8 +109,12 @@ class WorkspaceBench:
     def _run(self, data: bytes, samples: int) -> list[Outputs]:
         graph = open_graph(self._format, data)
         with graph.watch(graph.outputs) as watched:
-            answers = (watched.run(inputs) for inputs in self._inputs[:samples])
-            return [[answer[name] for name in graph.outputs] for answer in answers]
+            found = []
+            for inputs in self._inputs[:samples]:
+                tick()
+                answer = watched.run(inputs)
+                found.append([answer[name] for name in graph.outputs])
+            return found
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:

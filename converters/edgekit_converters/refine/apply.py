@@ -40,15 +40,16 @@ def apply(
             graph = equalised(graph, _peaks(statistics))
         elif step == "round" or "round" not in steps:
             moments = observe(graph, feeds(), statistics.samples, progress)
-            graph = rounded(graph, moments, compensate=step == "round")
+            graph = rounded(graph, moments, compensate=step == "round", progress=progress)
     return graph
 
 
-def rounded(graph: Graph, moments: Mapping[str, Moments], *, compensate: bool) -> Graph:
+def rounded(graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent) -> Graph:
     """Weights rounded with compensation and biases corrected, or only biases, for weights rounded to the nearest."""
     shared = _shared(graph)
     values: dict[str, NDArray[Any]] = {}
-    for layer in graph.layers:
+    for done, layer in enumerate(graph.layers):
+        progress("rounding weights", done, len(graph.layers))
         found = moments.get(layer.name)
         if found is None or layer.weight is None or layer.weight in shared:
             continue

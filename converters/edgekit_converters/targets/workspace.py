@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.observe import ObserveOptions, observe
 from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent
@@ -250,6 +251,7 @@ class Workspace:
         name = {"tflite": "TFLite", "onnx": "ONNX"}.get(format, format)
 
         def told(stage: str, done: int, total: int | None) -> None:
+            tick()
             self._progress(f"{name} {stage}", done, total)
 
         return told

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair import MOST, Checked, Repair, Start, Target, repair
 from edgekit_converters.fidelity.sensitivity import Unit
@@ -187,3 +188,34 @@ def test_a_layer_too_large_for_float_makes_room_for_the_next():
     found = repaired(known, 0.51)
     assert found.met
     assert "u0" not in found.plan.float_layers
+
+
+@dataclass
+class Slow(Known):
+    """Each measurement takes a minute, and asks every second whether it may go on."""
+
+    def noise(self, recipe: str, plan: Plan) -> float:
+        for _ in range(60):
+            self.now += 1.0
+            tick()
+        return super().noise(recipe, plan)
+
+
+def test_a_measurement_is_not_finished_when_the_time_is_over():
+    known = Slow([0.1, 0.1])
+    found = repair(known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 20.0), clock=lambda: known.now)
+    assert known.now <= 21.0
+    assert found.why == (
+        "the limit of 1 % is not kept: the drop is 20 %, and the time was over before anything else was measured"
+    )
+
+
+def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothing_was_better():
+    known = Slow([0.1, 0.1])
+    found = repair(known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 100.0), clock=lambda: known.now)
+    assert found.why.endswith("and the time was over before anything else was compared")
+
+
+def test_a_drop_above_the_limit_is_never_written_as_equal_to_it():
+    known = Known([0.0100004], macs=[1.0])
+    assert "with a drop of 1.00004 %" in repaired(known, 0.01).why
