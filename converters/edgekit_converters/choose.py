@@ -1,7 +1,8 @@
 """Which artifact a profile gets, and why not each of the others. A pure function of what was measured and estimated.
 
 A candidate is refused, by the first that applies, when
-- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`);
+- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`), or the
+  tools for it are not installed where the build runs (`missing-extra`);
 - it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels, else
   what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
@@ -31,7 +32,9 @@ from edgekit_profiles.wheels import RuntimeSupport
 
 __all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
 
-RefusalCode = Literal["runtime-unavailable", "conversion-failed", "drop", "memory", "budget", "slower", "not-preferred"]
+RefusalCode = Literal[
+    "runtime-unavailable", "conversion-failed", "missing-extra", "drop", "memory", "budget", "slower", "not-preferred"
+]
 
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
@@ -47,7 +50,8 @@ OURS = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """One artifact that could be shipped. failed: why there is none, and then the rest is empty.
+    """One artifact that could be shipped. failed: why there is none, and then the rest is empty. missing_extra: that tools for
+    it are not installed.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
     why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known.
@@ -62,6 +66,7 @@ class Candidate:
     failed: str | None = None
     why_no_estimate: str = ""
     memory_bytes: int | None = None
+    missing_extra: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,8 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
             candidate.recipe, f"no {candidate.format} runtime installs on {profile}: {why}", "runtime-unavailable"
         )
     if candidate.failed is not None:
-        return Refusal(candidate.recipe, candidate.failed, "conversion-failed")
+        code: RefusalCode = "missing-extra" if candidate.missing_extra else "conversion-failed"
+        return Refusal(candidate.recipe, candidate.failed, code)
     return None
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["CalibrationError", "ContractFileError", "ConversionError", "MetricError", "SourceError", "UnlabelledError"]
+__all__ = [
+    "CalibrationError",
+    "ContractFileError",
+    "ConversionError",
+    "MetricError",
+    "MissingToolsError",
+    "SourceError",
+    "UnlabelledError",
+]
 
 
 class SourceError(EdgekitError):
@@ -33,6 +41,12 @@ class ConversionError(EdgekitError):
     """A recipe that cannot be carried out for this model."""
 
     code = "conversion"
+
+
+class MissingToolsError(ConversionError):
+    """A recipe whose tools are an extra that is not installed; `do` holds the command that adds it."""
+
+    code = "missing-extra"
 
 
 class MetricError(EdgekitError):

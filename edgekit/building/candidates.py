@@ -53,6 +53,7 @@ def _candidate(
         failed=made.failed,
         why_no_estimate=why,
         memory_bytes=memory,
+        missing_extra=made.missing_extra,
     )
 
 

@@ -2,7 +2,7 @@
 
 Rules:
 - what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
-  signing key;
+  signing key, what writing a bundle needs and is not installed;
 - one board's refusal never costs another board its bundle;
 - nothing that was made is lost: each bundle is written as soon as it is chosen, and what costs time is kept for the next
   build, also where this one is interrupted;
@@ -35,7 +35,16 @@ from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
 from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
-from edgekit.packaging import Content, Shipped, SigningKey, assemble, load_signing_key, write_bundle, write_whole
+from edgekit.packaging import (
+    Content,
+    Shipped,
+    SigningKey,
+    assemble,
+    check_tools,
+    load_signing_key,
+    write_bundle,
+    write_whole,
+)
 from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
@@ -56,6 +65,7 @@ Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
+    check_tools()
     boards = _boards(request.profiles)
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     request = _as_is(request, recipes)

@@ -22,7 +22,7 @@ from edgekit.building.kept import kept_json, key
 from edgekit.building.subject import Subject
 from edgekit.building.workers import Workers
 from edgekit_converters import fidelity, targets
-from edgekit_converters.errors import ConversionError, SourceError
+from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.first_plan import first_plan
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench
@@ -40,7 +40,8 @@ ALIKE = 0.99
 
 @dataclass(frozen=True)
 class Made:
-    """One recipe's outcome: the artifact and how far it drifted, or why there is none.
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none. missing_extra: its tools are not
+    installed here.
 
     differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
     repairing the recipe it was made from, or of repairing it.
@@ -52,6 +53,7 @@ class Made:
     failed: str | None
     differing: tuple[dict[str, Any], ...] = ()
     repair: dict[str, Any] | None = None
+    missing_extra: bool = False
 
     @cached_property
     def sha256(self) -> str:
@@ -87,10 +89,13 @@ class Maker:
         except SourceError:
             raise  # the file changed meanwhile: nothing that is made of it now belongs together
         except EdgekitError as error:
-            lasting = isinstance(error, ConversionError) and not isinstance(error.__cause__, MemoryError)
+            missing = isinstance(error, MissingToolsError)
+            lasting = (
+                isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
+            )
             if lasting and plan is None:
                 subject.store.put(name, str(error).encode())
-            return Made(recipe, None, None, str(error))
+            return Made(recipe, None, None, str(error), missing_extra=missing)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit import scores
 from edgekit_converters.calibration import Finding
-from edgekit_converters.choose import Candidate, Choice
+from edgekit_converters.choose import Candidate, Choice, Refusal
 from edgekit_converters.fidelity import Fidelity
 from edgekit_profiles import Estimate, milliseconds
 
@@ -177,6 +178,7 @@ def summary(report: BuildReport) -> Iterator[str]:
             yield f"{story['of']} was repaired: {story['why']}"
     for candidate in report.candidates:
         yield from _over_time(candidate)
+    yield from _missing_lines(report.bundles)
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
@@ -222,8 +224,10 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     metric = ("-", "-", "-")
     if found["drop"] is not None:
         low, high = found["ci95"]
-        number, change = (_number, _change) if found["metric"] in _ERRORS else (_percent, _points)
-        metric = (number(found["artifact"]), change(found["drop"]), f"{change(low)} to {change(high)}")
+        drop, below, above = (
+            scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
+        )
+        metric = (scores.value(found["metric"], found["artifact"]), drop + _grown(found), f"{below} to {above}")
     shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
     agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
     agrees = "-" if agreement is None else _percent(agreement)
@@ -235,22 +239,16 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
 
 
-_ERRORS = {"mae"}
-_SHARES = {"top1": "top-1", "top5": "top-5", "f1": "F1", "map": "mAP", "map50": "mAP50"}
+def _grown(found: Mapping[str, Any]) -> str:
+    """Of an error, also the share by which it grows: limits are held against that."""
+    error = any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"])
+    return scores.growth(found["drop"], found["original"]) if error else ""
 
 
 def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
     found = (candidate["fidelity"]["metric"] for candidate in candidates if candidate["fidelity"])
     name = next((metric for metric in found if metric), "top1")
-    return _SHARES.get(name, name)
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _change(value: float) -> str:
-    return f"{value:+.3g}"
+    return scores.SHORT.get(name, name)
 
 
 def _table(metric: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -282,16 +280,31 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
             yield f"  note: no artifact for a batch: {one.failed}"
     for note in bundle.choice.notes:
         yield f"  note: {note}"
-    for refusal in bundle.choice.refused:
-        yield f"  not {refusal.recipe} ({refusal.code}): {refusal.reason}"
+    for (code, reason), recipes in _alike(bundle.choice.refused).items():
+        if code != "missing-extra":  # said once for all boards
+            yield f"  not {', '.join(recipes)} ({code}): {reason}"
+
+
+def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str], list[str]]:
+    """(code, reason) -> the recipes that it is said of, each once. A reason that names its own recipe names none of them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for refusal in refusals:
+        reason = refusal.reason.removeprefix(f"{refusal.recipe}: ")
+        recipes = found.setdefault((refusal.code, reason), [])
+        if refusal.recipe not in recipes:
+            recipes.append(refusal.recipe)
+    return found
+
+
+def _missing_lines(bundles: Sequence[BundleReport]) -> Iterator[str]:
+    """Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards."""
+    every = [refusal for bundle in bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"]
+    for (_, reason), recipes in _alike(every).items():
+        yield f"note: no {', '.join(recipes)}: {reason}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _points(points: float) -> str:
-    return f"{100 * points:+.1f}"
 
 
 def _size(count: int) -> str:

@@ -105,7 +105,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @_option(
     "--metric",
     metavar="NAME",
-    help="What decides: top1, top5, f1, map, map50, mae, or your own module:function. Default: what the task and the labels "
+    help="What decides: top1, top5, f1, map, map50, mae, miou, pixel-accuracy, or your own module:function. Default: what the task and the labels "
     "suggest.",
 )
 @_option(

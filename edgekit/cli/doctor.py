@@ -32,7 +32,13 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         ),
         "build bundles",
     ),
-    "torch": ((("torch",), ("onnx",), ("onnxscript",), ("onnxslim",)), "build from PyTorch"),
+    "torch": (
+        (
+            *(("torch",), ("onnx",), ("onnxscript",), ("onnxslim",), ("onnxruntime",), ("rfc8785",), ("rich",)),
+            *(("jinja2",), ("plotly",)),
+        ),
+        "build from PyTorch",
+    ),
     "onnx-tflite": (
         (("onnx2tf",), ("onnx-graphsurgeon",), ("sng4onnx",), ("sne4onnx",), ("tf-keras",)),
         "make TFLite of ONNX",
@@ -113,7 +119,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         if extra["installed"]:
             lines.append(f"  yes  {name:<11} {extra['use']}: {versions}")
         else:
-            lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'")
+            some = f" ({', '.join(extra['missing'])} missing)" if extra["versions"] else ""
+            lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'{some}")
     lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
     if not found["problems"]:
         lines.append("nothing is wrong here")

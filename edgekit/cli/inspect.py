@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit import scores
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["inspect"]
-
-_METRICS = {"top1": "top-1", "top5": "top-5", "f1": "F1", "map": "mAP", "map50": "mAP50"}
 
 
 @click.command()
@@ -95,7 +94,9 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
         yield f"    out      {tensor.name}: {_tensor(tensor)}"
     found, expected = entry.fidelity, entry.estimate
     if found is not None:
-        drop = "" if found["drop"] is None else (f"{_METRICS.get(found['metric'], found['metric'])} {_drop(found)}, ")
+        drop = (
+            "" if found["drop"] is None else (f"{scores.SHORT.get(found['metric'], found['metric'])} {_drop(found)}, ")
+        )
         agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
         items = f"{found['items']} items"
         if found.get("sequences"):
@@ -109,10 +110,13 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
 def _drop(found: dict[str, Any]) -> str:
     """The artifact's metric and what it lost: a share in points, an error in its own unit."""
     low, high = found["ci95"]
-    if found["metric"] == "mae":
-        return f"{found['artifact']:.4g}, {found['drop']:+.3g} (95 % interval {low:+.3g} to {high:+.3g})"
-    points = f"drop {100 * found['drop']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
-    return f"{100 * found['artifact']:.1f} %, {points}"
+    drop, below, above = (
+        scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
+    )
+    value = scores.value(found["metric"], found["artifact"])
+    if not scores.is_share(found["metric"]):
+        return f"{value}, {drop} (95 % interval {below} to {above})"
+    return f"{value}, drop {drop} points (95 % interval {below} to {above})"
 
 
 def _signed(bundle: Bundle) -> str:

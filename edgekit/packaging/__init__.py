@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgekit.packaging.assemble import Content, Shipped, assemble
 from edgekit.packaging.signing import SigningKey, load_signing_key
 from edgekit.packaging.whole import write_whole
-from edgekit.packaging.writer import BundleDraft, write_bundle
+from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle
 
 __all__ = [
     "BundleDraft",
@@ -13,6 +13,7 @@ __all__ = [
     "Shipped",
     "SigningKey",
     "assemble",
+    "check_tools",
     "load_signing_key",
     "write_bundle",
     "write_whole",

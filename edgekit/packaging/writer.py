@@ -50,6 +50,11 @@ class BundleDraft:
         return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
 
 
+def check_tools() -> None:
+    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work."""
+    canonical_json({})
+
+
 def canonical_json(value: object) -> bytes:
     """RFC 8785: one byte string for one JSON value."""
     try:

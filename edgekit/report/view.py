@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from edgekit import scores
 from edgekit.report import words
 
 __all__ = ["Board", "Candidate", "Damage", "Histogram", "Report"]
@@ -190,12 +191,13 @@ def _of(fidelity: Json) -> str:
         )
     if fidelity.get("agreement") is not None:
         return f", which answers as the original does on {words.percent(fidelity['agreement'])} of {fidelity['items']} items"
+    if fidelity.get("cosine") is not None:
+        return f", whose answers have a cosine of {fidelity['cosine']:.4f} with the original's on {fidelity['items']} items"
     return ""
 
 
 def _value(fidelity: Json, key: str) -> str:
-    value = fidelity[key]
-    return f"{value:.4g}" if fidelity.get("metric") == "mae" else words.percent(value)
+    return words.scored(fidelity[key], fidelity.get("metric"))
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,11 @@ class Report:
     @property
     def metric(self) -> str | None:
         return next((c.fidelity["metric"] for c in self.candidates if c.fidelity.get("metric")), None)
+
+    @property
+    def in_points(self) -> bool:
+        """Whether the metric is a share; else it has a unit of its own."""
+        return scores.is_share(self.metric)
 
     @property
     def original(self) -> float | None:

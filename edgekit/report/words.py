@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from edgekit import scores
 from edgekit_profiles import milliseconds
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "cause",
     "decibels",
     "layer",
+    "lost",
     "measure",
     "metric",
     "number",
     "percent",
     "points",
+    "scored",
     "share",
     "size",
     "span",
@@ -35,6 +38,8 @@ _METRICS = {
     "map": "mAP",
     "map50": "mAP at 0.5",
     "mae": "mean absolute error",
+    "miou": "mean IoU",
+    "pixel-accuracy": "pixel accuracy",
 }
 
 
@@ -126,6 +131,31 @@ def measure(name: str | None) -> str:
     return _MEASURES.get(name or "", name or DASH)
 
 
+def scored(value: float | None, metric: str | None) -> str:
+    """A metric's value in its own unit."""
+    if value is None:
+        return DASH
+    return percent(value) if scores.is_share(metric) else scores.number(value)
+
+
+def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
+    """A drop in points, or in the metric's unit, and of an error also the share by which it grows. drop: None for that of
+    `found`, a fidelity or a score; else one end of its interval."""
+    told = found.get("drop") if drop is None else drop
+    if told is None:
+        return DASH
+    metric, original = found.get("metric"), found.get("original")
+    if scores.is_share(metric):
+        return points(told)
+    text = scores.change(metric, told, original or 0.0)
+    return text + scores.growth(told, original or 0.0) if drop is None and _is_error(found) else text
+
+
+def _is_error(found: Mapping[str, Any]) -> bool:
+    own = (score for score in found.get("scores") or (found,) if score.get("metric") == found.get("metric"))
+    return found.get("metric") == "mae" or any(not score.get("higher_is_better", True) for score in own)
+
+
 def metric(name: str | None) -> str:
     return "agreement with the original" if name is None else _METRICS.get(name, name)
 
@@ -133,10 +163,12 @@ def metric(name: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     "cause": cause,
     "layer": layer,
+    "lost": lost,
     "number": number,
     "percent": percent,
     "share": share,
     "points": points,
+    "scored": scored,
     "decibels": decibels,
     "size": size,
     "span": span,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
 from edgekit_converters.errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.fidelity import Reference
+from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_profiles import ProfileError
 from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.errors import MissingExtraError
 
 pytestmark = pytest.mark.convert
 RNG = np.random.default_rng(0)
@@ -287,6 +290,13 @@ def unseeded():
 
 def number():
     return 5
+
+
+def rmse(outputs, labels):
+    return 1000 * float(np.sqrt(((next(iter(outputs.values())) - labels) ** 2).mean()))
+
+
+rmse.higher_is_better = False
 """
 
 
@@ -339,3 +349,33 @@ def test_what_was_timed_here_is_not_left_to_be_tried_on_the_board(request_for):
     report = build(request_for(recipes=("onnx-f32", "onnx-f16"), arrays={}))
     lines = list(summary(report))
     assert not any("to be tried on the board" in line for line in lines)
+
+
+def test_a_metric_of_ones_own_is_printed_in_its_own_unit(request_for, own, tmp_path):
+    (tmp_path / "net.contract.toml").write_text('task = "raw"')
+    request = request_for(metric=f"{own}:rmse", arrays={"y": np.full((120, 3), 9, np.float32)})
+    (row,) = [line for line in summary(build(request)) if line.startswith("onnx-f32")]
+    cells = row.split("  ")
+    assert not any(cell.strip().endswith("%") and float(cell.strip(" %")) > 100 for cell in cells)
+    assert any(cell.strip() == "0" for cell in cells), row
+    assert "0 to 0" in row  # and no -0.0
+
+
+@pytest.mark.skipif(available(), reason="the onnx-tflite extra is installed")
+def test_what_an_extra_is_missing_for_is_said_once_with_its_own_code(request_for):
+    tflite = ("tflite-int8", "tflite-dynamic", "tflite-f32")
+    request = request_for(recipes=(*tflite, "onnx-f32"), profiles=("x86-64", "raspberry-pi-4"), calibration=None)
+    request = replace(request, calibration=request.evaluation, evaluation=None)
+    report = build(request)
+    refused = report.bundles[1].choice.refused
+    assert [(r.recipe, r.code) for r in refused] == [(name, "missing-extra") for name in tflite]
+    said = [line for line in summary(report) if "edgekit-deploy[onnx-tflite]" in line]
+    assert len(said) == 1
+    assert said[0].startswith("note: no tflite-int8, tflite-dynamic, tflite-f32: ")
+
+
+def test_what_writing_a_bundle_needs_is_asked_for_before_anything_else(request_for, monkeypatch, tmp_path):
+    request = replace(request_for(), model=tmp_path / "there is no such model.onnx")
+    monkeypatch.setitem(sys.modules, "rfc8785", None)
+    with pytest.raises(MissingExtraError, match="writing a bundle needs the 'convert' extra"):
+        build(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from conftest import run_edgekit
@@ -67,3 +68,14 @@ def test_a_throttled_device_goes_to_the_host_and_comes_home(demo):
     assert [check for check in ran.json["checks"] if check["problem"]] == []
     assert len(ran.json["checks"]) == 5
     assert ran.code == 0
+
+
+def test_the_builders_page_shows_the_notes_that_the_demo_prints(demo):
+    page = (Path(__file__).parents[2] / "docs" / "builder.md").read_text(encoding="utf-8")
+    shown = page.split("## The summary, line by line")[1].split("\n## ")[0]
+    blocks = [block.split("```")[0] for block in shown.split("```text\n")[1:]]
+    told = [line.strip() for block in blocks for line in block.splitlines() if line.startswith(("note:", "  note:"))]
+    assert told
+    assert [line for line in told if line not in demo.ran.out] == []
+    first = demo.ran.out.split("\nartifact ")[0]
+    assert [line.strip() for line in first.splitlines() if line.strip().startswith("note:")] == told[:1]

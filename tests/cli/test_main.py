@@ -132,6 +132,14 @@ def test_doctor_lists_engines_and_how_to_add_what_is_missing(edgekit):
     assert "pip install 'edgekit-deploy[tflite]'" in edgekit("doctor").out
 
 
+def test_doctor_says_what_an_extra_that_is_there_in_part_still_lacks():
+    from edgekit.cli.doctor import _lines, examine
+
+    found = examine({"torch": "2.9", "onnx": "1.19", "onnxscript": "0.5", "onnxslim": "0.1", "onnxruntime": "1.23"}.get)
+    (line,) = [line for line in _lines(found) if " torch " in line]
+    assert line.endswith("pip install 'edgekit-deploy[torch]' (rfc8785, rich, jinja2, plotly missing)")
+
+
 def test_doctor_names_combinations_that_cannot_work():
     from edgekit.cli.doctor import examine
 

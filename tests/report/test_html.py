@@ -215,3 +215,39 @@ def test_two_figures_of_noise_are_not_called_by_one_name() -> None:
     page = " ".join(html(report(candidates=[candidate])).replace("<br>", " ").split())
     assert "signal to noise on calibration samples" in page
     assert "SQNR is the power of all answers to the evaluation set" in page
+
+
+def with_metric(name: str, original: float, artifact: float, *, higher_is_better: bool = True) -> str:
+    drop = (original - artifact) * (1 if higher_is_better else -1)
+    score = {
+        "metric": name, "original": original, "artifact": artifact, "drop": drop, "ci95": [drop, drop],
+        "higher_is_better": higher_is_better,
+    }  # fmt: skip
+    fidelity = {**FIDELITY, **score, "scores": [score], "agreement": None}
+    return html(report(candidates=[{"recipe": "tflite-int8", "bytes": 1000, "fidelity": fidelity, "tools": {}}]))
+
+
+def test_a_metric_that_is_no_share_is_shown_in_its_own_unit() -> None:
+    page = with_metric("own:rmse", 92.479, 2186.473, higher_is_better=False)
+    assert '<td class="number">2186</td>' in page
+    assert "+2094 (+2264.3 %)" in page
+    assert "in the metric&#39;s own unit" in page or "in the metric's own unit" in page
+    assert "218647" not in page
+    share = with_metric("miou", 0.9, 0.8)
+    assert "mean IoU" in share
+    assert "80.0 %" in share
+    assert "+10.0" in share
+
+
+def test_the_headline_says_what_a_model_without_metric_or_classes_kept() -> None:
+    fidelity = {
+        **FIDELITY,
+        "metric": None,
+        "original": None,
+        "artifact": None,
+        "drop": None,
+        "ci95": None,
+        "agreement": None,
+    }
+    bundle = {**report()["bundles"][0], "fidelity": fidelity}
+    assert "a cosine of 0.9980 with the original" in html(report(bundles=[bundle]))

@@ -26,7 +26,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.errors import ConversionError, MissingToolsError
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
@@ -52,7 +52,7 @@ def network(source: SourceModel, where: str, items: int = 1) -> Network:
     """items: the batch. Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers
     differ from the original's."""
     if not available():
-        raise ConversionError(
+        raise MissingToolsError(
             "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",
             where=where,
             do="Run: pip install 'edgekit-deploy[onnx-tflite]', or choose onnx-int8-qdq or onnx-f32",
