@@ -39,6 +39,7 @@ def main() -> None:
             for name in ("onnx-f32", "onnx-int8-dynamic", "tflite-f32")
         },
         "okay_nabu, edgekit": _ours(nabu, "tflite-int8"),
+        "okay_nabu, edgekit tflite-as-is": _ours(nabu, "tflite-as-is"),
     }
     for name, said in found.items():
         print(f"{name:40} {said}")
@@ -64,7 +65,9 @@ def _ours(model: Path, name: str) -> dict[str, Any]:
     from edgekit_converters.targets.workspace import Workspace
     from edgekit_runtime.errors import EdgekitError
 
-    options = LoadOptions(shapes={"input": (1, 512 + 64)}, constants={"sr": 16000}) if model.suffix == ".onnx" else None
+    options = LoadOptions(as_is=name.endswith("as-is"))
+    if model.suffix == ".onnx":
+        options = LoadOptions(shapes={"input": (1, 512 + 64)}, constants={"sr": 16000})
     try:
         source = sources.load(model, options)
         artifact = Workspace(source).make(recipe(name))
