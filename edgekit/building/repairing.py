@@ -33,18 +33,30 @@ def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: f
     each_s = budget_s / math.ceil(len(missing) / jobs)
     assert limits.max_drop is not None
     found = maker.workers.run([partial(_repaired, maker, one, limits.max_drop, each_s) for one in missing])
-    by_name = {one.recipe.name: one for one in made}
-    for before, after in zip(missing, found, strict=True):
-        by_name[before.recipe.name] = replace(by_name[before.recipe.name], repair=after.repair)
-        if after.artifact is not None:
-            by_name[after.recipe.name] = after
+    repairs = {before.recipe.name: (before, after) for before, after in zip(missing, found, strict=True)}
+    by_name: dict[str, Made] = {}
+    for one in made:
+        for kept in _both(*repairs[one.recipe.name]) if one.recipe.name in repairs else (one,):
+            by_name[kept.recipe.name] = kept
     return list(by_name.values())
+
+
+def _both(before: Made, after: Made) -> tuple[Made, ...]:
+    """The one that missed, and what was made of it; under a name of its own where both have the same recipe."""
+    story, name = after.repair, before.recipe.name
+    if after.artifact is None:
+        return (replace(before, repair=story),)
+    if after.recipe.name == name:
+        name = f"{name}-before"
+        story = None if story is None else story | {"of": name}
+    return replace(before, recipe=replace(before.recipe, name=name), repair=story), replace(after, repair=story)
 
 
 def failed_repairs(made: Sequence[Made], limits: Limits) -> list[dict[str, Any]]:
     """What came of repairs that did not reach the limit, where no INT8 artifact keeps it at all."""
     kept = [one for one in made if one.recipe.precision == "int8" and one.fidelity and not _misses(one, limits)]
-    return [] if kept else [one.repair for one in made if one.repair is not None and not one.repair["met"]]
+    stories = {one.repair["of"]: one.repair for one in made if one.repair is not None and not one.repair["met"]}
+    return [] if kept else list(stories.values())
 
 
 def _misses(made: Made, limits: Limits) -> bool:

@@ -10,7 +10,7 @@ from edgekit.building.making import Made
 from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.targets import recipe
+from edgekit_converters.targets import Artifact, recipe
 
 
 def made(name: str, drop: float | None, met: bool | None = None) -> Made:
@@ -49,6 +49,35 @@ def test_a_failed_repair_is_told_where_no_int8_keeps_the_limit():
     assert failed_repairs([failed, made("tflite-f32", 0.0)], LIMIT) == [failed.repair]
     assert failed_repairs([failed, made("onnx-int8-qdq", 0.0)], LIMIT) == []
     assert failed_repairs([replace(failed, repair=None)], LIMIT) == []
+
+
+class Fixed:
+    """A maker whose repairs are known."""
+
+    def __init__(self, *after):
+        self.workers, self._after = self, list(after)
+
+    def run(self, tasks):
+        return self._after
+
+
+ARTIFACT = Artifact(recipe("tflite-int8"), b"", (), (), 1.0, 1.0, {})
+
+
+@pytest.mark.parametrize("name", ["tflite-int8", "tflite-int8-mixed"])
+def test_the_one_that_missed_stays_beside_what_was_made_of_it(name):
+    before = made(name, 0.5)
+    after = replace(made("tflite-int8-mixed", 0.0, met=True), artifact=ARTIFACT)
+    found = with_repairs(Fixed(replace(after, repair=after.repair | {"of": name})), [before], LIMIT, 60.0, 2)
+    same = name == "tflite-int8-mixed"
+    assert [one.recipe.name for one in found] == [f"{name}-before" if same else name, "tflite-int8-mixed"]
+    assert [one.fidelity.drop for one in found] == [0.5, 0.0]
+    assert {one.repair["of"] for one in found} == {found[0].recipe.name}
+
+
+def test_a_failed_repair_is_told_once_though_two_artifacts_have_its_story():
+    failed = made("tflite-int8", 0.5, met=False)
+    assert failed_repairs([failed, replace(made("tflite-int8-mixed", 0.4), repair=failed.repair)], LIMIT) == [failed.repair]
 
 
 def test_a_repaired_one_is_no_failure():

@@ -109,7 +109,7 @@ class WorkspaceBench:
     def _run(self, data: bytes, samples: int) -> list[Outputs]:
         graph = open_graph(self._format, data)
         with graph.watch(graph.outputs) as watched:
-            found = []
+            found = list[Outputs]()
             for inputs in self._inputs[:samples]:
                 tick()
                 answer = watched.run(inputs)
