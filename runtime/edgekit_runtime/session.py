@@ -19,7 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -40,7 +39,8 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError, InputError, SessionError
+from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError
+from edgekit_runtime.forked import ForkGuard
 from edgekit_runtime.turns import Turns, closed
 
 __all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "needs_session"]
@@ -69,7 +69,7 @@ class SessionParts:
     run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
     load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
     milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
-    most: sessions with an engine of their own that may be open at once.
+    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller names none.
     """
 
     contract: Contract
@@ -79,6 +79,7 @@ class SessionParts:
     answered: Callable[[float, bool | None, Mapping[str, float]], None]
     failed: Callable[[BaseException], None]
     most: int = MOST_SESSIONS
+    budget_ms: float | None = None
 
 
 def needs_session(contract: Contract) -> SessionError:
@@ -165,7 +166,7 @@ class Session:
 
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
         entry, self.contract = parts.entry, parts.contract.of_caller
-        self._parts, self._forget, self._process = parts, forget, os.getpid()
+        self._parts, self._forget, self._guard = parts, forget, ForkGuard()
         ready = {tensor.name: np.dtype(tensor.dtype) for tensor in entry.inputs if tensor.quantization is not None}
         self._decoders = {
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
@@ -263,7 +264,7 @@ class Session:
         if budget_ms is not None and not budget_ms > 0:
             raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
         self._check_open()
-        frame = _Frame(budget_ms)
+        frame = _Frame(self._parts.budget_ms if budget_ms is None else budget_ms)
         try:
             named = self._named(inputs)
             items = {name: self._decoders[name](value) for name, value in named.items()}
@@ -345,10 +346,8 @@ class Session:
         self._turns.wait()
 
     def _check_open(self) -> None:
-        if self._process != os.getpid():
-            raise ForkedError(
-                "the process was forked after the session was opened", do="Open the bundle in the process that uses it"
-            )
+        if self._guard.forked:
+            raise self._guard.error()
         if self._turns.closed:
             raise closed()
 
