@@ -1,153 +1,28 @@
-"""Sessions: how a model that keeps a state is asked, frame by frame.
-
-    with model.session() as session:
-        for frame in microphone:                       # what the contract takes, without the state
-            answer = session.predict(frame)
-        session.reset()                                # the next frame is a first one
-
-Rules:
-- two sessions never mix: a state that goes in and comes out is kept here, one a session, and runs on the model's own
-  engine in turn; a state that the model keeps inside needs an engine of its own, so there is one a session;
-- frames are answered in the order in which they were asked for, whichever of `predict`, `submit` and `apredict` asked, and
-  `reset` takes its turn among them;
-- a frame that is refused (bad input) or withdrawn (its future cancelled before its turn) was never fed: the state is as
-  before it. So it is after a failed inference where the state goes in and comes out; where it is inside, nobody knows it
-  any more, and the session answers nothing until it is reset;
-- no cache, no batching, no single flight, no host: the same frame has another answer the next time;
-- closing fails what waits with ClosedError, lets the running frame end, and frees the session's engine.
-"""
+"""One session: a frame's way, a stage a method (see the package for the rules)."""
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.bundle import ArtifactEntry
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
-from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine
-from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError
+from edgekit_runtime.errors import EdgekitError, InputError, SessionError
 from edgekit_runtime.forked import ForkGuard
-from edgekit_runtime.turns import Turns, closed
+from edgekit_runtime.session.parts import SessionParts, Tensors
+from edgekit_runtime.session.turns import Turns, closed
 
-__all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "needs_session"]
-
-MOST_SESSIONS = 16
-"""Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
-
-Tensors = list[NDArray[Any]]
-
-
-class Ran(Protocol):
-    """One inference. result: the engine's outputs. queued_s, ran_s: seconds that it waited for the engine, and ran."""
-
-    @property
-    def result(self) -> Tensors: ...
-    @property
-    def queued_s(self) -> float: ...
-    @property
-    def ran_s(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class SessionParts:
-    """What sessions need of their model.
-
-    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
-    load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
-    milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
-    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller names none.
-    """
-
-    contract: Contract
-    entry: ArtifactEntry
-    run: Callable[[Tensors], Ran]
-    load: Callable[[], Engine]
-    answered: Callable[[float, bool | None, Mapping[str, float]], None]
-    failed: Callable[[BaseException], None]
-    most: int = MOST_SESSIONS
-    budget_ms: float | None = None
-
-
-def needs_session(contract: Contract) -> SessionError:
-    """What `predict` says of a model that keeps a state."""
-    kept = "inside" if contract.state == "internal" else "that is carried from answer to answer"
-    return SessionError(
-        f"the model keeps a state {kept}, so one answer depends on those before it",
-        do="Ask it in order: with model.session() as session: session.predict(frame)",
-    )
-
-
-class Sessions:
-    """A model's sessions. Thread-safe."""
-
-    def __init__(self, parts: SessionParts) -> None:
-        self._parts = parts
-        self._lock = threading.Lock()
-        self._open = weakref.WeakSet[Session]()  # one that nobody holds any more is closed by being collected
-        self._opening = 0
-        self._closed = False
-
-    def open(self) -> Session:
-        """A session in its first state. Raises SessionError (no state, too many), ClosedError, EngineError."""
-        contract = self._parts.contract
-        if contract.state == "none":
-            raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the model was closed", do="Open the bundle again")
-            if contract.state == "internal" and len(self._open) + self._opening >= self._parts.most:
-                raise SessionError(
-                    f"{self._parts.most} sessions are open, each with an engine of its own, and more may not be",
-                    do="Close one: session.close(), or a with block",
-                )
-            self._opening += 1
-        try:
-            session = Session(self._parts, self._forget)
-        except BaseException:
-            with self._lock:
-                self._opening -= 1
-            raise
-        with self._lock:
-            self._opening -= 1
-            self._open.add(session)
-            late = self._closed
-        if late:
-            session.close()
-            raise ClosedError("the model was closed", do="Open the bundle again")
-        return session
-
-    @property
-    def count(self) -> int:
-        """How many are open."""
-        with self._lock:
-            return len(self._open)
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Close all, and open no more."""
-        with self._lock:
-            self._closed = True
-            sessions = list(self._open)
-        until = perf_counter() + timeout_s
-        for session in sessions:
-            session.close(max(0.0, until - perf_counter()))
-
-    def _forget(self, session: Session) -> None:
-        with self._lock:
-            self._open.discard(session)
+__all__ = ["Session"]
 
 
 @dataclass(slots=True)
