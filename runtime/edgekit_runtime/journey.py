@@ -357,7 +357,7 @@ class Journey:
             try:
                 result = finish(done.result())
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                self._fail(request, error)
+                self._fail(request, error, lost=wanted or not done.cancelled())
                 if wanted:
                     answer.set_exception(error)
             else:
