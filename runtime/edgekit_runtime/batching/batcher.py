@@ -23,6 +23,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -39,7 +40,7 @@ from edgekit_runtime.batching.gate import Gate
 from edgekit_runtime.batching.lanes import Lanes
 from edgekit_runtime.batching.request import Outcome, Promise, Request, Served, State, Waiting, for_member
 from edgekit_runtime.batching.returns import Returns
-from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, ForkedError, QueueFull
+from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, ForkedError, QueueFull
 
 __all__ = ["BatchStats", "Batcher"]
 
@@ -323,10 +324,11 @@ class Batcher(Generic[Item, Result]):
                 self._wake()
 
     def _wake(self) -> None:
-        """The mutex is held. Exactly one release for each sleep."""
+        """The mutex is held. One release for each sleep; in this order, so that Ctrl-C between the two loses none."""
         if self._wanted:
+            with contextlib.suppress(RuntimeError):  # released already
+                self._alarm.release()
             self._wanted = 0
-            self._alarm.release()
 
     def _cancelled(self, promise: Promise) -> None:
         if self._drop(promise, "cancelled"):
@@ -352,15 +354,20 @@ class Batcher(Generic[Item, Result]):
             do="Give more time, ask less often, or use a smaller model",
         )
 
+    def _ended(self, waiting: list[Request], why: str) -> list[Request]:
+        """End what was taken out of the queue, and count it; those that were not cancelled in this very moment. Mutex held."""
+        ended = [request for request in waiting if request.end()]
+        self._counts[why] += len(ended)
+        self._counts["cancelled"] += len(waiting) - len(ended)
+        return ended
+
     def _end_all(self, error: EdgekitError, *, also: bool) -> None:
         """Fail all that wait; also: and what runs, and refuse what comes."""
         with self._mutex:
-            ended = self._lanes.clear()
+            ended = self._ended(self._lanes.clear(), "failed")
             if also:
                 self._refusal = error
-                ended += self._running
-            ended = [request for request in ended if request.end()]
-            self._counts["failed"] += len(ended)
+                ended += [request for request in self._running if request.end()]
             self._wake()
         for request in ended:
             request.tell(copy(error))
@@ -369,6 +376,13 @@ class Batcher(Generic[Item, Result]):
 
     def _work(self) -> None:
         self._worker_id = threading.get_ident()
+        try:
+            self._serve()
+        except BaseException as error:
+            self.abandon(EngineError(f"the batcher failed: {type(error).__name__}: {error}", do="Please report this"))
+            raise
+
+    def _serve(self) -> None:
         while self._sleep():
             self._gate.enter(self._patience_s)
             try:
@@ -446,11 +460,12 @@ class Batcher(Generic[Item, Result]):
                 if request.begin():
                     batch.append(request)
                     slack = min(slack, left)
+                else:
+                    self._counts["cancelled"] += 1  # in this very moment
             if batch:
                 self._last_run = now
                 late += self._lanes.hopeless(now + costs.seconds(len(batch)) + costs.seconds(1))
-            late = [request for request in late if request.end()]
-            self._counts["expired"] += len(late)
+            late = self._ended(late, "expired")
             self._running = batch
         for request in late:
             request.tell(self._expired(0))
@@ -493,7 +508,8 @@ class Batcher(Generic[Item, Result]):
             if self._mode == "batch":
                 self._returns.left(len(told), self._clock())
         for request, outcome in told:
-            request.tell(outcome)
+            with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
+                request.tell(outcome)
 
     def _after_fork(self) -> None:
         """In the child: the worker and whoever held a lock are not here. Nothing of the parent's is answered here."""

@@ -101,7 +101,9 @@ class Costs:
         return waited < max(self.total(n), wait_s) + self.total(expected)
 
     def observe(self, n: int, seconds: float) -> None:
-        """A batch of n took this long just now."""
+        """A batch of n took this long just now. Nothing is learnt from a clock that stood still or went back."""
+        if not seconds > 0:
+            return
         size = self._up(n)
         ratio = seconds / self._at(n, self._anchor)
         self._own[size].append(ratio)

@@ -6,50 +6,12 @@ import threading
 from concurrent.futures import CancelledError, wait
 
 import pytest
+from gated import LONG, Gate, blocked, results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.batching import Batcher
 from edgekit_runtime.errors import ClosedError
-
-LONG = 30
-
-
-class Gate:
-    """An engine that doubles, records its batches, and stops at a gate so that a test can queue behind it."""
-
-    def __init__(self, *, closed=False):
-        self.batches = []
-        self.open = threading.Event()
-        self.entered = threading.Semaphore(0)
-        if not closed:
-            self.open.set()
-        self.inside = 0
-        self.overlapped = False
-
-    def __call__(self, items):
-        self.inside += 1
-        self.overlapped |= self.inside > 1
-        self.entered.release()
-        assert self.open.wait(LONG)
-        self.batches.append(list(items))
-        self.inside -= 1
-        if any(item == "bad" for item in items):
-            raise RuntimeError("the engine failed")
-        return [item * 2 for item in items]
-
-
-def blocked(max_batch=8):
-    """A batcher whose engine is busy with one request, and stays so until gate.open is set."""
-    gate = Gate(closed=True)
-    batcher = Batcher(gate, max_batch=max_batch)
-    first = batcher.submit(1)
-    assert gate.entered.acquire(timeout=LONG)
-    return gate, batcher, first
-
-
-def results(futures):
-    return [future.result(LONG).result for future in futures]
 
 
 def test_a_lone_caller_runs_at_once_in_its_own_thread():

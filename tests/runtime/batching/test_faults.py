@@ -1,0 +1,248 @@
+"""Engines that hang, processes that fork, hands on Ctrl-C: every caller hears of it, and nobody else does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+from gated import LONG, Gate, blocked, results
+
+from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.request import for_member
+from edgekit_runtime.errors import ClosedError, EngineError, EngineHung
+
+HUNG = EngineHung("the inference did not end", do="Open the bundle again")
+
+
+def test_abandoning_a_hung_engine_fails_the_running_and_the_queued_and_refuses_the_rest():
+    gate, batcher, first = blocked()
+    waiting, told = [batcher.submit(2), batcher.submit(3)], []
+
+    def ask():
+        try:
+            batcher.call(4)
+        except EngineHung as error:
+            told.append(error)
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    while batcher.queued < 3:
+        pass
+    batcher.abandon(HUNG)
+    for future in (first, *waiting):
+        with pytest.raises(EngineHung):
+            future.result(LONG)
+    caller.join(LONG)
+    assert len(told) == 1
+    for ask_again in (batcher.call, batcher.submit):
+        with pytest.raises(EngineHung):
+            ask_again(5)
+    assert batcher.close(timeout_s=LONG) is False, "the engine is in use, and waiting for it is pointless"
+    gate.open.set()
+
+
+def test_what_a_hung_run_brings_home_late_is_dropped():
+    gate, batcher, first = blocked()
+    batcher.abandon(HUNG)
+    error = first.exception(LONG)
+    gate.open.set()
+    assert batcher._worker is not None
+    batcher._worker.join(LONG)
+    assert first.exception() is error
+    assert batcher.close(timeout_s=LONG) is True
+
+
+def test_without_inline_runs_a_hung_engine_can_be_abandoned_for_every_caller():
+    gate, told = Gate(closed=True), []
+    batcher = Batcher(gate, inline=False)
+
+    def ask():
+        try:
+            batcher.call(1)
+        except EngineHung as error:
+            told.append(error)
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    assert gate.entered.acquire(timeout=LONG)
+    batcher.abandon(HUNG)
+    caller.join(LONG)
+    assert len(told) == 1
+    gate.open.set()
+
+
+def test_everybody_gets_an_error_of_their_own():
+    gate, batcher, first = blocked()
+    futures = [first, batcher.submit(2), batcher.submit(3)]
+    batcher.abandon(HUNG)
+    errors = [future.exception(LONG) for future in futures]
+    assert len({id(error) for error in errors}) == 3
+    assert {str(error) for error in errors} == {str(HUNG)}
+    gate.open.set()
+
+
+class PickyError(Exception):
+    def __init__(self, code, *, why):
+        super().__init__(f"{code}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("no"), RuntimeError),
+        (EngineError("no", where="x", do="y"), EngineError),
+        (PickyError(3, why="no copy of this can be made"), EngineError),
+        (OSError(2, "gone"), FileNotFoundError),
+    ],
+)
+def test_an_error_is_copied_for_each_member_or_said_in_our_words(error, kind):
+    first, second = for_member(error, 0), for_member(error, 1)
+    assert first is error
+    assert type(second) is kind
+    assert str(error) in str(second)
+    assert second.__cause__ is error
+
+
+def test_a_broken_engine_that_exits_does_not_take_the_worker_with_it():
+    def run(items):
+        if items == ["exit"]:
+            raise SystemExit(3)
+        return items
+
+    batcher = Batcher(run, max_batch=4, inline=False)
+    with pytest.raises(SystemExit):
+        batcher.submit("exit").result(LONG)
+    assert batcher.call("fine").result == "fine"
+    batcher.close()
+
+
+def test_a_callers_callback_may_close_the_batcher():
+    gate, batcher, first = blocked()
+    done = threading.Event()
+    first.add_done_callback(lambda _: (batcher.close(1.0), done.set()))
+    second = batcher.submit(2)
+    gate.open.set()
+    assert done.wait(LONG)
+    with pytest.raises(ClosedError):
+        second.result(LONG)
+
+
+def test_a_callback_that_raises_harms_nobody():
+    gate, batcher, first = blocked()
+    first.add_done_callback(lambda _: 1 / 0)
+    second = batcher.submit(2)
+    gate.open.set()
+    assert results([first, second]) == [2, 4]
+    batcher.close()
+
+
+@pytest.mark.parametrize("costs", [Costs({1: 1e-6}), Costs.assumed(1), Costs.assumed(8)], ids=lambda c: c.mode)
+def test_ctrl_c_in_the_engine_reaches_its_thread_alone_and_frees_the_engine(costs):
+    def run(items):
+        if "interrupt" in items:
+            raise KeyboardInterrupt
+        return items
+
+    batcher = Batcher(run, costs)
+    with pytest.raises(KeyboardInterrupt):
+        batcher.call("interrupt")
+    assert batcher.call("next").result == "next"
+    assert batcher.submit("last").result(LONG).result == "last"
+    assert batcher.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_refused_with_a_typed_error_and_the_parent_goes_on():
+    program = """
+import os, sys, threading
+sys.path[:0] = %r
+from gated import blocked, results
+gate, batcher, first = blocked()
+second = batcher.submit(2)
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    said = []
+    for ask in (lambda: batcher.submit(3), lambda: batcher.call(3), lambda: second.result(20), lambda: first.result(20)):
+        try:
+            said.append(repr(ask()))
+        except Exception as error:
+            said.append(type(error).__name__)
+    os.write(write, (" ".join(said) + f" {batcher.close(1.0)}").encode())
+    os._exit(0)
+os.close(write)
+print(os.read(read, 1000).decode())
+os.waitpid(child, 0)
+gate.open.set()
+print(results([first, second, batcher.submit(4)]), batcher.close())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program % [p for p in sys.path if p]], capture_output=True, text=True, timeout=LONG
+    )
+    assert ran.stdout.splitlines() == ["ForkedError ForkedError ForkedError ForkedError True", "[2, 4, 8] True"], (
+        ran.stderr
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
+@pytest.mark.parametrize("mode", ["barge", "turns", "batch"])
+def test_ctrl_c_in_the_main_thread_strands_nobody(mode):
+    """The main thread is interrupted in the engine and while it waits, many times; others get every answer all the while."""
+    program = """
+import signal, sys, threading, time
+sys.path[:0] = %r
+from edgekit_runtime.batching import Batcher, Costs
+costs = {"barge": Costs({1: 1e-6}), "turns": Costs({1: 1e-3}, hand_off_s=1e-6), "batch": Costs.assumed(8)}[%r]
+def engine(items):
+    time.sleep(0.0002)
+    return list(items)
+batcher = Batcher(engine, costs)
+assert batcher.stats().mode == %r
+stop, answers = threading.Event(), [0, 0, 0]
+def ask(k):
+    while not stop.is_set():
+        assert batcher.call(k).result == k
+        answers[k] += 1
+        time.sleep(0)
+threads = [threading.Thread(target=ask, args=(k,), daemon=True) for k in range(3)]
+for thread in threads: thread.start()
+hits, end = 0, time.monotonic() + 1.0
+def interrupt():
+    while not stop.is_set():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.001)
+def handler(number, frame):
+    code = frame.f_code
+    if code.co_name == "engine" or code.co_name == "wait" and "batching" in code.co_filename: raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handler)
+threading.Thread(target=interrupt, daemon=True).start()
+while time.monotonic() < end:
+    try:
+        assert batcher.call("main").result == "main"
+    except KeyboardInterrupt:
+        hits += 1
+before = sum(answers)
+deadline = time.monotonic() + 10
+while sum(answers) < before + 100 and time.monotonic() < deadline: time.sleep(0.01)
+went_on = sum(answers) >= before + 100
+stop.set()
+for thread in threads: thread.join(2)
+print(hits > 10, went_on, not any(t.is_alive() for t in threads), batcher.close(), flush=True)
+import os; os._exit(0)
+"""
+    path = [p for p in sys.path if p]
+    ran = subprocess.run(
+        [sys.executable, "-c", program % (path, mode, mode)], capture_output=True, text=True, timeout=LONG
+    )
+    assert ran.stdout.split() == ["True"] * 4, ran.stdout + ran.stderr
+
+
+def test_a_served_result_travels():
+    batcher = Batcher(Gate())
+    served = batcher.call(4)
+    assert pickle.loads(pickle.dumps(served)) == served
+    batcher.close()
