@@ -109,6 +109,16 @@ class Served:
         raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; {takes} is taken")
 
 
+def _check_stateless(manifest: Manifest, where: str) -> None:
+    """A request belongs to no session: a state has nowhere to be between two of them."""
+    if manifest.contract.state != "none":
+        raise ServeError(
+            "the model keeps a state from frame to frame, and requests to a host belong to no session",
+            where=where,
+            do="Ask it where it runs: model.session()",
+        )
+
+
 class Repository:
     """name -> version -> what is served."""
 
@@ -139,6 +149,7 @@ class Repository:
             for path in paths:
                 opening(str(path))
                 manifest = read_bundle(path, trust=trust).manifest
+                _check_stateless(manifest, str(path))
                 served.append(Served(manifest, open_bundle(path, trust=trust, threads=threads, cache_mb=cache_mb)))
             return cls(served)
         except BaseException:

@@ -1,0 +1,15 @@
+"""A model that keeps a state is not served: two requests have nothing in common."""
+
+from __future__ import annotations
+
+import memory
+import pytest
+
+from edgekit.host.errors import ServeError
+from edgekit.host.models import Repository
+
+
+@pytest.mark.parametrize("kind", memory.HERE)
+def test_a_stateful_bundle_is_refused_before_it_is_opened(tmp_path, kind):
+    with pytest.raises(ServeError, match=r"keeps a state from frame to frame.* model\.session\(\)"):
+        Repository.open([memory.bundle(tmp_path, kind)])
