@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.sources import canonical, onnx_graph
+from edgekit_converters.sources import canonical, onnx_expand, onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
@@ -29,6 +29,7 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
     """In place. names: the file's -> the contract's. batch: 1, or -1 for a free one."""
     import onnx
 
+    onnx_expand.expand(model)
     model.ir_version = min(model.ir_version, onnx_graph.MAX_IR)
     model.producer_name, model.producer_version, model.doc_string, model.graph.doc_string = "edgekit", "", "", ""
     model.graph.name = "network"  # a layer's or a file's name would change the bytes of one and the same model
@@ -55,8 +56,10 @@ def proved(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, s
 
 
 def failed(source: SourceModel, problem: str) -> ConversionError:
+    """problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
+    operator = onnx_expand.unknown(problem)
     return ConversionError(
-        f"the ONNX export failed: {problem}",
+        f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}",
         where=str(source.path),
         do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32",
     )

@@ -145,3 +145,19 @@ def test_a_sequential_models_layers_stay_apart_where_their_names_are_replaced(tm
     source = sources.load(tmp_path / "net.keras")
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["ñ", "_"]
     assert tflite.float_model(source).inputs == ("ñ",)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "celu", "log_sigmoid"])
+def test_activations_that_the_exporter_leaves_in_tensorflows_words_answer_the_same_as_onnx(tmp_path, activation) -> None:
+    import keras
+    import tensorflow as tf
+
+    x = keras.Input((6,), name="x")
+    net = keras.Model(x, keras.layers.Dense(4, activation=activation)(x))
+    net.save(tmp_path / "net.keras")
+    (tmp_path / "net.tflite").write_bytes(tf.lite.TFLiteConverter.from_keras_model(net).convert())
+    item = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32)
+    expected = np.asarray(net(item))
+    for name in ("net.keras", "net.tflite"):
+        with load_engine("onnx", sources.load(tmp_path / name).onnx()) as engine:
+            np.testing.assert_allclose(engine.run([item])[0], expected, atol=1e-5)
