@@ -9,8 +9,7 @@ Rules:
 - stored are hashes and outputs, never an input;
 - several models share a file, each under its namespace, and several processes too;
 - an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are needed;
-- trouble with the disk is never an error: a damaged file is dropped and rebuilt, a full disk too and the bound halved, what
-  cannot be opened or is locked is tried again later. Meanwhile there are misses, and `stats` has the word for it;
+- trouble with the disk is never an error, see `disk_medium`: meanwhile there are misses, and `stats` has the word for it;
 - an answer whose bytes changed on the card is not given: every body carries a checksum;
 - what waits to be written is bounded: beyond that new answers are not stored, and counted.
 """
@@ -27,22 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.cache.age import Moment, age_s, moment
-from edgekit_runtime.cache.disk_file import AnswerFile, CacheFileError, Row, Written, delete, file_bytes
+from edgekit_runtime.cache.disk_file import AnswerFile, Row, file_bytes
+from edgekit_runtime.cache.disk_medium import LEAST_BYTES, Medium, trouble_of
 from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, kept
 from edgekit_runtime.cache.packed import PackError, pack, unpack
 
 __all__ = ["DiskCache", "DiskStats", "Found"]
 
-LEAST_BYTES = 1 << 20
 _MOST_WAITING_BYTES = 8 << 20
 _BATCH = 256
 _MOST_NOTES = 4096
-_RETRY_S = (1.0, 300.0)
-
-# SQLite's primary result codes.
-_DAMAGED = (1, 10, 11, 17, 19, 20, 26)  # other tables, input/output, corrupt, schema, constraint, mismatch, no database
-_FULL = 13
-_BUSY = (5, 6, 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,6 @@ class _Counts:
     evicted: int = 0
     written: int = 0
     lost: int = 0
-    rebuilt: int = 0
 
 
 @dataclass
@@ -113,22 +105,16 @@ class DiskCache:
             raise ValueError(f"max_bytes must be at least {LEAST_BYTES}")
         self.path = Path(path)
         self._model = int.from_bytes(namespace[:8].ljust(8, b"\0"), "big") >> 1
-        self._max_bytes = max_bytes
+        self._medium = Medium(self.path, max_bytes, clock=clock)
         self._ttl_s = ttl_s
         self._now = now
         self._batch_s = batch_s
-        self._clock = clock
         self._owner = os.getpid()
         self._counts = _Counts()
         self._waiting = _Waiting()
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._file: AnswerFile | None = None
-        self._trouble: str | None = None
         self._broken: BaseException | None = None
-        self._retry_s = _RETRY_S[0]
-        self._retry_at = 0.0
-        self._open()
 
     def find(self, key: bytes) -> Found | Miss:
         """The answer stored under `key`. Reads the disk; waits for nobody's writing."""
@@ -170,9 +156,9 @@ class DiskCache:
         size = entry_bytes(outputs)
         with self._change:
             waiting = self._waiting
-            unwritable = self._file is not None and not self._file.writable
-            too_large = size > self._max_bytes // 16 or waiting.bytes + size > self._most_waiting()
-            if waiting.closing or unwritable or too_large:
+            most = min(_MOST_WAITING_BYTES, self._medium.max_bytes // 2)
+            too_large = size > self._medium.max_bytes // 16 or waiting.bytes + size > most
+            if waiting.closing or not self._medium.writable or too_large:
                 self._counts.lost += 1
                 return
             before = waiting.answers.pop(key, None)
@@ -200,7 +186,8 @@ class DiskCache:
 
     def stats(self) -> DiskStats:
         with self._change:
-            c, file = self._counts, self._file
+            c, medium = self._counts, self._medium
+            file = medium.file
             return DiskStats(
                 c.hits,
                 c.misses,
@@ -211,8 +198,8 @@ class DiskCache:
                 len(self._waiting.answers),
                 c.written,
                 c.lost,
-                c.rebuilt,
-                self._trouble,
+                medium.rebuilt,
+                medium.trouble,
             )
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -234,7 +221,7 @@ class DiskCache:
         if os.getpid() != self._owner:
             return MISS
         with self._change:
-            waiting, file = self._waiting, self._file
+            waiting, file = self._waiting, self._medium.file
             there = waiting.answers.get(key)
             if there is not None:
                 return Found(there[0], age_s(there[1], self._now()))
@@ -247,9 +234,7 @@ class DiskCache:
             row, worth_noting = read
             outputs = unpack(row.body)
         except PackError:
-            with self._change:  # one answer was damaged: the next one that is computed replaces it
-                self._trouble = "damaged"
-            return MISS
+            return MISS  # one answer was damaged: the next one that is computed replaces it
         except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; whatever the disk does, it is a miss
             self._report(file, error)
             return MISS
@@ -260,7 +245,7 @@ class DiskCache:
     def _report(self, file: AnswerFile, error: BaseException) -> None:
         """A reader met trouble: the thread that writes deals with it. A file that is only busy is left alone."""
         with self._change:
-            if _kind(error) == "busy" or self._waiting.closing or file is not self._file:
+            if trouble_of(error) == "busy" or self._waiting.closing or file is not self._medium.file:
                 return
             self._broken = error
             self._waiting.now = True
@@ -300,17 +285,11 @@ class DiskCache:
         """Mend what is broken, forget what is to be forgotten, write what waits."""
         with self._change:
             broken, self._broken = self._broken, None
-            file = self._file
-        if broken is not None:
-            self._mend(broken)
-        elif file is not None and file.replaced:  # somebody removed it, or rebuilt it
-            self._reopen()
-        if self._file is None and self._clock() >= self._retry_at:
-            self._open()
+        self._medium.attend(broken)
         with self._change:
             clear = self._waiting.clear
         if clear:
-            self._guarded(lambda file: file.forget(self._model))
+            self._medium.do(lambda file: file.forget(self._model))
             with self._change:
                 self._waiting.clear = False
                 self._change.notify_all()
@@ -329,14 +308,13 @@ class DiskCache:
         for key, (outputs, born, _) in batch.items():
             with contextlib.suppress(PackError):
                 rows.append(Row(key, self._model, born, pack(outputs)))
-        written = self._guarded(lambda file: file.write(rows, used))
+        written = self._medium.do(lambda file: file.write(rows, used))
         with self._change:
             if written is None:
                 self._counts.lost += len(rows)
             else:
                 self._counts.written += len(rows)
                 self._counts.evicted += written.evicted
-                self._trouble = None
             self._counts.lost += len(batch) - len(rows)
             for key, (outputs, _, size) in batch.items():
                 if waiting.answers.get(key, (None,))[0] is outputs:
@@ -346,7 +324,8 @@ class DiskCache:
             return bool(self._waiting.answers)
 
     def _next_batch(self) -> dict[bytes, tuple[Any, Moment, int]]:
-        room = self._file.batch_bytes if self._file is not None else self._max_bytes
+        file = self._medium.file
+        room = file.batch_bytes if file is not None else self._medium.max_bytes
         batch: dict[bytes, tuple[Any, Moment, int]] = {}
         for key, answer in self._waiting.answers.items():
             room -= answer[2]
@@ -355,96 +334,9 @@ class DiskCache:
             batch[key] = answer
         return batch
 
-    def _guarded(self, work: Callable[[AnswerFile], Written | None]) -> Written | None:
-        """Do it with the file; where that fails, mend the file and try once more. None when it was not done."""
-        for _ in range(2):
-            file = self._file
-            if file is None or not file.writable:
-                return None
-            try:
-                return work(file)
-            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; the disk must not end an application
-                self._mend(error)
-        return None
-
-    def _mend(self, error: BaseException) -> None:
-        kind = _kind(error)
-        with self._change:
-            self._trouble = kind
-            file = self._file
-        if kind == "busy" or file is None:
-            return
-        if kind == "cannot-be-written" or not file.writable:
-            with self._change:
-                self._file = None
-            file.close()
-            self._later()
-            return
-        if kind == "full":
-            self._max_bytes = max(LEAST_BYTES, min(self._max_bytes, file_bytes(self.path)) // 2)
-        with self._change:
-            self._file = None
-            self._counts.rebuilt += 1
-        with contextlib.suppress(OSError):
-            file.destroy()
-        self._open(kind)
-
-    def _reopen(self) -> None:
-        with self._change:
-            file, self._file = self._file, None
-        if file is not None:
-            file.close()
-        self._open()
-
-    def _open(self, trouble: str | None = None) -> None:
-        """Open the file; one that is damaged is deleted first. trouble: what led here, told until something is written."""
-        for last in (False, True):
-            try:
-                file = AnswerFile.open(self.path, self._max_bytes)
-            except CacheFileError:
-                if self._thread is None:
-                    raise  # said to whoever made the cache
-                trouble = "cannot-be-written"
-                break
-            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; the disk must not end an application
-                trouble = _kind(error)
-                if last or trouble != "damaged":
-                    break
-                self._counts.rebuilt += 1
-                with contextlib.suppress(OSError):
-                    delete(self.path)
-                continue
-            with self._change:
-                self._file = file
-                self._trouble = trouble if file.writable else "cannot-be-written"
-                self._retry_s = _RETRY_S[0]
-            return
-        with self._change:
-            self._trouble = trouble
-        self._later()
-
-    def _later(self) -> None:
-        self._retry_at = self._clock() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
-
     def _shut(self) -> None:
         with self._change:
-            file, self._file = self._file, None
             self._counts.lost += len(self._waiting.answers)
             self._waiting.answers.clear()
             self._change.notify_all()
-        if file is not None:
-            file.close()
-
-    def _most_waiting(self) -> int:
-        return min(_MOST_WAITING_BYTES, self._max_bytes // 2)
-
-
-def _kind(error: BaseException) -> str:
-    """One word for what the disk did: damaged, full, busy or cannot-be-written."""
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if primary in _DAMAGED:
-        return "damaged"
-    if primary == _FULL or getattr(error, "errno", None) == 28:
-        return "full"
-    return "busy" if primary in _BUSY else "cannot-be-written"
+        self._medium.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -173,14 +174,14 @@ def test_a_full_disk_drops_the_file_halves_the_bound_and_goes_on(path):
     for number in range(200):
         disk.put(key(number), outputs(number))
     assert disk.sync()
-    full = disk._file._writer  # SQLite says the same of a full medium as of a full file
+    full = disk._medium.file._writer  # SQLite says the same of a full medium as of a full file
     full.execute(f"PRAGMA max_page_count = {full.execute('PRAGMA page_count').fetchone()[0]}")
     for number in range(200, 400):
         disk.put(key(number), outputs(number))
     assert disk.sync()
     assert disk.stats().rebuilt == 1
     assert disk.get(key(399))["probs"][0] == 399
-    assert disk._max_bytes < 2 * MB
+    assert disk._medium.max_bytes < 2 * MB
     disk.close()
     assert there(path, 399)
 
@@ -289,6 +290,38 @@ def test_two_processes_share_one_file(path):
     running = [subprocess.Popen([*command, str(first)]) for first in (0, 1000)]
     assert [process.wait(60) for process in running] == [0, 0]
     assert all(there(path, number) for number in (0, 299, 1000, 1299))
+
+
+def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(path):
+    code = """
+        import sys
+        import numpy as np
+        from edgekit_runtime.cache import DiskCache
+        disk = DiskCache(sys.argv[1], b"model", max_bytes=2 << 20, batch_s=0.0)
+        number = 0
+        while True:
+            for _ in range(50):
+                number += 1
+                disk.put(number.to_bytes(32, "big"), {"probs": np.full(1000, number, np.float32)})
+            disk.sync()
+            print(number, flush=True)
+    """
+    for seed in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), str(path)], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            for _ in range(3 + 5 * seed):
+                process.stdout.readline()
+            process.kill()
+            *_, written = map(int, re.findall(r"(\d+)\n", "0\n" + process.stdout.read()))
+        disk = DiskCache(path, b"model", max_bytes=2 * MB)
+        assert not written or disk.get(key(written)) is not MISS
+        for number in range(1, written + 100):
+            got = disk.get(key(number))
+            assert got is MISS or got["probs"][0] == number
+        assert (disk.stats().rebuilt, disk.stats().trouble) == (0, None)
+        disk.close()
 
 
 def test_a_file_that_another_process_put_in_its_place_is_taken_up(path, tmp_path):
