@@ -28,7 +28,7 @@ from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here
 from edgekit_runtime.selftest import SelfTest, first_open
 from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
 from edgekit_runtime.tuning.tune import offered
-from edgekit_runtime.warming import Load, batches_offered, warm_up
+from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, warm_up
 
 __all__ = ["Preparation", "Prepared", "Ready", "check_fits", "prepare"]
 
@@ -134,7 +134,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
     try:
         loaded_at = perf_counter()
         offer = batches_offered(bundle, loaded.entry) if how.batching else {}
-        if loaded.entry.format != "onnx":
+        if not shares_one_engine(loaded.entry):
             offer = {size: offer[size] for size in loaded.claim.grant.batches}
         warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
         after = _resident(loaded.single)
@@ -247,7 +247,7 @@ def _claim(bundle: Bundle, candidate: Candidate, entry: ArtifactEntry, verdict: 
     model_mb = measured.memory_mb if measured is not None else None
     model_mb = _ESTIMATE * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
     offer = batches_offered(bundle, entry) if how.batching else {}
-    need = Need(model_mb, {} if entry.format == "onnx" else dict.fromkeys(offer, model_mb), how.cache_mb)
+    need = Need(model_mb, {} if shares_one_engine(entry) else dict.fromkeys(offer, model_mb), how.cache_mb)
     name = f"{bundle.manifest.name} ({bundle.path.name})"
     return (how.memory or room_here()).claim(name, need)
 

@@ -6,6 +6,8 @@
 Rules:
 - ready means warm: the golden examples are replayed twice, and every batch size in use has run;
 - a batch must give each item the answer it gives alone; one that does not is dropped with its reason, the model goes on;
+- a file with a free batch axis has one engine for all sizes, and what changing the size costs counts as part of the batch;
+  a small TFLite file has an interpreter for each instead, where two microseconds count and memory does not;
 - a size pays when its run takes less than the same items in the best smaller runs, by more than the noise;
 - it is given up early: when neither of two sizes in a row pays, larger ones are not tried, and never beyond the bound.
 """
@@ -27,7 +29,7 @@ from edgekit_runtime.engines.variants import BatchEngine, least_time
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.selftest import SelfTest, replay, replay_batch
 
-__all__ = ["BATCHES", "Load", "Warm", "batches_offered", "warm_up"]
+__all__ = ["BATCHES", "Load", "Warm", "batches_offered", "shares_one_engine", "warm_up"]
 
 BATCHES = (2, 4, 8, 16, 32)
 """Batch sizes that are tried where a file leaves its batch axis free."""
@@ -35,6 +37,8 @@ LEAST_GAIN = 0.05
 """A batch pays when it takes this share less time than the same items in smaller runs."""
 BOUND_S = 2.0
 """Seconds for finding out which batch sizes pay."""
+OWN_BELOW_BYTES = 1_000_000
+"""TFLite files up to this size get an interpreter for each batch size: it takes little more than the file."""
 _RUNS = 5
 _PATIENCE = 2
 
@@ -66,6 +70,12 @@ def batches_offered(bundle: Bundle, entry: ArtifactEntry) -> dict[int, ArtifactE
     return dict(sorted(offer.items()))
 
 
+def shares_one_engine(entry: ArtifactEntry) -> bool:
+    """Whether its batches run on the engine for single items: no variant takes memory of its own."""
+    free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
+    return free and (entry.format == "onnx" or entry.bytes > OWN_BELOW_BYTES)
+
+
 def warm_up(
     bundle: Bundle, entry: ArtifactEntry, single: Engine, offer: Mapping[int, ArtifactEntry], load: Load
 ) -> Warm:
@@ -79,7 +89,7 @@ def warm_up(
     seconds = {1: _seconds(lambda: single.run(recording.given))}
     if bundle.manifest.contract.state == "internal":
         single.reset()
-    shared = entry.format == "onnx" and all(one is entry for one in offer.values())
+    shared = shares_one_engine(entry) and all(one is entry for one in offer.values())
     trying = _Trying(bundle, single, recording.given, seconds, shared)
     for size, one in sorted(offer.items()):
         if not trying.promising(size):
@@ -143,7 +153,7 @@ class _Trying:
     def _pays(self, size: int, entry: ArtifactEntry, engine: Engine) -> bool:
         replay_batch(self._bundle, entry, engine, size)
         joined = [np.repeat(tensor, size, axis=0) for tensor in self._given]
-        takes = _seconds(lambda: engine.run(joined))
+        takes = self._takes(engine, joined)
         smaller = least_time(size, self._seconds)
         before = sum(self._seconds[one] for one in smaller)
         if takes > (1 - LEAST_GAIN) * before:
@@ -155,6 +165,17 @@ class _Trying:
         self._disappointed = 0
         self._seconds[size] = takes
         return True
+
+    def _takes(self, engine: Engine, joined: list[NDArray[Any]]) -> float:
+        """Seconds of a batch; on a shared engine with the change of size before and after it."""
+        if not self._shared:
+            return _seconds(lambda: engine.run(joined))
+
+        def both() -> None:
+            engine.run(self._given)
+            engine.run(joined)
+
+        return max(_seconds(both) - self._seconds[1], self._seconds[1])
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -185,3 +185,20 @@ def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypat
     with pytest.raises(SelfTestError, match="golden example 0"):
         prepare(bundle, how(memory=budget))
     assert budget.held() == {}
+
+
+@needs_tflite
+@pytest.mark.parametrize("own_below", [10**6, 0], ids=["an interpreter for each size", "one for all"])
+def test_a_tflite_file_with_a_free_batch_axis_answers_any_number(tmp_path, monkeypatch, own_below):
+    from edgekit_runtime import warming
+
+    monkeypatch.setattr(warming, "OWN_BELOW_BYTES", own_below)
+    monkeypatch.setattr(warming, "LEAST_GAIN", -1000.0)  # every size stays, whatever this machine's clock says
+    opened = read_bundle(tiny.bundle(tmp_path, "tflite-f32, any number", engine=TFLITE))
+    prepared = prepare(opened, how())
+    assert prepared.engine.sizes == (1, 2, 4, 8, 16, 32)
+    assert prepared.engine.largest == 32
+    for count in (1, 3, 4, 31, 33):
+        pictures = [PICTURES[n % 4] for n in range(count)]
+        assert best_of(prepared, tensors(prepared, pictures)) == [n % 4 for n in range(count)]
+    prepared.close()
