@@ -9,7 +9,8 @@ Rules:
 - compared is with everything that is kept, in one matrix product, and the nearest counts: exact, no approximate index;
 - bounded in entries; what was used longest ago makes room;
 - a vector with NaN or infinity, or of length 0, is like nothing;
-- an embedder that fails makes a miss, never an error: the model answers.
+- an embedder that fails makes a miss, never an error: the model answers;
+- a `Cache` takes the settings and keeps answers of its own: two models, or a model and the one it is swapped for, share none.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ class Semantic:
         self._vectors = np.empty((0, 0), np.float32)
         self._used = np.zeros(max_entries, np.int64)
         self._born = np.zeros(max_entries, np.float64)
+
+    def anew(self) -> Semantic:
+        """The same settings and no answers: what each model gets, so that none is given another's."""
+        return Semantic(
+            self._embed, self.threshold, max_entries=self._max_entries, ttl_s=self._ttl_s, clock=self._clock
+        )
 
     @property
     def entries(self) -> int:

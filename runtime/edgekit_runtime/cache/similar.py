@@ -80,6 +80,10 @@ class Similar:
         self._answers: deque[tuple[Mark, Any, float]] = deque(maxlen=keep)
         self._columns: dict[tuple[int, int], NDArray[np.float32]] = {}
 
+    @property
+    def entries(self) -> int:
+        return len(self._answers)
+
     def mark(self, items: Mapping[str, NDArray[Any]]) -> Mark | None:
         """items: the decoded inputs; pictures are [H, W, C] with up to four channels, uint8, int8 or float."""
         kind: list[Hashable] = []

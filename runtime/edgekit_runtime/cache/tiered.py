@@ -68,6 +68,7 @@ class SimilarStats:
     hits: int
     misses: int
     mean_distance: float | None
+    entries: int
     worth: WorthStats
 
 
@@ -123,7 +124,7 @@ class _Alike:
     def stats(self) -> SimilarStats:
         with self._lock:
             mean = self._distance / self._hits if self._hits else None
-            return SimilarStats(self._hits, self._misses, mean, self.worth.stats())
+            return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats())
 
 
 class Cache:
@@ -140,6 +141,7 @@ class Cache:
     ) -> None:
         self._memory = memory if memory is not None else MemoryCache(0)
         self._disk = disk
+        semantic = semantic.anew() if semantic is not None else None
         self._alike = [_Alike(tier, clock) for tier in (similar, semantic) if tier is not None]
         self._kinds = [name for name, tier in (("similar", similar), ("semantic", semantic)) if tier is not None]
         self._clock = clock

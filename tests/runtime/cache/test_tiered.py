@@ -176,6 +176,15 @@ def test_pictures_are_compared_before_meanings_and_both_are_kept():
     assert (stats.similar.hits, stats.similar.misses, stats.semantic.hits) == (1, 2, 1)
 
 
+def test_two_models_with_one_semantic_share_no_answer():
+    semantic = Semantic(lambda item: item.ravel(), 0.01)
+    first, second = Cache(semantic=semantic), Cache(semantic=semantic)
+    first.store_similar(first.similar({"x": np.ones(4)}), OUTPUTS)
+    assert first.similar({"x": np.ones(4)}).hit is not None
+    assert second.similar({"x": np.ones(4)}).hit is None
+    assert (first.stats().semantic.entries, second.stats().semantic.entries) == (1, 0)
+
+
 def test_without_a_tier_of_likeness_there_is_no_look():
     assert Cache(memory()).similar({"image": np.zeros((8, 8, 3), np.uint8)}) is None
 
