@@ -172,6 +172,9 @@ def summary(report: BuildReport) -> Iterator[str]:
     yield ""
     if report.candidates:
         yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
+    uncounted = {name for c in report.candidates if c["fidelity"] for name in c["fidelity"]["uncounted"]}
+    if uncounted:
+        yield f"{_STAR} of the work that can be counted; not counted: {', '.join(sorted(uncounted))}"
     for candidate in report.candidates:
         story = candidate["repair"]
         if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
@@ -214,6 +217,7 @@ def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+_STAR = "*"
 _HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "of spread", "cosine")
 
 
@@ -235,7 +239,7 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     spread = _percent(max(errors)) if errors else "-"
     directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in found["outputs"])
     cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
-    macs = f"{100 * found['quantized_macs']:.0f} %"
+    macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
     return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
 
 

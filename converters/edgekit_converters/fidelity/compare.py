@@ -21,6 +21,7 @@ from edgekit_converters.fidelity.size import size_breakdown
 from edgekit_converters.fidelity.statistics import Drift
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets.artifact import Artifact
+from edgekit_converters.workload import uncounted
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
@@ -101,7 +102,16 @@ def compare(
         size=size_breakdown(recipe.format, artifact.data),
         sequences=along.sequences if along is not None else None,
         over_time=along.spans() if along is not None else (),
+        uncounted=_uncounted(artifact),
     )
+
+
+def _uncounted(artifact: Artifact) -> tuple[str, ...]:
+    """Nothing where the file cannot be read: then no share of it is known either."""
+    try:
+        return uncounted(artifact.recipe.format, artifact.data)
+    except ConversionError:
+        return ()
 
 
 def _deciding(scores: Sequence[Score]) -> dict[str, Any]:

@@ -147,6 +147,7 @@ class Fidelity:
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
     and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
+    quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
     sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items` counts
     frames. over_time: the drift by steps, so that one that grows is seen.
     """
@@ -171,6 +172,7 @@ class Fidelity:
     size: SizeBreakdown | None = None
     sequences: int | None = None
     over_time: tuple[Span, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:

@@ -16,7 +16,7 @@ from edgekit_converters.workload.memory import memory_bytes
 from edgekit_converters.workload.reading import Reading
 from edgekit_profiles.workload import Precision, Workload
 
-__all__ = ["memory_bytes", "quantized_fraction", "read_workload"]
+__all__ = ["memory_bytes", "quantized_fraction", "read_workload", "uncounted"]
 
 READERS = {
     "tflite": "edgekit_converters.workload.tflite:read",
@@ -36,13 +36,23 @@ def read_workload(format: str, data: bytes, precision: Precision) -> Workload:  
 def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa: A002
     """The fractions (0..1) of multiply-accumulates that run in 8 bits and of weight elements stored in 8 bits or fewer.
 
-    Work that cannot be counted is in neither part of the first. A model without such work or weights has 0.0.
+    Work that cannot be counted is in neither part of the first: `uncounted` names it. A model without such work or weights
+    has 0.0.
     Raises ConversionError as `read_workload` does.
     """
     reading = _read(format, data)
-    macs = sum(item.op.macs for item in reading.counted)
-    eight = sum(item.op.macs for item in reading.counted if item.eight_bit)
+    work = [*((item.op.macs, item.eight_bit) for item in reading.counted), *((u.macs, u.eight_bit) for u in reading.untimed)]
+    macs = sum(count for count, _ in work)
+    eight = sum(count for count, eight_bit in work if eight_bit)
     return (eight / macs if macs else 0.0, reading.eight_bit_weights / reading.weights if reading.weights else 0.0)
+
+
+def uncounted(format: str, data: bytes) -> tuple[str, ...]:  # noqa: A002
+    """Operations that multiply, and of which the file does not say how often: loops, custom ones, shapes that are free.
+
+    Raises ConversionError as `read_workload` does.
+    """
+    return _read(format, data).uncounted
 
 
 def _read(format: str, data: bytes) -> Reading:  # noqa: A002

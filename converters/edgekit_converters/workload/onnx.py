@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload.reading import Counted, Reading, convolution_kind, dense_kind
+from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
 from edgekit_profiles.workload import Op, OpKind
 
 __all__ = ["read"]
@@ -41,6 +41,7 @@ _ELEMENTWISE = """Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast 
     QuantizeLinear Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Resize Round Selu Sigmoid Sign
     Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Sub Sum Tanh Tile Transpose Upsample Where"""
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def read(data: bytes) -> Reading:
@@ -66,7 +67,7 @@ def read(data: bytes) -> Reading:
     except (IndexError, KeyError, ZeroDivisionError) as error:
         raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
     weights, eight_bit = _weights(model.graph)
-    return Reading(tuple(graph.counted), tuple(dict.fromkeys(graph.unknown)), batch, weights, eight_bit)
+    return Reading(tuple(graph.counted), tuple(dict.fromkeys(graph.unknown)), batch, weights, eight_bit, tuple(graph.untimed), tuple(dict.fromkeys(graph.uncounted)))
 
 
 class _Graph:
@@ -75,6 +76,8 @@ class _Graph:
     def __init__(self, graph: Any) -> None:
         self.counted: list[Counted] = []
         self.unknown: list[str] = []
+        self.untimed: list[Untimed] = []
+        self.uncounted: list[str] = []
         self.maker = {name: node for node in graph.node for name in node.output}
         self.users: dict[str, list[Any]] = {}
         for node in graph.node:
@@ -92,7 +95,7 @@ class _Graph:
     def count(self, node: Any) -> None:
         name = node.op_type
         if node.domain not in ("", "ai.onnx"):
-            self.unknown.append(f"{node.domain}.{name}")
+            self.give_up(f"{node.domain}.{name}")
         elif self._folds(node) or name in FREE or self._fuses(node) or self._absorbed(node):
             return
         elif name in KERNELS:
@@ -107,20 +110,48 @@ class _Graph:
                 return
             moved = sum(prod(shape) for shape in shapes if shape is not None)
             self.counted.append(Counted(Op("ew", 0, moved, 0, node.output[0])))
+        elif name in RECURRENT:
+            self.give_up(name, self._recurrent(node))
         else:
-            self.unknown.append(name)
+            self.give_up(name)
+
+    def give_up(self, name: str, work: Untimed | None = None) -> None:
+        """An operation whose time is not known; work: its arithmetic, where that is."""
+        self.unknown.append(name)
+        if work is not None:
+            self.untimed.append(work)
+        elif multiplies(name):
+            self.uncounted.append(name)
+
+    def _recurrent(self, node: Any) -> Untimed | None:
+        """X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight once a
+        step and item. No engine runs it in 8 bits."""
+        source, *weights = (self.shapes.get(name) for name in node.input[:3])
+        if source is None or any(shape is None for shape in weights):
+            return None
+        return Untimed(prod(source[:-1]) * sum(prod(shape) for shape in weights if shape is not None))
+
+    def _product(self, node: Any) -> Untimed | None:
+        """Of two computed tensors."""
+        source, result = self.shapes.get(node.input[0]), self.shapes.get(node.output[0])
+        if source is None or result is None or not source or node.op_type not in ("MatMul", "Gemm"):
+            return None
+        transposed = any(item.name == "transA" and item.i for item in node.attribute)
+        depth = source[0] if transposed else source[-1]
+        quantized = all(self._made_by(name, "DequantizeLinear") for name in node.input[:2])
+        return Untimed(prod(result) * depth, quantized and all(map(self._feeds_quantize, node.output)))
 
     def _count_kernel(self, node: Any) -> None:
         at, kernel_at = KERNELS[node.op_type]
         stored = self.constants.get(node.input[kernel_at])
         if stored is None:
-            self.unknown.append(f"{node.op_type} of two computed tensors")
+            self.give_up(f"{node.op_type} of two computed tensors", self._product(node))
             return
         source, kernel, result = (
             self.shapes.get(name) for name in (node.input[at], node.input[kernel_at], node.output[0])
         )
         if source is None or kernel is None or result is None:
-            self.unknown.append(f"{node.op_type} of a shape known only at run time")
+            self.give_up(f"{node.op_type} of a shape known only at run time")
             return
         kind, macs = _work(node, source, kernel, result)
         op = Op(kind, macs, prod(source) + prod(result), prod(kernel), node.output[0])

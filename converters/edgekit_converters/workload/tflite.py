@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload.reading import Counted, Reading, convolution_kind, dense_kind
+from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
 from edgekit_profiles.workload import Op, OpKind
 
 __all__ = ["read"]
@@ -30,6 +30,7 @@ _ELEMENTWISE = """ABS ADD ADD_N ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_TO_SPACE_N
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 # Where an operation that multiplies keeps its input and its kernel.
 KERNELS = {"CONV_2D": (0, 1), "DEPTHWISE_CONV_2D": (0, 1), "FULLY_CONNECTED": (0, 1), "TRANSPOSE_CONV": (2, 1)}
+SEQUENCES = frozenset({"UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN"})
 EIGHT_BITS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT2"})
 WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
 
@@ -57,6 +58,16 @@ class _Graph:
     constants: dict[int, str]
     counted: list[Counted] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    untimed: list[Untimed] = field(default_factory=list)
+    uncounted: list[str] = field(default_factory=list)
+
+    def give_up(self, name: str, work: Untimed | None = None) -> None:
+        """An operation whose time is not known; work: its arithmetic, where that is."""
+        self.unknown.append(name)
+        if work is not None:
+            self.untimed.append(work)
+        elif multiplies(name):
+            self.uncounted.append(name)
 
 
 def read(data: bytes) -> Reading:
@@ -88,6 +99,8 @@ def _read(data: bytes) -> Reading:
         _batch(main),
         sum(item.elements for item in weights),
         sum(item.elements for item in weights if item.dtype in EIGHT_BITS),
+        tuple(graph.untimed),
+        tuple(dict.fromkeys(graph.uncounted)),
     )
 
 
@@ -104,8 +117,36 @@ def _count(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
     elif name in ELEMENTWISE:
         moved = sum(graph.tensors[index].elements for index in (*inputs, *outputs) if index not in graph.constants)
         graph.counted.append(Counted(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
+    elif name in SEQUENCES:
+        graph.give_up(name, _sequence(graph, operator))
+    elif name == "BATCH_MATMUL":
+        graph.give_up(name, _product(graph, inputs[0], inputs[1], outputs[0]))
     else:
-        graph.unknown.append(name)
+        graph.give_up(name)
+
+
+def _sequence(graph: _Graph, operator: Any) -> Untimed | None:
+    """Every weight once for each row of the input, which are its steps."""
+    source = graph.tensors[operator.Inputs(0)]
+    places = (operator.Inputs(place) for place in range(1, operator.InputsLength()))
+    weights = [graph.tensors[place] for place in places if place >= 0 and len(graph.tensors[place].shape) > 1]
+    constants = [item for item in weights if item.constant]
+    if not source.fixed or not constants:
+        return None
+    return Untimed(
+        source.elements // source.shape[-1] * sum(item.elements for item in constants),
+        source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants),
+    )
+
+
+def _product(graph: _Graph, first: int, second: int, made: int) -> Untimed | None:
+    one, other, result = graph.tensors[first], graph.tensors[second], graph.tensors[made]
+    if not (one.fixed and other.fixed and result.fixed and len(one.shape) > 1):
+        return None
+    depth = (one.elements * other.elements // max(1, result.elements)) ** 0.5
+    batch = prod(result.shape[:-2])
+    # [.., n, k] x [.., k, m] -> [.., n, m]: n k * k m / (n m) = k^2, once a matrix, whichever of them is transposed.
+    return Untimed(round(result.elements * depth / max(1, batch) ** 0.5), {one.dtype, other.dtype} <= EIGHT_BITS)
 
 
 def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
@@ -114,16 +155,23 @@ def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
     index = operator.Inputs(kernel_at)
     kernel = graph.tensors[index]
     if index not in graph.constants:
-        graph.unknown.append(f"{name} of two computed tensors")
+        graph.give_up(f"{name} of two computed tensors", _dense_product(graph, operator) if name == "FULLY_CONNECTED" else None)
         return
     if not (source.fixed and result.fixed):
-        graph.unknown.append(f"{name} of a shape known only at run time")
+        graph.give_up(f"{name} of a shape known only at run time")
         return
     macs = _macs(name, source, kernel, result)
     kind = _kind(schema, operator, name, kernel, result)
     op = Op(kind, macs, source.elements + result.elements, kernel.elements, result.name)
     # A kernel that is constant only after DEQUANTIZE is float by the time it multiplies.
     graph.counted.append(Counted(op, kernel.constant and kernel.dtype in EIGHT_BITS))
+
+
+def _dense_product(graph: _Graph, operator: Any) -> Untimed | None:
+    source, kernel, result = (graph.tensors[i] for i in (operator.Inputs(0), operator.Inputs(1), operator.Outputs(0)))
+    if not (source.fixed and kernel.fixed and result.fixed):
+        return None
+    return Untimed(result.elements * kernel.shape[-1], {source.dtype, kernel.dtype} <= EIGHT_BITS)
 
 
 def _macs(name: str, source: _Tensor, kernel: _Tensor, result: _Tensor) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload import quantized_fraction, read_workload
+from edgekit_converters.workload import quantized_fraction, read_workload, uncounted
 
 onnx = pytest.importorskip("onnx")
 
@@ -141,6 +141,43 @@ def test_a_float_island_is_not_eight_bit_and_pays_for_its_edges():
     data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **weights, **SCALE)
     assert quantized_fraction("onnx", data) == (0.25, 0.25)
     assert "bd" in [op.name for op in read_workload("onnx", data, "int8").ops]
+
+
+def test_work_whose_time_nobody_knows_is_in_the_share_of_eight_bits():
+    recurrent = "f = DequantizeLinear(pq, s, z) l = Flatten(f) u = Unsqueeze(l, at) y, h = LSTM <hidden_size = 4> (u, k, r)"
+    body = QDQ.replace("y = DequantizeLinear(pq, s, z)", recurrent)
+    weights = {"w": kernel(4, 4, 1, 1, dtype=np.int8), "k": kernel(1, 16, 4), "r": kernel(1, 16, 4), "at": np.array([0])}
+    data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **weights, **SCALE)
+    products, steps = 4 * 4 * 36, 2 * 16 * 4
+    assert quantized_fraction("onnx", data)[0] == pytest.approx(products / (products + steps))
+    assert uncounted("onnx", data) == ()
+
+
+def test_a_product_of_two_computed_tensors_counts_as_what_it_is():
+    data = graph("a = Relu(x) b = MatMul(a, x) y = MatMul(b, w)", "float[1,8,8] x", "float[a,b,c] y", w=kernel(8, 4))
+    assert quantized_fraction("onnx", data)[0] == 0.0
+    assert uncounted("onnx", data) == ()
+    eight = """
+        xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) m = MatMul(xd, xd)
+        mq = QuantizeLinear(m, s, z) md = DequantizeLinear(mq, s, z) y = MatMul(md, w)
+    """
+    data = graph(eight, "float[1,8,8] x", "float[a,b,c] y", w=kernel(8, 4), **SCALE)
+    assert quantized_fraction("onnx", data)[0] == pytest.approx(8 * 64 / (8 * 64 + 8 * 32))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("y = com.example.Magic(x)", "com.example.Magic"),
+        ('y = Einsum <equation = "abc->acb"> (x)', "Einsum"),
+        ("y = Det(x)", None),
+    ],
+)
+def test_work_that_nobody_can_count_is_named_where_it_may_multiply(body, name):
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 17, "com.example" : 1]> g (float[1,8,8] x) => (float[a,b,c] y) {{ {body} }}'
+    )
+    assert uncounted("onnx", model.SerializeToString()) == (() if name is None else (name,))
 
 
 def test_weights_in_eight_bits_with_float_arithmetic_count_as_stored_only():
