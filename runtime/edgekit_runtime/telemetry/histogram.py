@@ -4,22 +4,23 @@ Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of th
 scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1 % from
 any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its own.
 
-    h = Histogram(); h.record(3.2); h.record_all(np.array([4.1, 5.0]))
+    h = Histogram(); h.record(3.2); h.record(4.1)
     h.quantile(0.5)         # 3.2, within 1.1 %
     h.merge(other)
     h.wire()                # [5, 53, [1, -10, 1]]: scale, index of the first bucket, counts; -10 is ten empty buckets
+    record_table([h, other], np.array([[4.1, 0.2], [5.0, 0.3]]))      # a column each, in a few array passes
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SCALE", "Histogram"]
+__all__ = ["SCALE", "Histogram", "record_table"]
 
 SCALE = 5
 _SMALLEST = 1e-6
@@ -53,26 +54,6 @@ class Histogram:
         index = math.ceil(math.log2(value) * self._per_octave) - 1
         buckets = self.buckets
         buckets[index] = buckets.get(index, 0) + 1
-
-    def record_all(self, values: NDArray[np.float64]) -> None:
-        """Count many values at once, [n]: as `record` of each, in a few passes. Negative values and NaN count as zero."""
-        clean = np.clip(np.fmax(values, 0.0), 0.0, _LARGEST)
-        if not clean.size:
-            return
-        self.count += clean.size
-        self.total += float(clean.sum())
-        self.maximum = max(self.maximum, float(clean.max()))
-        told = clean[clean >= _SMALLEST]
-        self.zeros += clean.size - told.size
-        if not told.size:
-            return
-        indexes = np.ceil(np.log2(told) * self._per_octave).astype(np.int64) - 1
-        first = int(indexes.min())
-        counts = np.bincount(indexes - first)
-        taken = np.flatnonzero(counts)
-        buckets = self.buckets
-        for index, n in zip((taken + first).tolist(), counts[taken].tolist(), strict=True):
-            buckets[index] = buckets.get(index, 0) + n
 
     def merge(self, other: Histogram) -> None:
         """Add another histogram's counts to this one: the same as having recorded both streams here.
@@ -175,6 +156,31 @@ class Histogram:
         made.zeros = zeros
         made.count += zeros
         return made
+
+
+def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) -> None:
+    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value. Negative values and NaN count as zero."""
+    if not table.size:
+        return
+    clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)
+    told = clean >= _SMALLEST
+    indexes = np.ceil(np.log2(np.maximum(clean, _SMALLEST)) * 2.0**SCALE).astype(np.int64) - 1
+    first = int(indexes.min())
+    width = int(indexes.max()) - first + 1
+    indexes += np.arange(len(histograms)) * width - first
+    counts = np.bincount(indexes[told], minlength=len(histograms) * width)
+    taken = np.flatnonzero(counts)
+    columns, places = np.divmod(taken, width)
+    for column, index, n in zip(columns.tolist(), (places + first).tolist(), counts[taken].tolist(), strict=True):
+        buckets = histograms[column].buckets
+        buckets[index] = buckets.get(index, 0) + n
+    rows = len(table)
+    figures = zip(clean.sum(0).tolist(), clean.max(0).tolist(), np.count_nonzero(told, axis=0).tolist(), strict=True)
+    for histogram, (total, maximum, above) in zip(histograms, figures, strict=True):
+        histogram.count += rows
+        histogram.zeros += rows - above
+        histogram.total += total
+        histogram.maximum = max(histogram.maximum, maximum)
 
 
 def _integer(value: object) -> bool:

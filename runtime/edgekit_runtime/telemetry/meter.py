@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram, record_table
 from edgekit_runtime.telemetry.slow import SlowWatch
-from edgekit_runtime.telemetry.stages import Recorded, latencies
+from edgekit_runtime.telemetry.stages import Recorded, tables
 
 __all__ = ["FOLD_EVERY", "MOST_WAITING", "Cut", "LatencyStats", "Meter", "MeterStats"]
 
@@ -101,12 +101,10 @@ class Cut:
 
     def add_answers(self, recorded: list[Recorded]) -> None:
         """Count answers as they were put down."""
-        answers, stages = latencies(recorded)
-        for mine, theirs in ((self.answers, answers), (self.stages, stages)):
-            for name, arrays in theirs.items():
-                histogram = mine.setdefault(name, Histogram())
-                for array in arrays:
-                    histogram.record_all(array)
+        for source, stages, table in tables(recorded):
+            histograms = [self.answers.setdefault(source, Histogram())]
+            histograms += [self.stages.setdefault(stage, Histogram()) for stage in stages]
+            record_table(histograms, table)
         judged = [one[2] for one in recorded]
         self.met += judged.count(True)
         self.over_budget += judged.count(False)
@@ -147,8 +145,8 @@ class Meter:
         self._waiting: deque[Recorded] = deque()
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
         self._folding = False
-        self._now = Cut()
-        self._before = Cut()
+        self._before, self._now = Cut(), Cut()
+        self._spell, self._spell_cut = Cut(), Cut()  # what the watch looks at: not yet in _now, and cut already
         self._watch = watch
         self._late_ms = watch.late_ms if watch is not None else float("inf")
 
@@ -183,6 +181,10 @@ class Meter:
         """What was counted since the last cut; the next one starts at nothing. `stats` goes on counting."""
         with self._lock:
             self._fold()
+            if self._watch is not None:
+                self._now.add(self._spell)
+                self._spell_cut.add(self._spell)
+                self._spell = Cut()
             done, self._now = self._now, Cut()
             self._before.add(done)
         self._tell()
@@ -193,8 +195,8 @@ class Meter:
         with self._lock:
             self._fold()
             seen = Cut()
-            seen.add(self._before)
-            seen.add(self._now)
+            for part in (self._before, self._now, self._spell):
+                seen.add(part)
         self._tell()
         return seen
 
@@ -223,14 +225,24 @@ class Meter:
         try:
             take = self._waiting.popleft
             recorded = [take() for _ in range(len(self._waiting))]
+            counted = self._now if self._watch is None else self._spell
             if recorded:
-                batch = Cut()
-                batch.add_answers(recorded)
-                self._now.add(batch)
-                if self._watch is not None:
-                    self._watch.observe(batch.latency(), batch.stages)
+                counted.add_answers(recorded)
+            if self._watch is not None:
+                self._look(self._watch)
         finally:
             self._folding = False
+
+    def _look(self, watch: SlowWatch) -> None:
+        """Let the watch see its spell; once that is over, count it like anything else."""
+        seen = self._spell
+        if self._spell_cut.answers:
+            seen = Cut()
+            seen.add(self._spell_cut)
+            seen.add(self._spell)
+        if watch.observe(seen):
+            self._now.add(self._spell)
+            self._spell, self._spell_cut = Cut(), Cut()
 
     def _tell(self) -> None:
         if self._watch is not None:

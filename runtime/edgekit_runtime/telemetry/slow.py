@@ -17,12 +17,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.stages import STAGES
 
-__all__ = ["SLOW_TIMES", "Slow", "SlowWatch", "Spell", "judge", "sentence"]
+__all__ = ["SLOW_TIMES", "Slow", "SlowWatch", "is_over", "judge", "p99s", "sentence"]
 
 SLOW_TIMES = 2.0
 """How many budgets a p99 may take before it is worth a line."""
@@ -43,28 +44,26 @@ _MEANS = {
 }
 
 
-@dataclass
-class Spell:
-    """Some seconds of answers, milliseconds. began_s: on the watch's clock."""
+class Counted(Protocol):
+    """What a meter has counted, as far as this room knows it."""
 
-    began_s: float
-    total: Histogram = field(default_factory=Histogram)
-    stages: dict[str, Histogram] = field(default_factory=dict)
+    answers: dict[str, Histogram]
+    stages: dict[str, Histogram]
 
-    def add(self, total: Histogram, stages: Mapping[str, Histogram]) -> None:
-        self.total.merge(total)
-        for stage, histogram in stages.items():
-            self.stages.setdefault(stage, Histogram()).merge(histogram)
+    def latency(self) -> Histogram: ...
 
-    def is_over(self, now_s: float) -> bool:
-        """Long enough, with enough answers; with few answers it takes longer."""
-        lasted, n = now_s - self.began_s, self.total.count
-        return (lasted >= SPELL_S and n >= SPELL_ANSWERS) or (lasted >= LONG_SPELL_S and n >= LONG_SPELL_ANSWERS)
 
-    def p99s(self) -> dict[str, float]:
-        """Stage -> milliseconds, in the order of a request."""
-        told = {stage: self.stages[stage].quantile(0.99) for stage in STAGES if stage in self.stages}
-        return {stage: p99 for stage, p99 in told.items() if p99 is not None}
+def is_over(seconds: float, answers: int) -> bool:
+    """Whether a spell was long enough, with enough answers; with few answers it takes longer."""
+    return (seconds >= SPELL_S and answers >= SPELL_ANSWERS) or (
+        seconds >= LONG_SPELL_S and answers >= LONG_SPELL_ANSWERS
+    )
+
+
+def p99s(counted: Counted) -> dict[str, float]:
+    """Stage -> milliseconds, in the order of a request."""
+    told = {stage: counted.stages[stage].quantile(0.99) for stage in STAGES if stage in counted.stages}
+    return {stage: p99 for stage, p99 in told.items() if p99 is not None}
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,17 @@ class Slow:
     before_ms: dict[str, float] | None
 
 
-def judge(now: Spell, before: Spell | None, budget_ms: float, seconds: float) -> Slow | None:
-    """None where the p99 is not above SLOW_TIMES the budget. The stage named is the one whose p99 grew by most
+def judge(now: Counted, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
+    """before_ms: the stages' p99 in the last spell that was not slow. None where the p99 is not above SLOW_TIMES the budget. The stage named is the one whose p99 grew by most
     milliseconds since `before`, or, with nothing before, the one that takes most."""
-    p99 = now.total.quantile(0.99)
+    total = now.latency()
+    p99 = total.quantile(0.99)
     if p99 is None or p99 <= SLOW_TIMES * budget_ms:
         return None
-    stages, earlier = now.p99s(), before.p99s() if before is not None else None
-    grown = {stage: ms - (earlier or {}).get(stage, 0.0) for stage, ms in stages.items()}
+    stages, before = p99s(now), dict(before_ms) if before_ms is not None else None
+    grown = {stage: ms - (before or {}).get(stage, 0.0) for stage, ms in stages.items()}
     stage = max(grown, key=lambda name: grown[name]) if grown else None
-    return Slow(p99, budget_ms, now.total.count, seconds, stage, stages, earlier)
+    return Slow(p99, budget_ms, total.count, seconds, stage, stages, before)
 
 
 def sentence(name: str, slow: Slow) -> str:
@@ -122,9 +122,8 @@ class SlowWatch:
         if not budget_ms > 0:
             raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
         self._name, self._budget_ms, self._clock = name, budget_ms, clock
-        self._spell = Spell(clock())
-        self._fast: Spell | None = None
-        self._seen_s = self._spell.began_s
+        self._began_s = self._seen_s = clock()
+        self._fast_ms: dict[str, float] | None = None
         self._said_s = float("-inf")
         self._lines: deque[str] = deque()  # each is taken by one caller of `tell`, and by no other
 
@@ -137,19 +136,20 @@ class SlowWatch:
         """Whether the last look is a second ago: late answers are looked at that often, however few there are."""
         return self._clock() - self._seen_s >= 1.0
 
-    def observe(self, total: Histogram, stages: Mapping[str, Histogram]) -> None:
-        """Answers that were counted since the last call."""
+    def observe(self, spell: Counted) -> bool:
+        """Look at what was counted since the last time this was True. True: the spell is over, begin another one."""
         now = self._seen_s = self._clock()
-        self._spell.add(total, stages)
-        if not self._spell.is_over(now):
-            return
-        slow = judge(self._spell, self._fast, self._budget_ms, now - self._spell.began_s)
+        seconds = now - self._began_s
+        if not is_over(seconds, sum(histogram.count for histogram in spell.answers.values())):
+            return False
+        self._began_s = now
+        slow = judge(spell, self._fast_ms, self._budget_ms, seconds)
         if slow is None:
-            self._fast = self._spell
+            self._fast_ms = p99s(spell)
         elif now - self._said_s >= BETWEEN_LINES_S:
             self._said_s = now
             self._lines.append(sentence(self._name, slow))
-        self._spell = Spell(now)
+        return True
 
     def tell(self) -> None:
         """Write the line that is due, if there is one."""

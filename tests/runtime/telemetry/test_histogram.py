@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import record_table
 
 VALUES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300)
 BOUND = 0.011
@@ -65,23 +66,30 @@ def test_a_quantile_outside_zero_to_one_is_the_callers_bug(q):
         made([1.0]).quantile(q)
 
 
-@given(st.lists(st.floats(0.0, 1e9), max_size=300))
-def test_recording_all_at_once_equals_recording_one_by_one(values):
-    together = Histogram()
-    together.record_all(np.array(values, np.float64))
-    single = made(values)
-    assert (together.buckets, together.zeros, together.count) == (single.buckets, single.zeros, single.count)
-    assert together.maximum == single.maximum
-    assert together.total == pytest.approx(single.total)
+@given(st.lists(st.tuples(st.floats(0.0, 1e9), st.floats(0.0, 1e9)), max_size=300))
+def test_recording_a_table_equals_recording_one_by_one(rows):
+    together = [made([3.0]), made([])]
+    record_table(together, np.array(rows, np.float64).reshape(-1, 2))
+    single = [made([3.0] + [a for a, _ in rows]), made([b for _, b in rows])]
+    for mine, theirs in zip(together, single, strict=True):
+        assert (mine.buckets, mine.zeros, mine.count) == (theirs.buckets, theirs.zeros, theirs.count)
+        assert mine.maximum == theirs.maximum
+        assert mine.total == pytest.approx(theirs.total)
 
 
 def test_what_is_no_latency_counts_as_zero_and_poisons_nothing():
     histogram = Histogram()
-    histogram.record_all(np.array([math.nan, -1.0, math.inf, 4.0]))
+    record_table([histogram], np.array([[math.nan], [-1.0], [math.inf], [4.0]]))
     assert (histogram.count, histogram.zeros) == (4, 2)
     assert histogram.quantile(0.75) == pytest.approx(4.0, rel=BOUND)
     assert histogram.maximum == 2.0**64
     assert Histogram.from_wire(histogram.wire()).count == 4
+
+
+def test_a_table_of_nothing_but_zeros_has_no_buckets():
+    histogram = Histogram()
+    record_table([histogram], np.zeros((3, 1)))
+    assert (histogram.count, histogram.zeros, histogram.buckets) == (3, 3, {})
 
 
 @given(VALUES, st.integers(-12, 22))

@@ -7,17 +7,17 @@ import re
 
 import pytest
 
-from edgekit_runtime.telemetry import Histogram, Meter
-from edgekit_runtime.telemetry.slow import SlowWatch, Spell, judge, sentence
+from edgekit_runtime.telemetry import Cut, Histogram, Meter
+from edgekit_runtime.telemetry.slow import SlowWatch, is_over, judge, p99s, sentence
 
 
-def spell(n=200, **stages: float) -> Spell:
+def spell(n=200, **stages: float) -> Cut:
     """n answers that took so many milliseconds in each stage."""
-    made = Spell(0.0)
+    made = Cut(answers={"device": Histogram()}, stages={stage: Histogram() for stage in stages})
     for _ in range(n):
-        made.total.record(sum(stages.values()))
+        made.answers["device"].record(sum(stages.values()))
         for stage, ms in stages.items():
-            made.stages.setdefault(stage, Histogram()).record(ms)
+            made.stages[stage].record(ms)
     return made
 
 
@@ -41,7 +41,7 @@ class Clock:
     ids=["overload", "heat", "larger pictures", "a slow network", "slow from the start", "no answers"],
 )
 def test_the_stage_that_grew_most_is_named(now, before, named):
-    slow = judge(now, before, budget_ms=20.0, seconds=10.0)
+    slow = judge(now, p99s(before) if before else None, budget_ms=20.0, seconds=10.0)
     assert (slow.stage if slow else None) == named
 
 
@@ -51,7 +51,7 @@ def test_twice_the_budget_is_the_bound_and_the_bound_is_not_slow():
 
 
 def test_the_sentence_has_the_figures_before_and_now():
-    slow = judge(spell(queue=50.0, infer=8.0), spell(queue=0.5, infer=8.0), 20.0, 10.0)
+    slow = judge(spell(queue=50.0, infer=8.0), p99s(spell(queue=0.5, infer=8.0)), 20.0, 10.0)
     assert re.fullmatch(
         r"digits: p99 was 5\d(\.\d)? ms over 200 answers in 10 s, more than twice the budget of 20 ms\. "
         r"Of the stages' p99, that of queue [\d.]+ ms after 0\.\d+, grew most \(infer [\d.]+ ms after [\d.]+\)\. "
@@ -62,9 +62,29 @@ def test_the_sentence_has_the_figures_before_and_now():
 
 def test_without_timings_there_is_no_stage_to_name():
     now = spell(n=0)
-    now.total.record(100.0)
+    now.answers["device"].record(100.0)
     told = sentence("digits", judge(now, None, 20.0, 10.0))
     assert told.endswith("more than twice the budget of 20 ms")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "answers", "over"),
+    [(4.9, 1000, False), (5.0, 99, False), (5.0, 100, True), (60.0, 9, False), (60.0, 10, True)],
+)
+def test_a_spell_ends_when_its_p99_means_something(seconds, answers, over):
+    assert is_over(seconds, answers) is over
+
+
+def test_telemetry_that_cuts_often_does_not_hide_what_is_slow(caplog):
+    clock = Clock()
+    meter, cut = Meter(SlowWatch("digits", 20.0, clock)), Cut()
+    with caplog.at_level(logging.WARNING, logger="edgekit_runtime"):
+        for _ in range(120):
+            clock.now += 0.5
+            meter.record("device", 100.0, False, {"engine": 99.0})
+            cut.add(meter.cut())
+    assert len(caplog.records) == 1
+    assert cut.answers["device"].count == meter.stats().answers["device"] == 120
 
 
 def test_one_line_a_minute_while_it_stays_slow_and_none_while_it_is_fast(caplog):
