@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -212,6 +213,7 @@ class DiskCache:
             self._waiting.closing = True
             self._change.notify_all()
             thread = self._thread
+        atexit.unregister(self.close)
         if thread is None:
             self._shut()
         else:
@@ -257,6 +259,7 @@ class DiskCache:
         if self._thread is None and not self._waiting.closing:
             self._thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
             self._thread.start()
+            atexit.register(self.close)  # for an application that ends without closing its model
 
     # The thread that writes.
 

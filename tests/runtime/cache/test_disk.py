@@ -292,6 +292,18 @@ def test_two_processes_share_one_file(path):
     assert all(there(path, number) for number in (0, 299, 1000, 1299))
 
 
+def test_a_process_that_ends_without_closing_loses_nothing(path):
+    code = """
+        import sys
+        from edgekit_runtime.cache import DiskCache
+        DiskCache(sys.argv[1], b"model").put((1).to_bytes(32, "big"), {})
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
+    disk = DiskCache(path, b"model")
+    assert disk.get(key(1)) == {}
+    disk.close()
+
+
 def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(path):
     code = """
         import sys
