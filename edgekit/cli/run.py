@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -58,6 +58,9 @@ __all__ = ["run"]
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
     """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE.
+
+    A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and inputs that
+    are single frames follow one another.
 
     Exits 1 when one of them got no answer. Ctrl-C is the ordinary end of --watch: it then exits 0, whatever could not be
     answered meanwhile was told when it came.
@@ -137,23 +140,32 @@ class _Told:
         self.failed = False
 
     def answer(self, given: str) -> None:
-        from edgekit.inputs import load
+        """One input: an answer; a whole sequence of frames: one after another from a fresh state."""
+        from edgekit.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
+        name, asked = given, self._asked
         try:
-            answer = self._asked.predict(load(given, self._asked.contract))
+            sequence = frames(given, asked.contract) if asked.contract.state != "none" else None
+            if sequence is None:
+                self._told(given, asked.predict(load(given, asked.contract)))
+                return
+            cast("Session", asked).reset()
+            for name, frame in sequence:
+                self._told(name, asked.predict(frame))
         except EdgekitError as error:
             self.failed = True
             if self._as_json:
-                self._put({"input": given, "error": error.as_json()})
+                self._put({"input": name, "error": error.as_json()})
             else:
                 click.echo(f"error: {error}", err=True)
-            return
+
+    def _told(self, name: str, answer: Answer) -> None:
         if self._as_json:
-            self._put(_as_json(given, answer, self._k))
-        else:
-            for line in _lines(given, answer, self._k):
-                click.echo(line)
+            self._put(_as_json(name, answer, self._k))
+            return
+        for line in _lines(name, answer, self._k):
+            click.echo(line)
 
     def _put(self, value: dict[str, Any]) -> None:
         if self._streams:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from edgekit.inputs.arrivals import Arrivals
 from edgekit.inputs.files import InputsError, expanded, load
+from edgekit.inputs.frames import frames
 
-__all__ = ["Arrivals", "InputsError", "expanded", "load"]
+__all__ = ["Arrivals", "InputsError", "expanded", "frames", "load"]
