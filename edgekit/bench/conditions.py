@@ -5,8 +5,8 @@
     conditions() | {"during": observed.figures()}
 
 Rules:
-- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, one call of vcgencmd), and is
-  None where there is none;
+- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and after),
+  and is None where there is none;
 - what changes while something runs is read before it, after it, and every half second between;
 - throttled means throttled during the run, not at some time since the machine was started.
 """
@@ -70,8 +70,8 @@ class Reading:
     own_s: float = 0.0
 
 
-def read(root: Path = Path("/")) -> Reading:
-    """The machine now."""
+def read(root: Path = Path("/"), *, small: bool = False) -> Reading:
+    """The machine now. small: files alone, no command, so that looking does not disturb what is timed."""
     frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
     trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
     zones = _numbers(root / "sys/class/thermal", "thermal_zone*/temp")
@@ -82,7 +82,7 @@ def read(root: Path = Path("/")) -> Reading:
         at_s=monotonic(),
         frequency_mhz=round(sum(frequencies) / len(frequencies) / 1e3) if frequencies else None,
         temperature_c=round(max(heat), 1) if heat else None,
-        bits=_firmware_bits(root),
+        bits=_firmware_bits(root, small),
         trips=sum(trips) if trips else None,
         busy_s=_busy_s(root),
         own_s=times.user + times.system + times.children_user + times.children_system,
@@ -158,7 +158,7 @@ class Observed:
 
     def _look(self) -> None:
         while not self._over.wait(self._every_s):
-            self._readings.append(read(self._root))
+            self._readings.append(read(self._root, small=True))
 
 
 def _cpu_name(root: Path) -> str:
@@ -178,10 +178,10 @@ def _busy_s(root: Path) -> float | None:
     return None
 
 
-def _firmware_bits(root: Path) -> int | None:
+def _firmware_bits(root: Path, small: bool) -> int | None:
     """Of a Raspberry Pi: from the file where there is one, else from its own command."""
     line = _first_line(root / _FIRMWARE)
-    if line is None and root == Path("/") and (command := shutil.which("vcgencmd")):
+    if line is None and not small and root == Path("/") and (command := shutil.which("vcgencmd")):
         try:
             done = subprocess.run([command, "get_throttled"], capture_output=True, text=True, timeout=2, check=False)
         except (OSError, subprocess.TimeoutExpired):
