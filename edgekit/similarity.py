@@ -30,7 +30,7 @@ from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
 from edgekit_runtime.cache.similar import Mark, Similar, SimilarHit
 from edgekit_runtime.contract import Contract, Decoder
 
-__all__ = ["THRESHOLDS", "lines", "measure_similarity"]
+__all__ = ["THRESHOLDS", "measure_similarity"]
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ALIKE_COSINE = 0.99
@@ -155,32 +155,6 @@ def measure_similarity(
         "thresholds": rows,
         "suggested": _suggested(rows),
     }
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    """The same for a person."""
-    c = found["changes"]
-    told = [
-        f"{found['bundle']}: {found['recipe']}, {found['frames']:,} frames; an inference takes {found['infer_ms']:.3g} ms, "
-        f"looking for a similar frame {found['look_ms']:.3g} ms",
-        f"  change from frame to frame: p50 {c['p50']:.2f}   p90 {c['p90']:.2f}   p99 {c['p99']:.2f} grey levels",
-        "  threshold   answered   agreement (at least)   least cosine   saved a frame   worst",
-    ]
-    for row in found["thresholds"]:
-        if not row["answered"]:
-            told.append(f"  {row['threshold']:>9g}   {0:>8.1%}")
-            continue
-        told.append(
-            f"  {row['threshold']:>9g}   {row['share']:>8.1%}   {row['agreement']:>9.2%} ({row['agreement_low']:>8.2%})   "
-            f"{row['cosine_min']:>12.4f}   {row['saved_ms']:>10.3g} ms   {Path(row['worst']['frame']).name}"
-        )
-    for one in found["unreadable"]:
-        told.append(f"  left out: {one['file']}: {one['why']}")
-    if found["suggested"] is None:
-        told.append("no threshold keeps 99 % of the answers right: leave similar= out")
-    else:
-        told.append(f"open_bundle(..., similar={found['suggested']:g}) keeps 99 % of the answers right on these frames")
-    return told
 
 
 def _suggested(rows: Sequence[Mapping[str, Any]]) -> float | None:

@@ -123,14 +123,14 @@ def similarity_lines(found: dict[str, Any]) -> list[str]:
         f"{found['bundle']}: {found['recipe']} on {found['frames']:,} frames, an inference {found['infer_ms']:.3g} ms, "
         f"a look {found['look_ms']:.3g} ms",
         f"  from one frame to the next: p50 {changes['p50']:.3g}, p90 {changes['p90']:.3g}, p99 {changes['p99']:.3g}",
-        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'wrong':>6} {'cosine':>8} {'least':>8} {'saved a frame':>14}",
+        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'at least':>9} {'wrong':>6} {'cosine':>8} {'least':>8} {'saved a frame':>14}",
     ]
     for row in found["thresholds"]:
-        figures = [row["agreement"], row["cosine_mean"], row["cosine_min"]]
-        agree, mean, least = ("-" if f is None else f"{f:.4f}" for f in figures)
+        figures = [row["agreement"], row["agreement_low"], row["cosine_mean"], row["cosine_min"]]
+        agree, low, mean, least = ("-" if f is None else f"{f:.4f}" for f in figures)
         lines.append(
-            f"  {row['threshold']:>9g} {row['answered']:>9,} {100 * row['share']:>5.1f} % {agree:>8} {row['wrong']:>6,} "
-            f"{mean:>8} {least:>8} {row['saved_ms']:>11.3g} ms"
+            f"  {row['threshold']:>9g} {row['answered']:>9,} {100 * row['share']:>5.1f} % {agree:>8} {low:>9} "
+            f"{row['wrong']:>6,} {mean:>8} {least:>8} {row['saved_ms']:>11.3g} ms"
         )
     worst = [row["worst"] for row in found["thresholds"] if row["worst"] and not row["worst"]["agrees"]]
     if worst:

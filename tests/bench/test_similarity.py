@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import tiny
 from PIL import Image
 
 from edgekit.inputs import InputsError
-from edgekit.similarity import lines, measure_similarity
+from edgekit.cli.bench_text import similarity_lines
+from edgekit.similarity import measure_similarity
 
 
 def frames(folder, pictures):
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_named_and_left_out(bundle, tmp_path):
     found = measure_similarity(bundle, folder, [1.0])
     assert found["frames"] == 3
     assert [one["file"] for one in found["unreadable"]] == [str(folder / "broken.png")]
-    assert any("broken.png" in line for line in lines(found))
+    assert any("broken.png" in line for line in similarity_lines(found))
 
 
 @pytest.mark.parametrize("pictures", [[], [tiny.RED]])
@@ -77,9 +77,9 @@ def test_too_few_frames_are_a_clear_error(bundle, tmp_path, pictures):
         measure_similarity(bundle, frames(tmp_path / "f", pictures))
 
 
-def test_a_person_is_told_what_to_write(bundle, tmp_path):
-    told = lines(measure_similarity(bundle, frames(tmp_path / "f", [tiny.RED] * 5)))
-    assert "similar=32" in told[-1]
-    noise = [np.random.default_rng(k).integers(0, 256, (8, 8, 3), np.uint8) for k in range(5)]
-    told = lines(measure_similarity(bundle, frames(tmp_path / "g", noise), [0.5]))
-    assert "leave similar= out" in told[-1]
+def test_a_person_is_told_a_threshold_or_that_there_is_none(bundle, tmp_path):
+    told = similarity_lines(measure_similarity(bundle, frames(tmp_path / "f", [tiny.RED] * 5)))
+    assert "suggested: 32" in told[-1]
+    told = similarity_lines(measure_similarity(bundle, frames(tmp_path / "g", [tiny.RED, tiny.BLUE] * 3), [1000.0]))
+    assert "no threshold" in told[-1]
+    assert any("first wrong at" in line for line in told)
