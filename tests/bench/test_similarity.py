@@ -6,8 +6,8 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit.inputs import InputsError
 from edgekit.cli.bench_text import similarity_lines
+from edgekit.inputs import InputsError
 from edgekit.similarity import measure_similarity
 
 
