@@ -107,6 +107,7 @@ class _Ended:
         self._telling = threading.Lock()
 
     def begin(self) -> float:
+        self._tell(0, 0.0)
         self._began = self._told = time.perf_counter()
         return self._began
 
@@ -122,15 +123,15 @@ class _Ended:
             blocking=False
         ):  # rarely: drawing costs more than a small net
             self._told = now
-            self._tell(number, now)
+            self._tell(number, now - self._began)
             self._telling.release()
         return number
 
-    def _tell(self, number: int, now: float) -> None:
+    def _tell(self, number: int, seconds: float) -> None:
         if self._most is not None:
             self._progress("timing", number, self._most)
         elif self._seconds is not None:
-            self._progress("timing, seconds", int(now - self._began), math.ceil(self._seconds))
+            self._progress("timing, seconds", int(seconds), math.ceil(self._seconds))
 
     def finish(self) -> None:
         if self._most is not None:

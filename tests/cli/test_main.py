@@ -185,7 +185,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
     child = subprocess.Popen(
         [*command, *(["--json"] if as_json else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert child.stderr.readline().startswith("timing 1/100000000")
+    assert child.stderr.readline().startswith("timing 0/100000000")
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
