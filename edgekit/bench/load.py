@@ -178,18 +178,18 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended)
     began = ended.begin()
 
     def caller(asked: Asked, tally: _Tally) -> None:
-        while not faults and (number := ended.number()) is not None:
-            item, start = items[number % len(items)], time.perf_counter()
-            try:
-                answer = asked.predict(item, budget_ms=load.budget_ms)
-            except Exception as error:  # noqa: BLE001 - counted, or raised below
+        try:
+            while not faults and (number := ended.number()) is not None:
+                item, start = items[number % len(items)], time.perf_counter()
                 try:
+                    answer = asked.predict(item, budget_ms=load.budget_ms)
+                except EdgekitError as error:
                     tally.failed(error)
-                except Exception as fault:  # noqa: BLE001
-                    faults.append(fault)
-                continue
-            now = time.perf_counter()
-            tally.answered(answer, now - start, now - began)
+                    continue
+                now = time.perf_counter()
+                tally.answered(answer, now - start, now - began)
+        except BaseException as fault:  # noqa: BLE001 - raised below, by the thread that asked for all this
+            faults.append(fault)
 
     if load.concurrency == 1:
         caller(askers[0], tallies[0])
