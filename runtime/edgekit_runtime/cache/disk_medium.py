@@ -89,8 +89,9 @@ class Medium:
         if self.trouble == "busy" or file is None:
             return
         if self.trouble == "cannot-be-written" or not file.writable:
+            moved = file.replaced  # SQLite refuses to write to a file that lost its name
             self.close()
-            self._later()
+            self._reopen() if moved else self._later()
             return
         if self.trouble == "full":
             self.max_bytes = max(LEAST_BYTES, min(self.max_bytes, file_bytes(self.path)) // 2)
