@@ -274,9 +274,10 @@ class Journey:
             return _Away(decision.host, items)
         if decision.destination == "neither":
             self.device.watch(items)
+            left = f"of the {left_ms:.3g} ms that are left" if left_ms > 0 else "more, and the time is over already"
             raise BudgetExceeded(
                 f"nobody is expected to answer within {request.budget_ms:g} ms: the best would take "
-                f"{decision.predicted_ms:.3g} ms of the {left_ms:.3g} ms that are left",
+                f"{decision.predicted_ms:.3g} ms {left}",
                 do="Give more time, add a host, or use a smaller model",
             )
         if decision.fits is False:
