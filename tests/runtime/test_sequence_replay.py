@@ -29,7 +29,7 @@ class Elsewhere:
     def run(self, inputs):
         self._left -= 1
         outputs = self._engine.run(inputs)
-        return outputs if self._left >= 0 else [array + array.dtype.type(1) * 5 for array in outputs]
+        return outputs if self._left >= 0 else [array + array.dtype.type(100) for array in outputs]
 
     def reset(self):
         self._engine.reset()
@@ -87,6 +87,32 @@ def test_a_state_that_is_not_reset_between_sequences_is_noticed(packed, kind):
                 replay(bundle, entry, forgetful)
         else:  # there is nothing in the engine to forget
             assert replay(bundle, entry, forgetful).worst_steps == 0
+
+
+@KIND
+def test_what_rounding_grows_to_along_the_sequence_is_allowed(packed, kind):
+    """Another processor's kernels: every number that goes in, the state too, is a little off in every frame."""
+    bundle, entry = packed(kind)
+
+    class Off:
+        def __init__(self, engine):
+            self.engine, self.info, self.rng = engine, engine.info, np.random.default_rng(5)
+
+        def run(self, inputs):
+            return self.engine.run([self.off(array) for array in inputs])
+
+        def reset(self):
+            self.engine.reset()
+
+        def off(self, array):
+            sign = self.rng.choice((-1, 1), array.shape)
+            if array.dtype == np.int8:
+                return np.clip(array.astype(np.int16) + sign, -128, 127).astype(np.int8)
+            return (array + sign * 1e-5 * np.abs(array).max()).astype(np.float32)
+
+    with loaded(bundle, entry) as engine:
+        assert replay(bundle, entry, Off(engine)).worst_steps > 0
+    assert all(answer.tolerance.steps < 100 for golden in bundle.manifest.golden for answer in golden.answers)
 
 
 def test_another_version_may_differ_a_little_on_a_silent_sequence(packed):

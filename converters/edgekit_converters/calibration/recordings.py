@@ -29,7 +29,7 @@ from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["Streams", "open_streams", "pieces"]
 
-_OPEN = 4  # recordings kept in memory
+_OPEN = 32  # recordings kept in memory
 
 
 def pieces(samples: NDArray[np.float32], count: int, hop: int) -> NDArray[np.float32]:
@@ -76,7 +76,8 @@ class Streams:
         for index in indexes:
             place = int(np.searchsorted(self._starts, index, side="right")) - 1
             file, step = self.files[place], index - int(self._starts[place])
-            row = _frames(file, prod(spec.shape), _hop(self.contract))[step].reshape(spec.shape).astype(spec.dtype)
+            cut = _frames(file, file.stat().st_mtime_ns, prod(spec.shape), _hop(self.contract))
+            row = cut[step].reshape(spec.shape).astype(spec.dtype)
             origin = f"{file}, frame {step}"
             yield Example(canonical({spec.name: row}, origin), None, origin)
 
@@ -116,5 +117,5 @@ def _hop(contract: Contract) -> int:
 
 
 @lru_cache(maxsize=_OPEN)
-def _frames(file: Path, count: int, hop: int) -> NDArray[np.float32]:
+def _frames(file: Path, _changed_ns: int, count: int, hop: int) -> NDArray[np.float32]:
     return pieces(read_wav(file)[0], count, hop)

@@ -168,7 +168,12 @@ def _along(
     frames: Dataset, lengths: tuple[int, ...], contract: Contract, source: SourceModel, progress: Progress
 ) -> Sequences:
     """The frames with their states. Reads all of them, so that what cannot be read is said here."""
-    states = _states(frames, lengths, contract, source, progress) if contract.carried else {}
+    states: dict[str, NDArray[Any]] = {}
+    if contract.carried:
+        states = _states(frames, lengths, contract, source, progress)
+    else:
+        for _ in frames:
+            pass
     return Sequences(frames, lengths, states, contract, source)
 
 
