@@ -79,7 +79,7 @@ def main() -> None:
         caption: compare(ways, rounds=options.rounds, block=block.get(caption, 40), warm_up=4)
         for caption, ways in tables.items()
     }
-    report(measured, peaks(), options.output)
+    report(measured, peaks(), differences(), options.output)
 
 
 def of_channels(pixels: Pixels) -> Ways:
@@ -347,6 +347,26 @@ def agreeing(ways: Ways, off: float = 0) -> Ways:
     return ways
 
 
+def differences() -> list[dict[str, Any]]:
+    """How far the shorter ways lie from the longer ones, of 255."""
+    pairs: dict[str, tuple[Pixels, Pixels]] = {}
+    for width, height in ((1600, 1200), (4000, 3000)):
+        data = photo(width, height)
+        whole = Image.open(io.BytesIO(data)).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        pairs[f"{width} x {height} JPEG decoded small, against all of it"] = (decoder()(data), np.asarray(whole))
+    y, u, v = Image.open(io.BytesIO(photo(1280, 720))).convert("YCbCr").split()
+    halves = [np.asarray(plane.resize((640, 360), Image.Resampling.BOX)) for plane in (u, v)]
+    data = np.concatenate([np.asarray(y).reshape(-1), np.stack(halves, axis=-1).reshape(-1)])
+    frame = Frame(data, "nv12", width=1280, height=720, full_range=True)
+    after = Image.fromarray(to_rgb(*frame.parts, "bt601", True)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    pairs["1280 x 720 NV12 sized before it is coloured, against after"] = (decoder()(frame), np.asarray(after))
+    rows = []
+    for name, (ours, longer) in pairs.items():
+        off = np.abs(ours.astype(int) - longer)
+        rows.append({"what": name, "mean": round(float(off.mean()), 3), "most": int(off.max())})
+    return rows
+
+
 PEAK = """
 import json, sys
 from pathlib import Path
@@ -394,7 +414,9 @@ def peaks() -> list[dict[str, Any]]:
     return rows
 
 
-def report(measured: dict[str, list[Figures]], memory: list[dict[str, Any]], file: Path) -> None:
+def report(
+    measured: dict[str, list[Figures]], memory: list[dict[str, Any]], off: list[dict[str, Any]], file: Path
+) -> None:
     told = conditions()
     print("between a picture and the engine\n  " + ", ".join(f"{k} {v}" for k, v in told.items() if v is not None))
     for caption, rows in measured.items():
@@ -404,8 +426,12 @@ def report(measured: dict[str, list[Figures]], memory: list[dict[str, Any]], fil
     print("\npeak of memory that decoding to 224 x 224 adds")
     for peak in memory:
         print(f"  {peak['picture']:<68} {peak['mb']:>7.1f} MiB  {peak['refused'] or ''}")
+    print("\nhow far off the shorter way is, of 255")
+    for row in off:
+        print(f"  {row['what']:<68} {row['mean']:>7.2f} on average, {row['most']} at most")
     tables = {caption: [asdict(row) for row in rows] for caption, rows in measured.items()}
-    value = {"title": "between a picture and the engine", "conditions": told, "tables": tables, "peak_mib": memory}
+    value = {"title": "between a picture and the engine", "conditions": told, "tables": tables}
+    value |= {"peak_mib": memory, "differences": off}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(value, indent=2) + "\n")
     print(f"\nwritten to {file}", file=sys.stderr)
