@@ -27,6 +27,8 @@ __all__ = ["Duel", "Enter", "Leave", "Race", "Step"]
 ROUNDS = 7
 LEAST_GAIN = 0.05
 """A challenger must be faster by this share."""
+HOPELESS = 4.0
+"""A candidate that takes this many times as long does not get a round."""
 _CLEAR = 0.15
 _FEWEST = 3
 
@@ -90,7 +92,7 @@ class Race:
         if self.champion is None:
             self.champion = candidate
             return
-        if champion_s is not None and seconds > 4 * champion_s:
+        if champion_s is not None and seconds > HOPELESS * champion_s:
             self.ratios[candidate] = seconds / champion_s
             self._leaving.append(candidate)
             return

@@ -30,7 +30,7 @@ from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.selftest import replay
 from edgekit_runtime.tuning.candidates import Candidate
-from edgekit_runtime.tuning.race import Duel, Enter, Race, Step
+from edgekit_runtime.tuning.race import HOPELESS, Duel, Enter, Race, Step
 
 __all__ = ["Trial", "main"]
 
@@ -101,27 +101,27 @@ class Trial:
 
     def _enter(self, number: int, race: Race) -> None:
         self._say({"enter": number})
+        champion = None if race.champion is None else statistics.median(self._times[race.champion])
         try:
-            runner, facts = self._load(self._candidates[number])
+            runner, facts = self._load(self._candidates[number], champion)
         except EdgekitError as error:
             race.refused(number)
             self._say({"refused": number, "error": error.as_json()})
             return
         self._loaded[number] = runner
         self._times[number] = runner.seconds
-        champion = None if race.champion is None else statistics.median(self._times[race.champion])
         race.entered(number, min(runner.seconds), champion)
         self._say({"entered": number, **facts})
 
-    def _load(self, candidate: Candidate) -> tuple[_Runner, dict[str, Any]]:
-        """Raises EngineError, SelfTestError, MissingExtraError."""
+    def _load(self, candidate: Candidate, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
+        """Raises EngineError, SelfTestError, MissingExtraError, TooSlow."""
         entry = _entry(self._bundle, candidate.blob)
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
             importlib.import_module(ENGINES[candidate.engine].module)
         before, start = resident_mb(), perf_counter()
         engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup)
         loaded = perf_counter()
-        recording = Recording(engine)
+        recording = _Impatient(engine, champion_s)
         try:
             replay(self._bundle, entry, recording)
         except BaseException:
@@ -140,6 +140,31 @@ class Trial:
 
     def _free(self, number: int) -> None:
         self._loaded.pop(number).engine.close()
+
+
+class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went wrong
+    """A candidate so far behind that its golden examples are not worth the wait."""
+
+    code = "slow"
+
+
+class _Impatient(Recording):
+    """Gives up when the second and the third run both take HOPELESS times what the best one does."""
+
+    def __init__(self, engine: Engine, champion_s: float | None) -> None:
+        super().__init__(engine)
+        self._champion_s = champion_s
+        self._taken: list[float] = []
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        if not self.given or self._champion_s is None or len(self._taken) == 2:
+            return super().run(inputs)
+        start = perf_counter()
+        outputs = super().run(inputs)
+        self._taken.append(perf_counter() - start)
+        if min(self._taken) > HOPELESS * self._champion_s and len(self._taken) == 2:
+            raise TooSlow(f"a run takes {min(self._taken) * 1e3:.3g} ms, the best {self._champion_s * 1e3:.3g} ms")
+        return outputs
 
 
 def _entry(bundle: Bundle, blob: str) -> ArtifactEntry:

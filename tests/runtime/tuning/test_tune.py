@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,10 @@ from native import compiled
 from edgekit.packaging import Shipped, assemble, write_bundle
 from edgekit_runtime import EngineError, SelfTestError
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines import Engine, EngineInfo, available
+from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
+from edgekit_runtime.tuning.trial import TooSlow, _Impatient
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
@@ -194,3 +197,29 @@ def test_what_does_not_fit_into_memory_is_passed_over(bundle, tmp_path):
     tune(bundle, Wanted(), tuning)
     with pytest.raises(EngineError, match="memory"):
         tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=tmp_path))
+
+
+class Slow(Engine):
+    """Gives back what it gets, and counts."""
+
+    def __init__(self):
+        self.info = EngineInfo("slow", "1", 1)
+        self.inputs = self.outputs = (TensorSpec("x", "x", "int8", (1, 1)),)
+        self.runs = 0
+
+    def run(self, inputs):
+        self.runs += 1
+        return [np.array(inputs[0])]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("champion_s", "runs"), [(1e-12, 3), (1e6, 9), (None, 9)])
+def test_a_hopeless_candidate_is_not_tested_to_the_end(champion_s, runs):
+    slow = Slow()
+    impatient = _Impatient(slow, champion_s)
+    with pytest.raises(TooSlow, match="a run takes") if runs == 3 else contextlib.nullcontext():
+        for _ in range(9):
+            impatient.run([np.zeros((1, 1), np.int8)])
+    assert slow.runs == runs
