@@ -185,9 +185,9 @@ def summary(report: BuildReport) -> Iterator[str]:
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle)
-    for story in report.not_repaired:
+    for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
         yield ""
-        yield f"{story['of']} could not be brought within the limit: {story['why']}"
+        yield f"{story['of']} was not repaired: {story['why']}"
     if report.cache_failure:
         yield ""
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"

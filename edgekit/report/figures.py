@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from edgekit.report import words
+from edgekit.report.frame import Dot, Frame, Marks, decades
 from edgekit.report.view import Board, Candidate, Histogram, Report
 
 __all__ = ["error_by_layer", "histogram", "tradeoff"]
@@ -22,7 +23,7 @@ _LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
 
 _CLEAN_DB = 80.0
 """Above this a layer is as good as float: the axis ends here, so that what matters is not flattened."""
-_PLACES = ("top center", "bottom center", "top right", "bottom left")
+_SMALLEST, _LARGEST = 6.0, 40.0
 
 
 def tradeoff(board: Board, report: Report) -> Figure | None:
@@ -31,10 +32,16 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
     shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
     if not shown:
         return None
+    frame = Frame.of(
+        [(estimates[c.recipe]["low_ms"], estimates[c.recipe]["high_ms"]) for c in shown], _marks(shown, report)
+    )
+    diameters = _diameters(shown)
+    dots = [
+        Dot(c.recipe, float(estimates[c.recipe]["mid_ms"]), float(c.quality or 0.0), diameters[c.recipe]) for c in shown
+    ]
+    places = frame.places(dots)
     refused = {r["recipe"]: r for r in board.json.get("refused") or ()}
     traces = []
-    ranked = sorted(shown, key=lambda c: float(estimates[c.recipe]["mid_ms"]))
-    places = {c.recipe: _PLACES[rank % len(_PLACES)] for rank, c in enumerate(ranked)}  # neighbours' names apart
     for title, colour, members in (
         ("chosen", _CHOSEN, [c for c in shown if c.recipe == board.chosen]),
         ("kept beside it", _BESIDE, [c for c in shown if c.recipe in board.alternates]),
@@ -44,17 +51,19 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
         if members:
             traces.append(_points(title, colour, members, estimates))
             traces[-1]["textposition"] = [places[c.recipe] for c in members]
+            traces[-1]["marker"]["size"] = [diameters[c.recipe] for c in members]
     layout = _layout("latency, ms (the range that was predicted or measured)", _quality_title(report))
-    layout["xaxis"] |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
-    layout["yaxis"] |= {"tickformat": ".1%", "range": _span_of([c.quality for c in shown if c.quality is not None])}
+    layout["xaxis"] |= frame.x_axis
+    layout["yaxis"] |= frame.y_axis
     return {"data": traces, "layout": layout}
 
 
-def _span_of(values: Sequence[float]) -> list[float]:
-    """An axis that shows differences of a point or more as such, with room for the dots and their names."""
-    low, high = min(values), max(values)
-    room = max(0.01, 0.35 * (high - low))
-    return [max(-0.05, low - room), min(1.05, high + room)]
+def _marks(shown: Sequence[Candidate], report: Report) -> Marks:
+    """What the vertical axis is of: a share that ends at 1, or a metric in its own unit, turned where less of it is better."""
+    found = [float(c.quality) for c in shown if c.quality is not None]
+    if not report.in_points:
+        return Marks(found, turned=any(c.counts_errors for c in shown))
+    return Marks(found, share=True, least=0.002 if report.metric is None else 0.02)
 
 
 def _code(refused: dict[str, Any], candidate: Candidate) -> str | None:
@@ -80,7 +89,7 @@ def _points(title: str, colour: str, members: Sequence[Candidate], estimates: di
             "thickness": 1.2,
             "color": colour,
         },
-        "marker": {"color": colour, "size": [_diameter(c.bytes) for c in members], "opacity": 0.85},
+        "marker": {"color": colour, "opacity": 0.85},
         "hovertext": [
             f"{c.recipe}<br>{words.span(e)}, {e['grade']}<br>{words.size(c.bytes)}"
             for c, e in zip(members, of, strict=True)
@@ -89,9 +98,10 @@ def _points(title: str, colour: str, members: Sequence[Candidate], estimates: di
     }
 
 
-def _diameter(count: int | None) -> float:
-    """A dot's area is in proportion to the file's size, within what can be seen."""
-    return float(max(8.0, min(44.0, 9.0 * ((count or 0) / 1e6) ** 0.5)))
+def _diameters(shown: Sequence[Candidate]) -> dict[str, float]:
+    """Recipe -> a dot whose area is in proportion to the file's size, the largest file's the largest that has room."""
+    largest = max((c.bytes or 0 for c in shown), default=0) or 1
+    return {c.recipe: max(_SMALLEST, _LARGEST * ((c.bytes or 0) / largest) ** 0.5) for c in shown}
 
 
 def _quality_title(report: Report) -> str:
@@ -153,7 +163,7 @@ def histogram(item: Histogram) -> Figure:
         },
     ]
     layout = _layout("value", "share of values")
-    layout["yaxis"] |= {"type": "log", "tickformat": ".0e"}
+    layout["yaxis"] |= {"type": "log", "tickvals": decades(traces), "tickformat": ".0e"}
     layout["title"] = {
         "text": f"{words.layer(str(item.json['layer']))}  ({item.recipe})",
         "font": {"size": 13},

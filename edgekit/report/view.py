@@ -9,6 +9,7 @@ from typing import Any
 
 from edgekit import scores
 from edgekit.report import words
+from edgekit.report.attempts import Row, grouped
 
 __all__ = ["Board", "Candidate", "Damage", "Histogram", "Report"]
 
@@ -68,6 +69,12 @@ class Candidate:
         return found.get("agreement") if found.get("agreement") is not None else found.get("cosine")
 
     @property
+    def counts_errors(self) -> bool:
+        """Whether less of its metric is better."""
+        own = [score for score in self.fidelity.get("scores") or () if score["metric"] == self.fidelity.get("metric")]
+        return self.fidelity.get("metric") == "mae" or any(not score.get("higher_is_better", True) for score in own)
+
+    @property
     def layers(self) -> list[Json]:
         return list(self.json.get("layers") or ())
 
@@ -104,6 +111,11 @@ class Candidate:
         """The story of the search that made it; on the artifact that missed the limit only where nothing better was found."""
         story: Json | None = self.json.get("repair")
         return story if story is not None and story["recipe"] == self.recipe else None
+
+    @property
+    def attempts(self) -> list[Row]:
+        """What that search tried."""
+        return grouped(self.repair or {})
 
     @property
     def rest(self) -> str:

@@ -121,7 +121,7 @@ def test_a_repair_is_told_with_what_was_tried() -> None:
     missed = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "repair": story}
     page = html(report(candidates=[missed, mixed]))
     assert page.count("1 of 9 layers in float keeps it") == 1
-    for text in ("tflite-int8-mixed, made from tflite-int8", "ranges by mse", "21.3 dB", "+4.0"):
+    for text in ("tflite-int8-mixed, made from tflite-int8", "ranges by mse", "21.3 dB", "4.0 %"):
         assert text in page
 
 
