@@ -31,7 +31,7 @@ from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.cache import Cache, Flights, identify, namespace
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.device import Device
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.engines import Engine, Setup, load_with
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.forked import ForkGuard
 from edgekit_runtime.readiness import Prepared
@@ -62,9 +62,10 @@ class Opened:
         return namespace(self.bundle.digest, self.prepared.entry.blob)
 
     def another(self) -> Engine:
-        """One more engine of the same kind, for a session that keeps its state inside."""
+        """One more engine that runs as the proved one does, for a session that keeps its state inside."""
         entry, info = self.prepared.entry, self.prepared.engine.info
-        return load_engine(entry.format, self.bundle.blob(entry.blob), threads=info.threads, engine=info.name)
+        setup = Setup(threads=info.threads, kernels=info.kernels, delegate=info.delegate)
+        return load_with(info.name, entry.format, self.bundle.blob(entry.blob), setup)
 
     def close(self) -> None:
         """Free what was opened and is not used."""

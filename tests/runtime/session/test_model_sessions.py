@@ -136,3 +136,11 @@ def test_a_session_does_not_survive_a_fork(opened):
 def test_describe_tells_that_the_sequences_were_replayed(opened, kind):
     tested = opened(kind).describe()["selftest"]
     assert (tested["examples"], tested["same_engine"], tested["worst_steps"]) == (2, True, 0.0)
+
+
+def test_a_sessions_own_engine_runs_as_the_one_that_was_proved(opened):
+    """The same engine, threads and kernels: what was tuned and tested is what answers."""
+    model = opened("inside")
+    proved = model._journey.opened.prepared.engine.info
+    with model.session() as session:
+        assert session._engine.info == proved
