@@ -38,7 +38,7 @@ from edgekit_runtime.batching.costs import Costs, Mode
 from edgekit_runtime.batching.fork import at_fork
 from edgekit_runtime.batching.gate import Gate
 from edgekit_runtime.batching.lanes import Lanes
-from edgekit_runtime.batching.request import Outcome, Promise, Request, Served, State, Waiting, for_member
+from edgekit_runtime.batching.request import Outcome, Promise, Request, Served, State, Waiting, for_member, wake_all
 from edgekit_runtime.batching.returns import Returns
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, ForkedError, QueueFull
 
@@ -125,6 +125,7 @@ class Batcher(Generic[Item, Result]):
         self._refusal: EdgekitError | None = None
         self._worker: threading.Thread | None = None
         self._worker_id = 0
+        self._main_id = threading.main_thread().ident
 
     # What callers use.
 
@@ -209,6 +210,7 @@ class Batcher(Generic[Item, Result]):
         engine cannot be freed: it gets the error when the engine lets it go. See `inline`.
         """
         self._end_all(error, also=True)
+        self._gate.shut_out()
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Refuse new requests, drain for at most timeout_s, fail the rest, and end the worker. Idempotent.
@@ -241,6 +243,8 @@ class Batcher(Generic[Item, Result]):
         came = self._clock()
         timeout = None if due == math.inf else due - self._costs.seconds(1) - came
         if (timeout is not None and timeout <= 0) or not self._gate.enter(self._patience_s, timeout):
+            if self._refusal is not None:
+                raise copy(self._refusal)
             raise self._expired(1)
         return self._run_inline(item, self._clock() - came)
 
@@ -286,6 +290,7 @@ class Batcher(Generic[Item, Result]):
             self._gate.enter()
             return self._run_inline(item, 0.0)
         request = Waiting(item, self._clock(), due, priority)
+        request.leaf = threading.get_ident() == self._main_id  # Ctrl-C may strike it
         self._push(request)
         try:
             told = request.wait(None if due == math.inf else due - self._costs.seconds(1) - request.queued_at)
@@ -294,7 +299,10 @@ class Batcher(Generic[Item, Result]):
                     raise self._expired(0)
                 request.wait(None)  # it is running: late is better than never
         except BaseException:
-            self._drop(request, "cancelled")
+            if not self._drop(request, "cancelled"):
+                with self._mutex:
+                    request.leaf = True
+                request.pass_on()
             raise
         outcome = request.outcome
         if isinstance(outcome, Served):
@@ -384,7 +392,8 @@ class Batcher(Generic[Item, Result]):
 
     def _serve(self) -> None:
         while self._sleep():
-            self._gate.enter(self._patience_s)
+            if not self._gate.enter(self._patience_s):
+                continue  # abandoned
             try:
                 batch = self._gather()
                 outcomes = self._perform(batch) if batch else []
@@ -507,7 +516,18 @@ class Batcher(Generic[Item, Result]):
             self._counts["failed"] += sum(isinstance(outcome, BaseException) for _, outcome in told)
             if self._mode == "batch":
                 self._returns.left(len(told), self._clock())
+            waiting = [request for request, _ in told if isinstance(request, Waiting)]
+            for request, outcome in told:
+                if isinstance(request, Waiting):
+                    request.hand(outcome)
+            first = wake_all(waiting)
+        for one in first:
+            one.wake()
+        if len(waiting) == len(told):
+            return
         for request, outcome in told:
+            if isinstance(request, Waiting):
+                continue
             with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
                 request.tell(outcome)
 

@@ -10,6 +10,7 @@ do so too, but one that has waited for its patience joins a line, and while ther
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 
@@ -23,20 +24,21 @@ class Gate:
     `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
     """
 
-    __slots__ = ("_lock", "acquire", "line", "release")
+    __slots__ = ("_lock", "acquire", "line", "release", "shut")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.line: deque[threading.Lock] = deque()
         self.acquire = self._lock.acquire
         self.release = self._lock.release
+        self.shut = False
 
     def try_enter(self) -> bool:
         """Enter if nobody is inside or in line."""
         return not self.line and self.acquire(False)
 
     def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
-        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first."""
+        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first, or it is shut."""
         if self.try_enter():
             return True
         patience = patience_s if timeout_s is None else min(patience_s, timeout_s)
@@ -47,9 +49,10 @@ class Gate:
 
     def leave(self) -> None:
         """To the head of the line, or free for all."""
-        if self.line:
-            self.line.popleft().release()  # the lock stays taken: it is theirs now
-            return
+        if self.line and not self.shut:
+            with contextlib.suppress(IndexError):  # they were sent away in this very moment
+                self.line.popleft().release()  # the lock stays taken: it is theirs now
+                return
         self.release()
         if self.line:
             self.released()
@@ -58,6 +61,13 @@ class Gate:
         """Somebody joined the line just before the release, and may not have seen it."""
         if self.acquire(False):
             self.leave()
+
+    def shut_out(self) -> None:
+        """Whoever is inside does not come out: send all that wait away, and let nobody wait any more."""
+        self.shut = True
+        while self.line:
+            with contextlib.suppress(IndexError):
+                self.line.popleft().release()
 
     @property
     def busy(self) -> bool:
@@ -68,11 +78,13 @@ class Gate:
         turn.acquire()
         self.line.append(turn)
         self.released()  # it may have become free before anybody could see this place in the line
+        if self.shut:
+            self.shut_out()
         try:
             if timeout_s is None:
-                return turn.acquire()
+                return turn.acquire() and not self.shut
             if turn.acquire(True, timeout_s):
-                return True
+                return not self.shut
         except BaseException:
             self._quit(turn)
             raise

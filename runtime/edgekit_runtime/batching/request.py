@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member"]
+__all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member", "wake_all"]
 
 Result = TypeVar("Result")
 
@@ -74,26 +74,58 @@ class Request:
 
 
 class Waiting(Request):
-    """A caller that waits in its own thread."""
+    """A caller that waits in its own thread.
 
-    __slots__ = ("_told", "outcome")
+    Waking a thread takes longer than most of what is done here, so who is woken wakes the next two: see `wake_all`.
+    leaf: one that may be interrupted, and so must not be relied on to wake others.
+    """
+
+    __slots__ = ("_told", "followers", "leaf", "outcome")
 
     def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
         super().__init__(item, queued_at, due, priority)
         self.outcome: Outcome | None = None
+        self.followers: Sequence[Waiting] = ()
+        self.leaf = False
         self._told = threading.Lock()
         self._told.acquire()
 
     def tell(self, outcome: Outcome) -> None:
+        self.hand(outcome)
+        self.wake()
+
+    def hand(self, outcome: Outcome) -> None:
+        """As `tell`, but let another wake it."""
         self.item = None
         self.outcome = outcome
+
+    def wake(self) -> None:
         self._told.release()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Until it was told, or the time is over."""
-        if timeout_s is None:
-            return self._told.acquire()
-        return self._told.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+        try:
+            if timeout_s is None:
+                return self._told.acquire()
+            return self._told.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+        finally:
+            if self.followers:
+                self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake those that rely on it."""
+        followers, self.followers = self.followers, ()
+        for follower in followers:
+            follower.wake()
+
+
+def wake_all(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+    """Let each wake two others; returns those that the caller must wake. The mutex is held, and all have their outcome."""
+    order = sorted(waiting, key=lambda request: request.leaf)
+    able = len(order) - sum(request.leaf for request in order)
+    for n, request in enumerate(order[:able]):
+        request.followers = order[2 * n + 2 : 2 * n + 4]
+    return [*order[:2], *order[2 * able + 2 :]]
 
 
 class Promise(Request):

@@ -56,6 +56,34 @@ def test_what_a_hung_run_brings_home_late_is_dropped():
     assert batcher.close(timeout_s=LONG) is True
 
 
+def test_callers_that_barge_are_freed_from_an_engine_that_hangs():
+    """All but the one that is inside: its thread belongs to the engine."""
+    gate, told = Gate(closed=True), []
+    batcher = Batcher(gate, Costs({1: 2e-6}, hand_off_s=20e-6))
+
+    def ask():
+        try:
+            batcher.call(1)
+        except EngineHung as error:
+            told.append(error)
+
+    callers = [threading.Thread(target=ask) for _ in range(5)]
+    for caller in callers:
+        caller.start()
+    assert gate.entered.acquire(timeout=LONG)
+    while len(batcher._gate.line) < 4:
+        pass
+    batcher.abandon(HUNG)
+    while len(told) < 4:
+        pass
+    with pytest.raises(EngineHung):
+        batcher.call(2)
+    gate.open.set()
+    for caller in callers:
+        caller.join(LONG)
+    assert not any(caller.is_alive() for caller in callers)
+
+
 def test_without_inline_runs_a_hung_engine_can_be_abandoned_for_every_caller():
     gate, told = Gate(closed=True), []
     batcher = Batcher(gate, inline=False)
