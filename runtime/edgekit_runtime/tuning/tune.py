@@ -30,7 +30,7 @@ from edgekit_runtime.children import environment, may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import version_of
-from edgekit_runtime.errors import EdgekitError, EngineError, MissingExtraError, SelfTestError
+from edgekit_runtime.errors import EdgekitError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
 
@@ -83,7 +83,8 @@ def offered(bundle: Bundle, wanted: Wanted) -> tuple[Candidate, ...]:
 def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdict:
     """The candidate that is to answer, and why.
 
-    Raises SelfTestError or EngineError when no candidate passes, MissingExtraError when there is none at all.
+    Raises SelfTestError or EngineError when no candidate passes, MemoryExceeded when none of those that do fits,
+    MissingExtraError when there is none at all.
     """
     tuning = tuning or Tuning.from_environment()
     offer = offered(bundle, wanted)
@@ -119,7 +120,7 @@ def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: P
     champion = offer[found.champion] if found.champion is not None else None
     verdict = settled(tried, champion, tuning.memory_mb)
     if verdict is None:
-        raise _nothing_passed(bundle, tried)
+        raise _nothing_passed(bundle, tried, tuning.memory_mb)
     verdict = replace(verdict, seconds=time.monotonic() - started)
     return store(file, verdict) if champion is not None else verdict
 
@@ -208,16 +209,18 @@ _ELSE = "Do not use this bundle here: another engine or version may run it"
 _KINDS: dict[str, type[EdgekitError]] = {SelfTestError.code: SelfTestError, EngineError.code: EngineError}
 
 
-def _nothing_passed(bundle: Bundle, tried: Sequence[Tried]) -> EdgekitError:
-    """The reason against the bundle's own choice; a delegate's trouble is none, as without it others may run."""
-    own = [one for one in tried if one.refused is not None]
-    first = next((one for one in own if one.candidate.delegate is None), own[0] if own else None)
-    if first is None or first.refused is None:
-        least = min((one.memory_mb or 0.0 for one in tried), default=0.0)
-        return EngineError(
-            f"no candidate fits into the memory it may take; the smallest needs {least:.0f} MB", where=str(bundle.path)
+def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | None) -> EdgekitError:
+    """Too large, or the reason against the bundle's own choice; a delegate's trouble is none, without it others may run."""
+    passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
+    if passed and memory_mb is not None:
+        return MemoryExceeded(
+            f"it needs {min(passed):.0f} MB without cache and batches, and {max(0.0, memory_mb):.0f} MB are left",
+            where=f"{bundle.manifest.name} ({bundle.path.name})",
+            do=f"Allow {min(passed) - memory_mb:.0f} MB more, close another model, or build a smaller one",
         )
-    error = first.refused
+    own = [one for one in tried if one.refused is not None]
+    first = next((one for one in own if one.candidate.delegate is None), own[0])
+    error = first.refused or {}
     kind = _KINDS.get(error["code"], EngineError)
     return kind(error["what"], where=error["where"] or str(bundle.path), do=error["do"])
 

@@ -15,7 +15,7 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import Shipped, assemble, write_bundle
-from edgekit_runtime import EngineError, SelfTestError
+from edgekit_runtime import MemoryExceeded, SelfTestError
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.tensors import TensorSpec
@@ -192,10 +192,9 @@ def test_a_file_that_was_replaced_meanwhile_is_not_believed(bundle, path, tmp_pa
     assert (verdict.how, verdict.kept) == ("default", False)
 
 
-def test_what_does_not_fit_into_memory_is_passed_over(bundle, tmp_path):
-    tuning = Tuning(QUICK, folder=tmp_path)
-    tune(bundle, Wanted(), tuning)
-    with pytest.raises(EngineError, match="memory"):
+def test_where_nothing_fits_into_memory_the_error_says_how_much_would(bundle, tmp_path):
+    tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path))
+    with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow \d+ MB more"):
         tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=tmp_path))
 
 
