@@ -98,12 +98,21 @@ def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdic
     runtime = version_of("edgekit-deploy") or "unknown"
     labels = [candidate.label + candidate.blob for candidate in offer]
     file = folder / f"{key_of(bundle.digest, fingerprint(), runtime, *labels)}.json"
-    if (stored := read(file, offer, tuning.memory_mb)) is not None:
-        return stored
+    if (known := _known(bundle, offer, tuning, file)) is not None:
+        return known
     with _alone(folder, tuning.bound_s + GRACE_S):
-        if (stored := read(file, offer, tuning.memory_mb)) is not None:
-            return stored
-        return _measure(bundle, offer, tuning, file)
+        return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
+
+
+def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict | None:
+    """What was measured before. Raises MemoryExceeded where nothing of it fits any more: measuring again changes nothing."""
+    everything = read(file, offer, None)
+    if everything is None:
+        return None
+    fitting = read(file, offer, tuning.memory_mb)
+    if fitting is None:
+        raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
+    return fitting
 
 
 def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict:

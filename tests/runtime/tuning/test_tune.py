@@ -193,9 +193,12 @@ def test_a_file_that_was_replaced_meanwhile_is_not_believed(bundle, path, tmp_pa
 
 
 def test_where_nothing_fits_into_memory_the_error_says_how_much_would(bundle, tmp_path):
-    tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path))
-    with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow \d+ MB more"):
-        tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=tmp_path))
+    run = Counting()
+    tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path, run=run))
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow \d+ MB more"):
+            tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=folder, run=run))
+    assert run.started == 2, "what was measured before is not measured again to be refused"
 
 
 class Slow(Engine):
