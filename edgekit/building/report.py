@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit import scores
+from edgekit.report.words import brief
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Refusal
 from edgekit_converters.fidelity import Fidelity
@@ -168,7 +169,7 @@ def _lists(value: Any) -> Any:
 def summary(report: BuildReport) -> Iterator[str]:
     """A few lines: what the data is like, what each artifact is like, what each board got and why."""
     for finding in report.findings:
-        yield f"{finding.level}: {finding.what}. {finding.do}"
+        yield brief(f"{finding.level}: {finding.what}. {finding.do}")
     yield ""
     if report.candidates:
         yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
@@ -187,7 +188,7 @@ def summary(report: BuildReport) -> Iterator[str]:
         yield from _bundle_lines(bundle)
     for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
         yield ""
-        yield f"{story['of']} was not repaired: {story['why']}"
+        yield f"{story['of']} was not repaired: {brief(story['why'])}"
     if report.cache_failure:
         yield ""
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
@@ -283,10 +284,10 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
         else:
             yield f"  note: no artifact for a batch: {one.failed}"
     for note in bundle.choice.notes:
-        yield f"  note: {note}"
+        yield f"  note: {brief(note)}"
     for (code, reason), recipes in _alike(bundle.choice.refused).items():
         if code != "missing-extra":  # said once for all boards
-            yield f"  not {', '.join(recipes)} ({code}): {reason}"
+            yield f"  not {', '.join(recipes)} ({code}): {brief(reason)}"
 
 
 def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str], list[str]]:

@@ -14,6 +14,10 @@ __all__ = ["BuildRequest"]
 _LONGEST = 100  # with a profile's name and a suffix still within the 255 bytes of every file system
 
 
+_SAVED_MODEL = "saved_model"
+"""What TensorFlow's examples call every folder, and its file in it: a name that tells no model from another."""
+
+
 @dataclass(frozen=True)
 class BuildRequest:
     """max_drop: points of the metric, 0.05 for 5 %, None for no limit. budget_ms: None for no limit.
@@ -56,7 +60,7 @@ class BuildRequest:
         Raises OutputError for a name that is no plain file name: it must never lead out of the output folder.
         """
         if self.name is None:
-            return re.sub(r"[^A-Za-z0-9._-]+", "-", self.model.stem).lstrip(".-")[:_LONGEST] or "model"
+            return re.sub(r"[^A-Za-z0-9._-]+", "-", _called(self.model)).lstrip(".-")[:_LONGEST] or "model"
         if not re.fullmatch(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}", self.name):
             raise OutputError(
                 f"the bundles cannot be called {self.name[:_LONGEST]!r}",
@@ -64,3 +68,16 @@ class BuildRequest:
                 do=f"Take at most {_LONGEST} of letters, digits, '.', '_' and '-', and begin with none of '.' and '-'",
             )
         return self.name
+
+
+def _called(model: Path) -> str:
+    """A file's name without its suffix; of a SavedModel the folder's, or that of the folder around it where it says nothing."""
+    place = model.parent if model.name == f"{_SAVED_MODEL}.pb" else model
+    if not place.is_dir():
+        return place.stem
+    place = place.absolute()
+    while (
+        place.name == _SAVED_MODEL or place.name.isdigit()
+    ) and place.parent != place:  # numbers are versions, in serving
+        place = place.parent
+    return place.name

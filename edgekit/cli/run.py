@@ -137,13 +137,14 @@ class _Told:
     def __init__(self, asked: Model | Session, k: int, as_json: bool, streams: bool) -> None:
         self._asked, self._k, self._as_json, self._streams = asked, k, as_json, streams
         self._answers: list[dict[str, Any]] = []
-        self.failed = False
+        self.failed, self._given = 0, 0
 
     def answer(self, given: str) -> None:
         """One input: an answer; a whole sequence of frames: one after another from a fresh state."""
         from edgekit.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
+        self._given += 1
         name, asked = given, self._asked
         try:
             sequence = frames(given, asked.contract) if asked.contract.state != "none" else None
@@ -154,7 +155,7 @@ class _Told:
             for name, frame in sequence:
                 self._told(name, asked.predict(frame))
         except EdgekitError as error:
-            self.failed = True
+            self.failed += 1
             if self._as_json:
                 self._put({"input": name, "error": error.as_json()})
             else:
@@ -176,6 +177,8 @@ class _Told:
     def finish(self) -> None:
         if self._as_json and not self._streams:
             print_json({"answers": self._answers})
+        if self.failed and self._given > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
+            click.echo(f"error: {self.failed} of {self._given} inputs got no answer", err=True)
 
 
 def _tell_telemetry(model: Model) -> None:

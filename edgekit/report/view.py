@@ -255,6 +255,19 @@ class Report:
         return next((c.fidelity["metric"] for c in self.candidates if c.fidelity.get("metric")), None)
 
     @property
+    def latencies(self) -> list[tuple[str, str]]:
+        """(a word, what it means), of the words that the boards' latencies are told with."""
+        told = [found for board in self.boards for found in board.estimates.values()]
+        grades = {str(found.get("grade")) for found in told}
+        words_ = [(grade, meaning) for grade, meaning in words.GRADES.items() if grade in grades]
+        reasons = {str(found["dominated_by"]) for found in told if found.get("dominated_by")}
+        return [
+            *words_,
+            *([("dominated by", "names the work that takes the most of that time")] if reasons else []),
+            *((reason, words.DOMINANT[reason]) for reason in sorted(reasons & words.DOMINANT.keys())),
+        ]
+
+    @property
     def in_points(self) -> bool:
         """Whether the metric is a share; else it has a unit of its own."""
         return scores.is_share(self.metric)

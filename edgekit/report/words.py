@@ -5,6 +5,7 @@ percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from edgekit_profiles import milliseconds
 __all__ = [
     "DASH",
     "FILTERS",
+    "brief",
     "cause",
     "decibels",
     "layer",
@@ -30,6 +32,10 @@ __all__ = [
 ]
 
 DASH = "–"
+
+_NAME, _REASON = 40, 400
+_JOINED = re.compile(r"[^\s'\"(),;]+(?:;[^\s'\"(),;]+)+")
+_QUOTED = re.compile(rf"'([^'\s]{{{_NAME + 10},}})'")
 
 _METRICS = {
     "top1": "top-1 accuracy",
@@ -59,6 +65,19 @@ _CAUSES = {
 }
 
 
+GRADES = {
+    "measured": "was timed on the board itself",
+    "anchored": "is worked out from published times of another network on the same board",
+    "estimated": "is worked out from the board's data sheet alone",
+}
+"""What a latency's grade means."""
+
+DOMINANT = {
+    "dispatch of operations": "is the fixed cost of starting each operator, which is most of a small network's time",
+    "memory traffic": "is reading and writing weights and values, which a faster processor does not shorten",
+}
+
+
 def cause(code: str) -> str:
     """A title for a cause's code."""
     return _CAUSES.get(code, code.replace("-", " ").capitalize())
@@ -69,6 +88,19 @@ def layer(name: str) -> str:
     that begins with the network's own name."""
     parts = [part for part in name.split(";")[0].split("/") if part]
     return "/".join(parts[1:] if len(parts) > 2 else parts)[-60:] or name[-60:]
+
+
+def brief(text: str) -> str:
+    """A reason without names that nobody reads to the end: TensorFlow's joined by `;`, of which the first stands for all, and
+    those with the path of every scope. The JSON has them in full."""
+    text = _JOINED.sub(lambda found: _joined(found[0]), text)
+    text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
+    return text if len(text) <= _REASON else text[:_REASON] + "..."
+
+
+def _joined(names: str) -> str:
+    first, *others = names.split(";")
+    return f"{first[-_NAME:]} and {len(others)} more"
 
 
 def number(value: float | None) -> str:
@@ -161,6 +193,7 @@ def metric(name: str | None) -> str:
 
 
 FILTERS: dict[str, Callable[..., str]] = {
+    "brief": brief,
     "cause": cause,
     "layer": layer,
     "lost": lost,

@@ -379,3 +379,14 @@ def test_what_writing_a_bundle_needs_is_asked_for_before_anything_else(request_f
     monkeypatch.setitem(sys.modules, "rfc8785", None)
     with pytest.raises(MissingExtraError, match="writing a bundle needs the 'convert' extra"):
         build(request)
+
+
+@pytest.mark.parametrize(
+    ("model", "called"),
+    [("faces", "faces"), ("faces/saved_model", "faces"), ("faces/saved_model/1", "faces"), ("net.v2", "net.v2")],
+)
+def test_a_saved_model_is_called_as_the_folder_that_says_something(tmp_path, model, called):
+    (tmp_path / model).mkdir(parents=True)
+    (tmp_path / model / "saved_model.pb").touch()
+    assert BuildRequest(tmp_path / model, (), Path("out")).bundle_name == called
+    assert BuildRequest(tmp_path / model / "saved_model.pb", (), Path("out")).bundle_name == called

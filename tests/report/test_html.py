@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgekit.report import html, write_html
-from edgekit.report.words import percent, points, size
+from edgekit.report.words import brief, percent, points, size
 
 FIDELITY: dict[str, Any] = {
     "items": 500, "metric": "top1", "original": 0.92, "artifact": 0.918, "drop": 0.002, "ci95": [-0.004, 0.008],
@@ -251,3 +251,29 @@ def test_the_headline_says_what_a_model_without_metric_or_classes_kept() -> None
     }
     bundle = {**report()["bundles"][0], "fidelity": fidelity}
     assert "a cosine of 0.9980 with the original" in html(report(bundles=[bundle]))
+
+
+def test_the_words_of_a_latency_are_explained_where_they_are_used() -> None:
+    estimate = {**ESTIMATE, "dominated_by": "dispatch of operations"}
+    bundle = {**report()["bundles"][0], "estimate": estimate}
+    page = html(report(bundles=[{**bundle, "candidates": [{"recipe": "tflite-int8", "estimate": estimate}]}]))
+    assert "<b>anchored</b> is worked out from published times of another network" in page
+    assert "<b>dispatch of operations</b> is the fixed cost of starting each operator" in page
+    assert "<b>estimated</b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (
+            "no kernel for WHILE in 's0t18e;s0t19e;s0t20e'. Leave it",
+            "no kernel for WHILE in 's0t18e and 2 more'. Leave it",
+        ),
+        ('In Node, ("net/a;net/b", TFL_GELU)', 'In Node, ("net/a and 1 more", TFL_GELU)'),
+        (f"the output '{'scope/' * 20}add' drifts", f"the output '...{('scope/' * 20 + 'add')[-40:]}' drifts"),
+        ("the output 'probs' drifts; look at it", "the output 'probs' drifts; look at it"),
+        ("x" * 900, "x" * 400 + "..."),
+    ],
+)
+def test_reasons_have_names_that_can_be_read(reason: str, told: str) -> None:
+    assert brief(reason) == told
