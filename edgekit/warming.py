@@ -55,7 +55,7 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
     ) as model:
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so that no answer can be kept for later", where=str(bundle))
-        namespace = model._journey.opened.namespace
+        namespace = model.namespace
         disk = DiskCache(filling.file, namespace, max_bytes=int(filling.max_mb * 2**20))
         try:
             _check(disk, filling.file)

@@ -94,6 +94,11 @@ class Model:
         """What `predict` takes and what an answer means."""
         return self._journey.contract
 
+    @property
+    def namespace(self) -> bytes:
+        """What keeps the answers of this model, by this artifact, apart from all others' in a cache that they share."""
+        return self._journey.opened.namespace
+
     def predict(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Answer:
@@ -212,6 +217,7 @@ class Model:
                 "worst_steps": tested.worst_steps,
                 "worst_cosine": tested.worst_cosine,
             },
+            "state": journey.contract.state,
             "max_batch": device.costs.limit,
             "batching": device.costs.as_json(),
             "cache": journey.cache is not None,
@@ -319,7 +325,13 @@ class Model:
             self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
         return SessionParts(
-            journey.contract, opened.prepared.entry, journey.device.run, opened.another, answered, failed
+            journey.contract,
+            opened.prepared.entry,
+            journey.device.run,
+            opened.another,
+            answered,
+            failed,
+            budget_ms=self._options.budget_ms,
         )
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
