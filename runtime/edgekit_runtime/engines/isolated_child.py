@@ -19,8 +19,6 @@ from edgekit_runtime.errors import EdgekitError, EngineError
 
 __all__ = ["main"]
 
-_ALIGNMENT = 4096
-
 
 class _Served:
     """An engine with what its tensors looked like in the last run."""

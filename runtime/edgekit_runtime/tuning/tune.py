@@ -62,7 +62,7 @@ class Tuning:
 
     @classmethod
     def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuning:
-        """What EDGEKIT_TUNE says: `off`, or a number of seconds. Raises ValueError for anything else."""
+        """What EDGEKIT_TUNE says: `off`, or a number of seconds. Raises EngineError for anything else."""
         text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
         if text in ("off", "0"):
             return cls(0.0, memory_mb)
@@ -71,7 +71,7 @@ class Tuning:
         except ValueError:
             seconds = -1.0
         if not 0 < seconds < 3600:
-            raise ValueError(f"EDGEKIT_TUNE must be off or a number of seconds, not {text!r}")
+            raise EngineError(f"'{text}' is neither off nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
         return cls(seconds, memory_mb)
 
 

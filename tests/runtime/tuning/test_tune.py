@@ -15,7 +15,7 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import Shipped, assemble, write_bundle
-from edgekit_runtime import MemoryExceeded, SelfTestError
+from edgekit_runtime import EngineError, MemoryExceeded, SelfTestError
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.tensors import TensorSpec
@@ -105,11 +105,11 @@ def test_off_takes_the_bundles_default_and_starts_no_child(bundle, setting):
     assert (verdict.chosen.recipe, verdict.chosen.engine, verdict.chosen.threads) == ("tflite-int8", ENGINE, 1)
 
 
-def test_the_bound_can_be_set_and_nonsense_is_a_mistake():
+def test_the_bound_can_be_set_and_nonsense_is_a_typed_error():
     assert Tuning.from_environment(environ={}).bound_s == 5.0
     assert Tuning.from_environment(environ={"EDGEKIT_TUNE": "1.5"}).bound_s == 1.5
     for nonsense in ("fast", "-1", "nan"):
-        with pytest.raises(ValueError, match="EDGEKIT_TUNE"):
+        with pytest.raises(EngineError, match="EDGEKIT_TUNE: .* nor a number of seconds"):
             Tuning.from_environment(environ={"EDGEKIT_TUNE": nonsense})
 
 
