@@ -109,7 +109,7 @@ def test_the_bound_can_be_set_and_nonsense_is_a_typed_error():
     assert Tuning.from_environment(environ={}).bound_s == 5.0
     assert Tuning.from_environment(environ={"EDGEKIT_TUNE": "1.5"}).bound_s == 1.5
     for nonsense in ("fast", "-1", "nan"):
-        with pytest.raises(EngineError, match="EDGEKIT_TUNE: .* nor a number of seconds"):
+        with pytest.raises(EngineError, match=r"EDGEKIT_TUNE: .* nor a number of seconds"):
             Tuning.from_environment(environ={"EDGEKIT_TUNE": nonsense})
 
 
