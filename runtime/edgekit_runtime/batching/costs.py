@@ -176,14 +176,15 @@ def learn(
     """Time `run(n)` for the sizes in order (1 is always timed) and return what was learnt, within about `within_s`.
 
     Each size runs once to warm up and then up to five times; the fastest counts. It stops after two sizes in a row that
-    serve no more items a second than a smaller one did.
+    serve no more items a second than a smaller one did, unless some size gained already: then that is noise, or a step.
     """
     end = clock() + within_s
     found: dict[int, float] = {}
     best, idle = float("inf"), 0
     for n in sorted({1, *sizes}):
         predicted = n * best
-        if found and (idle == 2 or clock() + 2 * predicted > end):
+        hopeless = idle >= 2 and found[1] < LEAST_GAIN * best
+        if found and (hopeless or clock() + 2 * predicted > end):
             break
         run(n)
         found[n] = best_of(lambda n=n: run(n), 5, clock, until=end)  # type: ignore[misc]
