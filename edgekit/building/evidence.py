@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
+
+from numpy.typing import NDArray
 
 from edgekit.building.disagreements import shown
 from edgekit.building.kept import kept_json, key
 from edgekit.building.making import Made
 from edgekit.building.subject import Subject
+from edgekit_converters.calibration import Subset, source_samples
 from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph
 from edgekit_converters.progress import Progress
@@ -22,7 +26,7 @@ from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["evidence", "finite"]
 
-_SAMPLES = 10  # of the calibration set, that layers are compared on
+_SAMPLES = 10  # of the evaluation set, that layers are compared on
 _WORST = 6  # layers whose values are drawn
 
 
@@ -32,7 +36,8 @@ def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progr
     assert artifact is not None
     told: dict[str, Any] = {"plan": plan_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
     if made.recipe.needs_calibration:
-        name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, subject.sets.calibration_digest)
+        sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
+        name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
         told.update(kept_json(subject.store, name, lambda: _layers(made, subject, workspace, progress)))
     told["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
     return told
@@ -51,12 +56,15 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
         steps = tuple(step for step in artifact.plan.steps if step == "equalise")
         original = workspace.ground(form, steps).graph if steps else workspace.graph(form)
         answer = open_graph(form, artifact.data)
-        case = examine(original, answer, workspace.feeds(form), _SAMPLES, said)
+        items, feeds = _items(subject, workspace, form)
+        calibrated = workspace.ground(form, steps).statistics.ranges("minmax")
+        case = examine(original, answer, feeds, _SAMPLES, said, calibrated)
         errors, causes = case.errors, explain(case)
-        histograms = layer_histograms(original, answer, workspace.feeds(form), worst(errors, _WORST), limit=_SAMPLES)
+        histograms = layer_histograms(original, answer, feeds, worst(errors, _WORST), limit=_SAMPLES)
     except (EdgekitError, ValueError, KeyError, IndexError) as error:
         return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error) or type(error).__name__}
     return {
+        "layers_from": {"set": items, "items": len(feeds)},
         "layers": [finite(asdict(error)) for error in errors],
         "causes": [finite(asdict(cause)) for cause in causes],
         "histograms": [
@@ -64,6 +72,20 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
             for h in histograms
         ],
     }
+
+
+def _items(subject: Subject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
+    """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation set,
+    because damage that only its items suffer does not show on those that ranges were made from. A model that keeps a state
+    is run on calibration samples, whose states are known.
+    """
+    if subject.contract.state != "none":
+        return "calibration", list(islice(workspace.feeds(form), _SAMPLES))
+    evaluation = subject.sets.evaluation
+    count = min(_SAMPLES, len(evaluation))
+    chosen = Subset(evaluation, [(2 * place + 1) * len(evaluation) // (2 * count) for place in range(count)])
+    samples = source_samples(chosen, subject.contract, subject.source)
+    return "evaluation", list(islice(workspace.feeds(form, samples), _SAMPLES))
 
 
 def finite(value: Any) -> Any:

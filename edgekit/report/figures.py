@@ -114,18 +114,19 @@ def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
     """SQNR down the graph, one line an artifact: where it falls, the damage was done. None without layers."""
     traces = []
     for colour, candidate in zip(_LINES * 4, (c for c in candidates if c.layers), strict=False):
-        rows = [row for row in candidate.layers if row.get("sqnr_db") is not None]
-        depth = [i / max(1, len(rows) - 1) for i in range(len(rows))]
+        rows = candidate.layers
+        depth = [row.get("depth", i / max(1, len(rows) - 1)) for i, row in enumerate(rows)]
+        left = [row.get("sqnr_db") for row in rows]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": candidate.recipe,
                 "x": depth,
-                "y": [min(row["sqnr_db"], _CLEAN_DB) for row in rows],
-                "customdata": [f"{row['sqnr_db']:.1f}" for row in rows],
+                "y": [_CLEAN_DB if db is None else min(db, _CLEAN_DB) for db in left],
+                "customdata": ["exact" if db is None else f"{db:.1f} dB" for db in left],
                 "text": [f"{words.layer(row['layer'])}<br>{row.get('op', '')}" for row in rows],
-                "hovertemplate": "%{text}<br>%{customdata} dB<extra>%{fullData.name}</extra>",
+                "hovertemplate": "%{text}<br>%{customdata}<extra>%{fullData.name}</extra>",
                 "line": {"color": colour, "width": 1.6},
                 "marker": {
                     "size": 6,

@@ -243,6 +243,12 @@ class Report:
         sizes = [entry["bytes"] for entry in self.json["candidates"] if entry["recipe"].endswith("-f32")]
         return [Candidate(c, max(sizes, default=None), self._taken_by(c["recipe"])) for c in self.json["candidates"]]
 
+    @property
+    def layers_from(self) -> str:
+        """Which items layers were compared on."""
+        found = next((c.json["layers_from"] for c in self.candidates if c.json.get("layers_from")), None)
+        return "items" if found is None else f"{found['items']} items of the {found['set']} set"
+
     def _taken_by(self, recipe: str) -> tuple[str, ...]:
         return tuple(board.profile for board in self.boards if board.chosen == recipe)
 

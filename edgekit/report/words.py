@@ -57,6 +57,7 @@ _CAUSES = {
     "large-integer-in-float": "Large whole numbers lose digits",
     "noise-amplification": "Noise of the inputs is amplified",
     "nothing-quantized": "Nothing is quantized",
+    "outside-calibration": "What is evaluated leaves what calibration saw",
     "outlier-activation": "A few large values stretch the range",
     "softmax-head-scale": "Small probabilities fall below one step",
     "splits-graph": "The fast path is left and entered again",

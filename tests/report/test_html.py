@@ -277,3 +277,16 @@ def test_the_words_of_a_latency_are_explained_where_they_are_used() -> None:
 )
 def test_reasons_have_names_that_can_be_read(reason: str, told: str) -> None:
     assert brief(reason) == told
+
+
+def test_layers_stand_at_their_depth_also_where_nothing_differs() -> None:
+    rows = [{"layer": "a", "op": "CONV_2D", "sqnr_db": None, "depth": 0.0, "quantized": False},
+            {"layer": "b", "op": "CONV_2D", "sqnr_db": 20.0, "depth": 0.75, "quantized": True}]  # fmt: skip
+    from_ = {"set": "evaluation", "items": 10}
+    candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "layers": rows, "layers_from": from_}
+    page = html(report(candidates=[candidate]))
+    (trace,) = [trace for figure in figures(page) for trace in figure["data"] if trace["name"] == "tflite-int8" and "line" in trace]
+    assert trace["x"] == [0.0, 0.75]
+    assert trace["customdata"] == ["exact", "20.0 dB"]
+    assert trace["marker"]["symbol"] == ["circle-open", "circle"]
+    assert "The same 10 items of the evaluation set run through" in page

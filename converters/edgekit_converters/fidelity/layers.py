@@ -6,7 +6,8 @@ worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]
 Rules:
 - both run on the same samples, aligned by tensor name; a tensor that only one of them has is left out;
 - what a layer adds by itself is told apart from what reached it through its inputs, as far as powers can tell;
-- whether a tensor is quantized is read from its values, so that every tool's file is seen alike.
+- whether a tensor is quantized, and on which grid, is read from the file: values may lie on a grid by chance;
+- what a tensor's own grid costs is tried: its float values are cut off and rounded by themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.histogram import Histogram
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Graph, Layer, Watched
+from edgekit_converters.graph import Graph, Grid, Layer, Watched
 from edgekit_converters.progress import Progress, silent
 
 __all__ = ["Feed", "LayerError", "Pair", "layer_errors"]
@@ -32,9 +33,6 @@ Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""
 
 _TAIL = 0.00005  # of the values at each end
-_LEVELS = 65_536  # of the finest grid that counts as one, 16 bits
-_DISTINCT = 2_048  # different values of a tensor that are enough to tell a grid
-_LOOKED_AT = 8_192  # values of one sample
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,10 @@ class LayerError:
 
     tensor: where it was seen: its output, or that of the activation that quantizers fuse into it. sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None
     where they are exact or not known. own_sqnr_db: the same with the noise that the layer itself added, None where it
-    added none that can be told from what came in. macs: for one item. quantized: its values lie on a grid; scale: the step
-    of that grid, None for a float layer. float_low, float_high, quantized_low, quantized_high: least and greatest value
+    added none that can be told from what came in. macs: for one item. quantized: the file has its values in integers; scale: the
+    step of their grid, None for a float layer; grid_low, grid_high: its ends. cut_sqnr_db: what is left of the float values
+    when they are cut off at these ends and nothing else is done to them, None where nothing is cut; rounded_sqnr_db: when
+    they are rounded to the grid besides. depth: where in the float graph it stands, 0..1. float_low, float_high, quantized_low, quantized_high: least and greatest value
     seen. middle_low, middle_high: what 99.99 % of the float values lie between; float_rms: their root mean square.
     integers: every float value is a whole number. values: elements an item. shift: share (0..1) of the noise that is one
     constant a channel, over all samples: what a corrected bias takes away.
@@ -70,6 +70,11 @@ class LayerError:
     integers: bool
     values: int
     shift: float = 0.0
+    depth: float = 0.0
+    grid_low: float | None = None
+    grid_high: float | None = None
+    cut_sqnr_db: float | None = None
+    rounded_sqnr_db: float | None = None
 
     @property
     def fall_db(self) -> float:
@@ -85,7 +90,9 @@ class LayerError:
 
     @property
     def grid_sqnr_db(self) -> float | None:
-        """What rounding to this grid costs by itself: rms^2 over step^2 / 12. None for a float layer."""
+        """What this grid costs by itself: as it was tried, or rms^2 over step^2 / 12. None for a float layer."""
+        if self.rounded_sqnr_db is not None:
+            return self.rounded_sqnr_db
         if self.scale is None or self.float_rms == 0:
             return None
         return 10 * math.log10(12 * (self.float_rms / self.scale) ** 2)
@@ -93,9 +100,13 @@ class LayerError:
 
 @dataclass
 class Pair:
-    """One tensor in both graphs, while samples stream by. channel: its axis of channels."""
+    """One tensor in both graphs, while samples stream by. channel: its axis of channels. grid: of the quantized one. cut,
+    rounded: noise of the float values put on it."""
 
     channel: int = -1
+    grid: Grid | None = None
+    cut: float = 0.0
+    rounded: float = 0.0
     signal: float = 0.0
     noise: float = 0.0
     low: float = math.inf
@@ -107,7 +118,6 @@ class Pair:
     offsets: NDArray[np.float64] | None = None
     integers: bool = True
     histogram: Histogram = field(default_factory=Histogram)
-    distinct: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def add(self, original: NDArray[Any], answer: NDArray[Any]) -> None:
         x, y = (np.nan_to_num(np.asarray(v, np.float64).reshape(-1)) for v in (original, answer))
@@ -123,9 +133,10 @@ class Pair:
         self.integers = self.integers and bool((x == np.rint(x)).all())
         self.histogram.add(x.astype(np.float32))
         self._shift((y - x).reshape(original.shape))
-        if len(self.distinct) < _DISTINCT:
-            some = np.asarray(answer, np.float32).reshape(-1)[:: max(1, x.size // _LOOKED_AT)]
-            self.distinct = np.union1d(self.distinct, some)[:_DISTINCT]
+        if self.grid is not None:
+            cut, rounded = x - np.clip(x, self.grid.low, self.grid.high), x - self.grid.rounded(x)
+            self.cut += float(cut @ cut)
+            self.rounded += float(rounded @ rounded)
 
     def _shift(self, noise: NDArray[np.float64]) -> None:
         """Sum of the noise of each channel. Without a second axis there is no channel to tell."""
@@ -144,20 +155,6 @@ class Pair:
         values = self.values * self.items / len(self.offsets)
         return float((self.offsets**2).sum() / values / self.noise) if values > 1 else 0.0
 
-    @property
-    def step(self) -> float | None:
-        """The distance of neighbours if every value seen lies on one grid of at most 2^16 levels, else None."""
-        gaps = np.diff(self.distinct.astype(np.float64))
-        if not len(gaps):
-            return None
-        step = float(gaps.min())
-        whole = gaps / step
-        span = (self.quantized_high - self.quantized_low) / step
-        # float32 rounds the greatest value to 2^-24 of itself, which is this much of a step
-        slack = 0.02 + max(abs(self.quantized_low), abs(self.quantized_high)) / step * 2.0**-22
-        on_grid = slack < 0.25 and span < _LEVELS and bool((np.abs(whole - np.rint(whole)) < slack).all())
-        return step if on_grid else None
-
 
 def layer_errors(
     float_graph: Graph, quantized: Graph, feeds: Iterable[Feed], limit: int = 16, progress: Progress = silent
@@ -170,7 +167,8 @@ def layer_errors(
     seen = {layer.outputs[0] for layer in float_graph.layers} | set(float_graph.inputs)
     common = [name for name in quantized.tensors if name in seen and name in set(float_graph.tensors)]
     channel = -1 if float_graph.format == "tflite" else 1
-    pairs = {name: Pair(channel) for name in common}
+    grids = quantized.grids
+    pairs = {name: Pair(channel, grids.get(name)) for name in common}
     count = 0
     with float_graph.watch(common) as original, quantized.watch(common) as answer:
         for feed in itertools.islice(feeds, limit):
@@ -179,7 +177,9 @@ def layer_errors(
             progress("comparing layers", count, limit)
     if not count:
         raise CalibrationError("there is no sample to run the layers on", do="Give --calibration at least one example")
-    return tuple(_error(span, pairs) for span in _spans(float_graph, {name for name in pairs if _usable(pairs, name)}))
+    places = {layer.name: place / max(1, len(float_graph.layers) - 1) for place, layer in enumerate(float_graph.layers)}
+    spans = _spans(float_graph, {name for name in pairs if _usable(pairs, name)})
+    return tuple(replace(_error(span, pairs), depth=places[span.layer.name]) for span in spans)
 
 
 def run_both(pairs: Mapping[str, Pair], original: Watched, answer: Watched, feed: Feed) -> None:
@@ -236,7 +236,7 @@ def _usable(pairs: Mapping[str, Pair], name: str) -> bool:
 
 def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
     layer, pair = span.layer, pairs[span.measured]
-    step = pair.step
+    grid = pair.grid
     own = _own_noise(span, pairs)
     before = [decibels(pairs[name].signal, pairs[name].noise) for name in span.inputs]
     low, high = pair.histogram.quantiles((_TAIL, 1 - _TAIL))
@@ -249,8 +249,8 @@ def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
         inputs_sqnr_db=min((db for db in before if db is not None), default=None),
         own_sqnr_db=None if own is None else decibels(pair.signal, own),
         macs=layer.macs,
-        quantized=step is not None,
-        scale=step,
+        quantized=grid is not None,
+        scale=None if grid is None else grid.step,
         float_low=pair.low,
         float_high=pair.high,
         middle_low=low,
@@ -261,6 +261,10 @@ def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
         integers=pair.integers,
         values=pair.values,
         shift=pair.shift,
+        grid_low=None if grid is None else grid.low,
+        grid_high=None if grid is None else grid.high,
+        cut_sqnr_db=None if grid is None else decibels(pair.signal, pair.cut),
+        rounded_sqnr_db=None if grid is None else decibels(pair.signal, pair.rounded),
     )
 
 

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Graph", "Kind", "Layer", "Watched", "Window"]
+__all__ = ["Graph", "Grid", "Kind", "Layer", "Watched", "Window"]
 
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
@@ -31,6 +32,19 @@ class Window:
     pads: tuple[int, int, int, int]
     groups: int
     channels_last: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a quantized tensor can have: from low to high in steps."""
+
+    step: float
+    low: float
+    high: float
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Each at the nearest point, and cut off at the ends."""
+        return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,10 @@ class Graph(Protocol):
     def layers(self) -> tuple[Layer, ...]: ...
     @property
     def tensors(self) -> tuple[str, ...]: ...
+    @property
+    def grids(self) -> Mapping[str, Grid]:
+        """Of the tensors that the file has in integers, by the float graph's names; what is not in it stays in float."""
+        ...
 
     def constant(self, name: str) -> NDArray[Any]:
         """A weight or bias in the file's layout; that of a quantized file is dequantized. Raises KeyError."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.graph.graph import Kind, Layer, Watched, Window
+from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window
 from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, load, session
 from edgekit_converters.graph.reading import kinds, macs_by_tensor
 
@@ -77,6 +77,23 @@ class OnnxGraph:
                     found[back if back is not None and back in outputs else name] = None
         found.update(dict.fromkeys(name for name in self.outputs if name in file.floats))
         return tuple(found)
+
+    @cached_property
+    def grids(self) -> Mapping[str, Grid]:
+        """A tensor is read after it went through integers, so it has their grid, whoever computed it."""
+        import onnx
+
+        file = self._file
+        found: dict[str, Grid] = {}
+        for node in file.computed:
+            if node.op_type not in _PAIRS:
+                continue
+            affine, zero = file.affine(node), file.constants.get(node.input[2]) if len(node.input) > 2 else None
+            kind = zero.tensor.data_type if zero is not None else onnx.TensorProto.UINT8
+            grid = None if affine is None else affine.grid(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)))
+            if grid is not None:
+                found.setdefault(node.input[0] if node.op_type == "QuantizeLinear" else node.output[0], grid)
+        return found
 
     def constant(self, name: str) -> NDArray[Any]:
         return self._file.constants[name].array()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import Kind
+from edgekit_converters.graph.graph import Grid, Kind
 from edgekit_converters.workload import read_workload
 
 __all__ = ["Affine", "kinds", "macs_by_tensor"]
@@ -35,6 +35,13 @@ class Affine:
         scale, zero = self._spread(values)
         ends = np.iinfo(dtype)
         return np.clip(np.rint(values / scale) + zero, ends.min, ends.max).astype(dtype)
+
+    def grid(self, dtype: np.dtype[Any]) -> Grid | None:
+        """None where each channel has one of its own."""
+        if self.scale.size != 1 or not float(self.scale.reshape(-1)[0]) > 0:
+            return None
+        step, zero, ends = float(self.scale.reshape(-1)[0]), int(self.zero.reshape(-1)[0]), np.iinfo(dtype)
+        return Grid(step, (int(ends.min) - zero) * step, (int(ends.max) - zero) * step)
 
     def _spread(self, values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         scale, zero = self.scale, self.zero.astype(np.int32)

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import Layer, Watched
+from edgekit_converters.graph.graph import Grid, Layer, Watched
 from edgekit_converters.graph.reading import kinds, macs_by_tensor
-from edgekit_converters.graph.tflite_file import DTYPES, Operator, Tensor, overwrite, parted, read, stored
+from edgekit_converters.graph.tflite_file import DTYPES, QUANTIZED, Operator, Tensor, overwrite, parted, read, stored
 
 __all__ = ["TfliteGraph"]
 
@@ -81,6 +81,24 @@ class TfliteGraph:
         made = [index for op in self._computed() if op.op not in ("QUANTIZE", "DEQUANTIZE") for index in op.outputs]
         found = dict.fromkeys([*self._file.inputs, *made, *self._file.outputs])
         return tuple(self._file.tensors[index].name for index in found if self._file.tensors[index].once_float)
+
+    @cached_property
+    def grids(self) -> Mapping[str, Grid]:
+        """A tensor that comes back from integers has their grid; so has an input that goes into them and nowhere else."""
+        tensors = self._file.tensors
+        found: dict[int, Grid] = {}
+        for index, tensor in enumerate(tensors):
+            if tensor.dtype in QUANTIZED and tensor.affine is not None and not tensor.constant:
+                grid = tensor.affine.grid(np.dtype(DTYPES[tensor.dtype]))
+                if grid is not None:
+                    found[index] = grid
+        for operator in self._computed():
+            first, last = operator.inputs[0] if operator.inputs else -1, operator.outputs[0]
+            if operator.op == "DEQUANTIZE" and first in found:
+                found.setdefault(last, found[first])
+            elif operator.op == "QUANTIZE" and first in self._file.inputs and last in found:
+                found.setdefault(first, found[last])
+        return {tensors[index].name: grid for index, grid in found.items()}
 
     def constant(self, name: str) -> NDArray[Any]:
         tensor = self._constant(name)

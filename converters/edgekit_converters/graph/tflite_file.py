@@ -18,7 +18,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph.graph import Window
 from edgekit_converters.graph.reading import Affine
 
-__all__ = ["DTYPES", "File", "Operator", "Tensor", "overwrite", "parted", "read", "stored"]
+__all__ = ["DTYPES", "QUANTIZED", "File", "Operator", "Tensor", "overwrite", "parted", "read", "stored"]
 
 FLOATS = frozenset({"FLOAT32", "FLOAT16", "BFLOAT16", "FLOAT64"})
 QUANTIZED = frozenset({"INT8", "UINT8", "INT16"})

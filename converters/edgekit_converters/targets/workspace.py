@@ -115,15 +115,16 @@ class Workspace:
         """Of the float model as it is. Raises ConversionError without calibration samples."""
         return self.ground(format).statistics
 
-    def feeds(self, format: str) -> Iterator[list[NDArray[Any]]]:  # noqa: A002
-        """The calibration samples as the float model takes them, in their order."""
-        if self._samples is None or len(self._samples) == 0:
+    def feeds(self, format: str, samples: Samples | None = None) -> Iterator[list[NDArray[Any]]]:  # noqa: A002
+        """samples as the float model takes them, in their order; None for those of calibration."""
+        samples = self._samples if samples is None else samples
+        if samples is None or len(samples) == 0:
             raise ConversionError(
                 "an int8 recipe needs calibration data and there is none",
                 where=self.source.path.name,
                 do="Pass a calibration set: --calibration DIR",
             )
-        return feeds(self.float_model(format), self.source.inputs, self._samples, silent)
+        return feeds(self.float_model(format), self.source.inputs, samples, silent)
 
     def ground(self, format: str, steps: tuple[Step, ...] = ()) -> Ground:  # noqa: A002
         """The float model after those steps, with its statistics; made once."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.fidelity import Case, LayerError, explain
+from edgekit_converters.fidelity.explain.case import Alone
 from edgekit_converters.graph import Layer
 
 
@@ -129,8 +130,8 @@ CASES = {
     ),
     "clipped-range": (
         [CONV],
-        [error(CONV, low=-30, high=30, quantized_low=-2.0, quantized_high=2.0, scale=4 / 255)],
-        r"its values reach from -30 to 30 and the quantized tensor only from -2 to 2",
+        [error(CONV, low=-30, high=30, grid_low=-2.0, grid_high=2.0, scale=4 / 255, cut_sqnr_db=16.0)],
+        r"its values reach from -30 to 30 and the quantized tensor only from -2 to 2: cutting them off, with all else in float, leaves 16 dB",
     ),
 }
 
@@ -180,18 +181,53 @@ def test_one_scale_for_channels_of_different_size_is_channel_spread():
     assert found[0].evidence["spread"] > 100
 
 
-def test_a_layer_that_weights_alone_damage_is_weight_resolution():
+def test_a_range_that_cuts_nothing_off_is_not_blamed():
+    whole = error(CONV, low=-30, high=30, grid_low=-30, grid_high=30, quantized_low=-2.0, quantized_high=2.0)
+    assert "clipped-range" not in [cause.code for cause in explain(case([whole], [CONV]))]
+    little = replace(whole, grid_low=-29, cut_sqnr_db=40.0)  # something is cut off, and the noise is not of that
+    assert "clipped-range" not in [cause.code for cause in explain(case([little], [CONV]))]
+
+
+def test_a_layer_that_its_own_kernel_damages_is_weight_resolution():
     values = weights(1.0, 1.0)
     quantized = Drawn((CONV,), constants={"w": rounded(values, 1 / 127)})
     made = case([error(CONV, out=15.0)], [CONV], quantized, constants={"w": values})
     alone = error(CONV, out=16.0, shift=0.6)
-    (cause,) = explain(replace(made, weights_only=(alone,)))
+    (cause,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(16.0, 15.0)}))
     assert (cause.code, cause.float_layers) == ("weight-resolution", ("conv",))
-    assert "leaves 16 dB here" in cause.what
-    assert "60 % of it is one constant a channel" in cause.what
+    assert "rounding its kernel alone, with all else in float, leaves 16 dB here, where all of 8 bits leave 15" in cause.what
+    assert "60 % of what all weights do here is one constant a channel" in cause.what
     assert cause.evidence["shift"] == 0.6
-    (other,) = explain(replace(made, weights_only=(error(CONV, out=30.0),)))
-    assert other.code == "noise-amplification"  # it is not the weights
+    (other,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(30.0, 15.0)}))
+    assert other.code == "noise-amplification"  # it is not its weights, whatever those before it do
+
+
+def test_inputs_of_unlike_size_are_why_a_kernel_has_too_few_steps():
+    dense = layer("dense", "Gemm", "dense", ["x"], weight="w", weight_axis=0)
+    values = np.random.default_rng(0).uniform(0.5, 1, (4, 8)).astype(np.float32)
+    values[:, 1] *= 400
+    quantized = Drawn((dense,), constants={"w": rounded(values, 400 / 127)})
+    made = case([error(dense, out=15.0)], [dense], quantized, constants={"w": values})
+    (cause,) = explain(replace(made, kernels={"dense": Alone(14.0, 15.0)}))
+    assert cause.code == "weight-resolution"
+    assert "the largest weights of its inputs are up to" in cause.what
+    assert cause.evidence["inputs_apart"] > 300
+
+
+def test_data_that_leave_what_calibration_saw_are_named_at_the_first_tensor():
+    hurt = error(CONV, out=2.0, into=2.0, low=-80, high=90, cut_sqnr_db=3.0)
+    made = replace(case([hurt], [CONV]), input_ranges={"x": (-20.0, 22.0)}, input_cuts={"x": 1.2})
+    assert [cause.code for cause in explain(made)] == ["accumulated"]  # what calibration saw is not known
+    (cause,) = explain(replace(made, calibrated={"x": (-1.28, 1.27), "conv": (-12.8, 12.7)}))
+    assert (cause.code, cause.layer) == ("outside-calibration", "conv")
+    assert cause.what == (
+        "'x' runs from -20 to 22 on the items that are evaluated, and calibration saw -1.28 to 1.27: cutting off what lies "
+        "beyond leaves 1 dB; so it is with 1 more"
+    )
+    wide = replace(made, calibrated={"x": (-21.0, 22.0), "conv": (-80, 90)})
+    rare = replace(made, errors=(replace(hurt, cut_sqnr_db=40.0),), input_cuts={}, calibrated={"conv": (-12.8, 12.7)})
+    for other in (wide, rare):  # nothing leaves it, or a few values do and the noise is of something else
+        assert "outside-calibration" not in [cause.code for cause in explain(other)]
 
 
 def test_pixels_into_a_model_that_normalises_nothing_are_input_scaling():

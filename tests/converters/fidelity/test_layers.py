@@ -43,6 +43,30 @@ def chain(*, rounded: str | None = None, levels: int = 256, rename=None):
     return open_graph("onnx", model.SerializeToString())
 
 
+def test_what_the_grid_costs_by_itself_is_tried_on_the_float_values():
+    exact, cut = (
+        {error.layer: error for error in layer_errors(chain(), chain(rounded="r", levels=levels), FEEDS)}["r"]
+        for levels in (16, 4096)
+    )
+    assert exact.cut_sqnr_db is None  # 4 x 127 is above all values
+    assert exact.rounded_sqnr_db == pytest.approx(exact.sqnr_db)
+    assert (exact.grid_low, exact.grid_high) == (-128 * exact.scale, 127 * exact.scale)
+    assert cut.grid_high < cut.float_high
+    assert cut.cut_sqnr_db == pytest.approx(cut.sqnr_db, abs=0.1)  # all that is lost is lost at the ends
+
+
+def test_values_that_lie_on_a_grid_by_chance_are_float_where_the_file_has_no_integers():
+    whole = [[np.rint(feed[0])] for feed in FEEDS]
+    assert not any(error.quantized for error in layer_errors(chain(), chain(), whole))
+
+
+def test_a_layer_stands_where_it_stands_in_the_float_graph_whatever_the_artifact_shows_of_it():
+    all_of_it = layer_errors(chain(), chain(rounded="r"), FEEDS)
+    assert [(error.layer, error.depth) for error in all_of_it] == [("h", 0.0), ("r", 0.5), ("y", 1.0)]
+    fused = layer_errors(chain(), chain(rounded="r", rename={"h": "inner"}), FEEDS)
+    assert [(error.layer, error.depth) for error in fused] == [("h", 0.0), ("y", 1.0)]
+
+
 def test_nothing_differs_between_a_graph_and_itself():
     errors = layer_errors(chain(), chain(), FEEDS)
     assert [error.op for error in errors] == ["MatMul", "Relu", "MatMul"]

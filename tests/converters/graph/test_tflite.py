@@ -213,3 +213,11 @@ def test_inputs_and_outputs_stand_in_the_engines_order(several: Path):
     with graph.watch() as watched:
         seen = watched.run([np.ones([1, *detail["shape"][1:]], detail["dtype"]) for detail in details])
     assert tuple(seen) == graph.tensors
+
+
+def test_grids_are_of_what_the_file_has_in_integers():
+    quantized = tiny("int8")
+    assert tiny("f32").grids == {}
+    assert {*quantized.inputs, *quantized.outputs} <= {*quantized.grids}
+    grid = quantized.grids[quantized.outputs[0]]  # a softmax: 256 steps from 0
+    assert (grid.step, grid.low, grid.high) == (1 / 256, 0.0, 255 / 256)

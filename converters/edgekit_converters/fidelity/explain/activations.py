@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from edgekit_converters.fidelity.explain.case import DAMAGE_DB, Case, Cause
+from edgekit_converters.fidelity.explain.case import DAMAGE_DB, HALF_DB, Case, Cause
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph import Layer
 
@@ -16,6 +16,7 @@ __all__ = [
     "gate",
     "large_integers",
     "outlier",
+    "outside_calibration",
     "softmax_head",
     "steep_function",
 ]
@@ -116,29 +117,63 @@ def outlier(case: Case) -> Iterator[Cause]:
 
 
 def clipped_range(case: Case) -> Iterator[Cause]:
-    """Values beyond the range that the quantizer gave the tensor."""
+    """Values beyond the range that the quantizer gave the tensor: cutting them off, and nothing else, makes half of the noise."""
     for layer, error in case.damaged:
-        if not error.quantized:
-            continue
-        span = error.quantized_high - error.quantized_low
-        over = max(error.middle_high - error.quantized_high, error.quantized_low - error.middle_low)
-        if span <= 0 or over <= max(0.05 * span, 2 * (error.scale or 0.0)):
+        low, high, cut = error.grid_low, error.grid_high, error.cut_sqnr_db
+        if low is None or high is None or cut is None or error.sqnr_db is None or cut > error.sqnr_db + HALF_DB:
             continue
         yield Cause(
             layer.name,
             "clipped-range",
-            f"its values reach from {error.middle_low:.3g} to {error.middle_high:.3g} and the quantized tensor only from "
-            f"{error.quantized_low:.3g} to {error.quantized_high:.3g}",
+            f"its values reach from {error.float_low:.3g} to {error.float_high:.3g} and the quantized tensor only from "
+            f"{low:.3g} to {high:.3g}: cutting them off, with all else in float, leaves {cut:.0f} dB",
             {
-                "low": error.middle_low,
-                "high": error.middle_high,
-                "quantized_low": error.quantized_low,
-                "quantized_high": error.quantized_high,
+                "low": error.float_low,
+                "high": error.float_high,
+                "quantized_low": low,
+                "quantized_high": high,
+                "cut_sqnr_db": cut,
             },
-            "Calibrate with samples like those that are evaluated, or take the whole range (min-max)",
+            "Take the whole range (min-max), or keep it in float",
             error.harm_db,
             (layer.name,),
         )
+
+
+def outside_calibration(case: Case) -> Iterator[Cause]:
+    """What is evaluated leaves the range that calibration saw, and is cut off there: the first tensor where it does."""
+    seen = {name: (*case.input_ranges[name], cut) for name, cut in case.input_cuts.items()}
+    for error in case.errors:
+        cut = error.cut_sqnr_db
+        if cut is not None and error.sqnr_db is not None and cut <= error.sqnr_db + HALF_DB:
+            seen[error.tensor] = (error.float_low, error.float_high, cut)
+    beyond = [
+        name
+        for name, (low, high, cut) in seen.items()
+        if cut < DAMAGE_DB and _leaves((low, high), case.calibrated.get(name))
+    ]
+    if not beyond:
+        return
+    name = beyond[0]
+    reader = next((layer for layer in case.float_graph.layers if name in (*layer.outputs, *layer.inputs)), None)
+    (low, high, cut), (least, most) = seen[name], case.calibrated[name]
+    more = f"; so it is with {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    yield Cause(
+        case.producers[name].name if name in case.producers else reader.name if reader is not None else "",
+        "outside-calibration",
+        f"'{name}' runs from {low:.3g} to {high:.3g} on the items that are evaluated, and calibration saw {least:.3g} to "
+        f"{most:.3g}: cutting off what lies beyond leaves {cut:.0f} dB{more}",
+        {
+            "low": low,
+            "high": high,
+            "calibrated_low": least,
+            "calibrated_high": most,
+            "cut_sqnr_db": cut,
+            "tensors": len(beyond),
+        },
+        "Calibrate with samples like those that are evaluated, on the same scale",
+        60.0 - cut,
+    )
 
 
 def large_integers(case: Case) -> Iterator[Cause]:
@@ -235,6 +270,14 @@ def softmax_head(case: Case) -> Iterator[Cause]:
             error.harm_db,
             (layer.name,),
         )
+
+
+def _leaves(seen: tuple[float, float], calibrated: tuple[float, float] | None) -> bool:
+    """By a tenth of what calibration saw."""
+    if calibrated is None:
+        return False
+    room = 0.1 * (calibrated[1] - calibrated[0])
+    return max(seen[1] - calibrated[1], calibrated[0] - seen[0]) > room
 
 
 def _opens(layer: Layer, case: Case) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "Case", "Cause", "Figure"]
+__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "HALF_DB", "Alone", "Case", "Cause", "Figure"]
 
 DAMAGE_DB = 30.0
 """A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
@@ -19,6 +19,9 @@ ACCUMULATED_DB = 20.0
 
 FALL_DB = 3.0
 """A layer whose output is worse than its worst input by less did not do it."""
+
+HALF_DB = 3.0
+"""Half of the noise."""
 
 Figure = float | int | str | list[str]
 
@@ -40,12 +43,29 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """What is left, dB, on the same items: kernel_db with the layer's own kernel rounded and all else in float, artifact_db
+    in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part in the noise."""
+
+    kernel_db: float
+    artifact_db: float
+    where: str = "here"
+
+    @property
+    def to_blame(self) -> bool:
+        """The kernel alone makes half of the noise or more."""
+        return self.kernel_db <= self.artifact_db + HALF_DB
+
+
+@dataclass(frozen=True)
 class Case:
     """One quantized file against its float file.
 
     errors: of `layer_errors`. weights_only: the same for the float file with nothing but its weights rounded, empty where
-    not known. input_ranges: tensor -> (low, high) that the float
-    file was seen to get. pieces: parts that the engine's fast path was cut into, None where not known; outside: operators
+    not known. kernels: of damaged layers. input_ranges: tensor -> (low, high) that the float file was seen to get.
+    input_cuts: tensor -> what is left, dB, of an input that is cut off at the ends of its grid; only those that lose
+    something.
+    calibrated: tensor -> (low, high) that calibration saw, empty where not known. pieces: parts that the engine's fast path was cut into, None where not known; outside: operators
     that it left out.
     """
 
@@ -54,6 +74,9 @@ class Case:
     errors: tuple[LayerError, ...]
     weights_only: tuple[LayerError, ...] = ()
     input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    input_cuts: Mapping[str, float] = field(default_factory=dict)
+    calibrated: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    kernels: Mapping[str, Alone] = field(default_factory=dict)
     pieces: int | None = None
     outside: tuple[str, ...] = ()
 

@@ -11,6 +11,7 @@ from edgekit_converters.fidelity.explain.activations import (
     gate,
     large_integers,
     outlier,
+    outside_calibration,
     softmax_head,
     steep_function,
 )
@@ -24,6 +25,7 @@ Rule = Callable[[Case], Iterator[Cause]]
 
 RULES: tuple[Rule, ...] = (
     nothing_quantized,
+    outside_calibration,
     input_scaling,
     cancellation,
     steep_function,

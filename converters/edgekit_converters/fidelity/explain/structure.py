@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from edgekit_converters.fidelity.explain.activations import outside_calibration
 from edgekit_converters.fidelity.explain.case import ACCUMULATED_DB, Case, Cause
 from edgekit_converters.workload import quantized_fraction
 
@@ -64,6 +65,8 @@ def accumulated(case: Case) -> Iterator[Cause]:
     )
     if output is None or output.sqnr_db is None or output.sqnr_db >= ACCUMULATED_DB or case.damaged:
         return
+    if any(outside_calibration(case)):
+        return  # what is cut off is no rounding
     adding = [error for error in case.errors if error.own_sqnr_db is not None]
     worst = sorted(adding, key=lambda error: error.own_sqnr_db or 0.0)[:5]
     if not worst:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.fidelity.explain.case import Case, Cause
+from edgekit_converters.fidelity.explain.case import HALF_DB, Case, Cause
 from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["amplification", "channel_spread", "rounded_weights", "weight_resolution"]
+__all__ = ["amplification", "channel_spread", "rounded_weights", "weight_resolution", "with_its_kernel"]
 
 _SPREAD = 16.0
+_APART = 64.0  # a quarter of the 256 steps
 _POOR_DB = 20.0
 _DEAD = 1e-4  # of the largest channel: a smaller one adds nothing
-_MOSTLY_DB = 3.0  # half of the noise
 _SHIFT = 0.3
 
 
@@ -30,6 +30,21 @@ def rounded_weights(float_graph: Graph, quantized: Graph) -> Graph | None:
     found = {layer.weight: _weights(float_graph, quantized, layer) for layer in float_graph.layers if layer.weight}
     values = {name: pair[1].astype(np.float32) for name, pair in found.items() if pair is not None}
     return float_graph.with_constants(values) if values else None
+
+
+def with_its_kernel(float_graph: Graph, quantized: Graph, layer: Layer) -> Graph | None:
+    """The float graph with that layer's kernel as the quantized file has it, and the bias that was corrected for it; None
+    where nothing differs."""
+    pair = _weights(float_graph, quantized, layer)
+    if pair is None or layer.weight is None:
+        return None
+    values = {layer.weight: pair[1].astype(np.float32)}
+    other = _same_layer(quantized, layer)
+    if layer.bias is not None and other is not None and other.bias is not None:
+        first, second = float_graph.constant(layer.bias), quantized.constant(other.bias)
+        if first.shape == second.shape and second.dtype.kind == "f":
+            values[layer.bias] = second.astype(np.float32)
+    return float_graph.with_constants(values)
 
 
 def channel_spread(case: Case) -> Iterator[Cause]:
@@ -60,27 +75,32 @@ def channel_spread(case: Case) -> Iterator[Cause]:
 
 
 def weight_resolution(case: Case) -> Iterator[Cause]:
-    """Rounding the weights alone makes half of a layer's noise or more: its output is small beside the products it sums."""
+    """Rounding the layer's own kernel, and nothing else, makes half of its noise or more."""
     for layer, error in case.damaged:
-        alone = case.by_weights.get(layer.name)
+        alone, tried = case.by_weights.get(layer.name), case.kernels.get(layer.name)
         pair = _weights(case.float_graph, case.quantized, layer)
-        if pair is None or alone is None or alone.sqnr_db is None or error.sqnr_db is None:
+        if pair is None or tried is None or not tried.to_blame:
             continue
-        if alone.sqnr_db > error.sqnr_db + _MOSTLY_DB or (alone.harm_db < _MOSTLY_DB):
-            continue
-        weight_db = _db(*pair)
-        shifted = alone.shift >= _SHIFT
-        shown = f"; {100 * alone.shift:.0f} % of it is one constant a channel" if shifted else ""
+        weight_db, shift = _db(*pair), alone.shift if alone is not None else 0.0
+        shown = f"; {100 * shift:.0f} % of what all weights do here is one constant a channel" if shift >= _SHIFT else ""
+        apart = _inputs_apart(pair[0], layer)
+        why = (
+            f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that small ones, "
+            "which may carry large inputs, keep few steps"
+            if apart >= _APART
+            else "what it answers is small beside the products it sums"
+        )
         yield Cause(
             layer.name,
             "weight-resolution",
-            f"rounding weights alone (its own and those before it), with every activation in float, leaves "
-            f"{alone.sqnr_db:.0f} dB here, though its weights themselves keep {weight_db:.0f} dB: what it answers is small beside the products it sums{shown}",
+            f"rounding its kernel alone, with all else in float, leaves {tried.kernel_db:.0f} dB {tried.where}, where all of 8 bits leave {tried.artifact_db:.0f}, though the weights themselves keep "
+            f"{weight_db:.0f} dB: {why}{shown}",
             {
-                "weights_only_sqnr_db": alone.sqnr_db,
-                "sqnr_db": error.sqnr_db,
+                "kernel_only_sqnr_db": tried.kernel_db,
+                "sqnr_db": tried.artifact_db,
                 "weight_sqnr_db": weight_db,
-                "shift": alone.shift,
+                "inputs_apart": apart,
+                "shift": shift,
             },
             "Keep it in float (an early layer costs little), or round its weights with its inputs in sight, its bias "
             "corrected for what is left",
@@ -95,7 +115,8 @@ def amplification(case: Case) -> Iterator[Cause]:
         grid = error.grid_sqnr_db
         if layer.weight is None or error.inputs_sqnr_db is None or error.sqnr_db is None:
             continue
-        if grid is not None and grid < error.sqnr_db + _MOSTLY_DB:
+        tried = case.kernels.get(layer.name)
+        if (grid is not None and grid < error.sqnr_db + HALF_DB) or (tried is not None and tried.to_blame):
             continue
         makers = [case.producers[name].name for name in layer.inputs if name in case.producers]
         yield Cause(
@@ -116,7 +137,7 @@ def _weights(
     """(float, as the quantized file has it), None where there are none or they are not quantized."""
     if layer.weight is None:
         return None
-    other = next((found for found in quantized.layers if layer.outputs[0] in found.outputs), None)
+    other = _same_layer(quantized, layer)
     for name in (layer.weight, other.weight if other is not None else None):
         if name is None:
             continue
@@ -127,6 +148,22 @@ def _weights(
         if first.shape == second.shape and not np.array_equal(first, second):
             return np.asarray(first, np.float64), np.asarray(second, np.float64)
     return None
+
+
+def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
+    """By what it makes; or, where an activation was fused into it, by its weights, which are called after layer and kernel."""
+    names = (layer.weight, f"{layer.name}/{layer.weight}")
+    made = (found for found in quantized.layers if layer.outputs[0] in found.outputs)
+    alike = (found for found in quantized.layers if found.weight is not None and found.weight in names)
+    return next(made, None) or next(alike, None)
+
+
+def _inputs_apart(weights: NDArray[np.float64], layer: Layer) -> float:
+    """Of a dense layer: the largest weight of any input over that of the input with the smallest; 1 for other layers."""
+    if weights.ndim != 2 or layer.weight_axis is None:
+        return 1.0
+    reach = np.abs(_rows(weights, layer.weight_axis)).max(axis=0)
+    return float(reach.max() / reach[reach > 0].min()) if reach.any() else 1.0
 
 
 def _rows(values: NDArray[Any], axis: int) -> NDArray[np.float64]:
