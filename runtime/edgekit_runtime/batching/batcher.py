@@ -413,36 +413,42 @@ class Batcher(Generic[Item, Result]):
             self._alarm.acquire()
 
     def _gather(self) -> list[Request]:
-        """The next batch, taken only once the engine is free, after holding it if that pays."""
-        with self._mutex:
-            now = self._clock()
-            target, wait_s = self._hold(now)
-            if target:
+        """The next batch, taken only once the engine is free, after holding it if that pays.
+
+        First for those that come back as soon as usual; then, if some of them are missing and it still pays, for the late.
+        """
+        for late in (False, True):
+            with self._mutex:
+                now = self._clock()
+                target, wait_s = self._hold(now, late)
                 self._wanted = target
-        if target:
-            if not self._alarm.acquire(True, wait_s):
-                with self._mutex:
-                    if self._wanted:
-                        self._wanted = 0
-                        self._returns.missed()
-                    else:  # woken in this very moment
-                        self._alarm.acquire()
-            held_s = self._clock() - now
-            self._held_s += held_s
-            self._counts["held"] += 1
+            if target:
+                self._await(wait_s, late)
+                self._held_s += self._clock() - now
+                self._counts["held"] += 1
         return self._take()
 
-    def _hold(self, now: float) -> tuple[int, float]:
+    def _await(self, wait_s: float, late: bool) -> None:
+        if self._alarm.acquire(True, wait_s):
+            return
+        with self._mutex:
+            if not self._wanted:  # woken in this very moment
+                self._alarm.acquire()
+            elif late:
+                self._returns.missed()
+            self._wanted = 0
+
+    def _hold(self, now: float, late: bool) -> tuple[int, float]:
         """(how many to have queued, seconds to wait for them at most); (0, 0.0): run now."""
         count = len(self._lanes)
         costs = self._costs
         if self._mode != "batch" or not 0 < count < costs.limit or self._refusal is not None:
             return 0, 0.0
-        expected, wait_s = self._returns.expected(now)
+        expected, wait_s = self._returns.expected(now, late=late)
         expected = min(expected, costs.limit - count)
         if not costs.pays_to_wait(count, expected, wait_s):
             expected = costs.room(count)
-            at_rate = self._returns.next_s(now, expected)
+            at_rate = None if late else self._returns.next_s(now, expected)
             if at_rate is None or not costs.pays_to_wait(count, expected, at_rate):
                 return 0, 0.0
             wait_s = at_rate

@@ -28,7 +28,7 @@ class Returns:
         self._came_back: deque[bool] = deque(maxlen=_WINDOW)
         self._arrivals: deque[float] = deque(maxlen=16)
         self._fresh = 0
-        self._usual_s = 0.0
+        self._usual_s = self._latest_s = 0.0
         self._share = 0.0
 
     @property
@@ -51,12 +51,15 @@ class Returns:
             if self._fresh >= 8 or not self._share:
                 self._learn()
 
-    def expected(self, now: float) -> tuple[int, float]:
-        """(how many more, within how many seconds); (0, 0.0) when nobody is expected any more."""
+    def expected(self, now: float, *, late: bool = False) -> tuple[int, float]:
+        """(how many more, within how many seconds); (0, 0.0) when nobody is expected any more.
+
+        late: count on those too that come back later than usual, up to the latest seen.
+        """
         if not self._away or not self._share:
             return 0, 0.0
         try:
-            wait_s = self._away[-1] + self._usual_s - now
+            wait_s = self._away[-1] + (self._latest_s if late else self._usual_s) - now
         except IndexError:  # read without the mutex: the last one came back in this moment
             return 0, 0.0
         count = int(len(self._away) * self._share + 0.5)
@@ -87,6 +90,7 @@ class Returns:
     def _learn(self) -> None:
         self._fresh = 0
         if self._delays:
-            self._usual_s = sorted(self._delays)[int(0.9 * (len(self._delays) - 1))]
+            delays = sorted(self._delays)
+            self._usual_s, self._latest_s = delays[int(0.9 * (len(delays) - 1))], delays[-1]
         if self._came_back:
             self._share = sum(self._came_back) / len(self._came_back)
