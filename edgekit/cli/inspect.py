@@ -101,10 +101,18 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
         items = f"{found['items']} items"
         if found.get("sequences"):
             items = f"{found['items']} frames of {found['sequences']} sequences"
-        yield f"    fidelity {drop}{agrees}cosine {found['cosine']:.4f} on {items} with {found['engine']}"
+        yield f"    fidelity {drop}{agrees}{_far(found)} on {items} with {found['engine']}"
     if expected is not None:
         mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
         yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"
+
+
+def _far(found: dict[str, Any]) -> str:
+    """How far the answers are from the original's: the cosine, which of single numbers says nothing, or their error."""
+    errors = [o["spread_error"] for o in found.get("outputs") or () if o.get("kind") in ("numbers", "probabilities")]
+    if errors and len(errors) == len(found["outputs"]):
+        return f"error {100 * max(errors):.1f} % of what the answers vary by"
+    return f"cosine {found['cosine']:.4f}"
 
 
 def _drop(found: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@
 Rules:
 - the cosine of one number is always 1 or -1, and that of a few beside a large offset is 1.0000 whatever becomes of them: a
   few numbers are held against their standard deviation over the items, one by one;
+- whole numbers, one to seven, are indexes of classes: they are the same or not;
 - scores of classes are what a classifier's first output is, any output that sums to 1 for every item, and, beside other
   outputs, a row of 3 to 32 values of which most are the greatest for some item;
 - a number that hardly varies has nothing to be held against but its own size.
@@ -46,13 +47,14 @@ _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 class Kind:
     """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose values
     have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items with the same
-    best class are counted.
+    best class are counted. indexes: the values are classes themselves, and are the same or not.
     """
 
     what: OutputKind = "vector"
     spread: NDArray[np.float64] | None = None
     largest: float = 0.0
     agrees: bool = False
+    indexes: bool = False
 
 
 def kinds(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Kind]:
@@ -78,6 +80,8 @@ def _kind(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> Kin
         return Kind("classes", None, largest, agrees=True)
     if count > 1 and all(_distribution(answer) for answer in answers):
         return Kind("classes" if count <= MOST_CLASSES else "vector", None, largest, agrees=True)
+    if count < FEW and all(answer.dtype.kind in "iub" for answer in answers):
+        return Kind("classes", None, largest, agrees=True, indexes=True)
     if count > _LARGEST or len({answer.size for answer in answers}) > 1:
         return Kind("vector", None, largest)
     if count <= MOST_CLASSES:

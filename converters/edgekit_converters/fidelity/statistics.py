@@ -138,6 +138,9 @@ class _Output:
         return min((db for db in found if db is not None), default=None)
 
     def _agree(self, original: NDArray[Any], answer: NDArray[Any] | None) -> None:
+        if self.kind.indexes:
+            self.same += answer is not None and bool((np.rint(answer) == original).all())
+            return
         best = best_class(original)
         same = answer is not None and best == best_class(answer)
         sure = float(_probabilities(original)[best]) > SURE

@@ -91,6 +91,16 @@ def test_a_raw_model_has_distances_only(give):
     assert found.cosine == pytest.approx(1.0)
 
 
+def test_a_regression_that_was_destroyed_does_not_pass_for_its_cosine(give):
+    source = linear((-1, 3), 1, weights=[[1.0], [2.0], [3.0]])
+    contract = describe(source, None)
+    assert contract.task == "raw"
+    found = run(give(y=None, contract=contract), onnx_artifact(source, [[2.0], [2.0], [2.0]]), contract, source)
+    assert found.cosine == pytest.approx(1.0)
+    assert found.decisive.measure == "spread"
+    assert found.loss > 0.5
+
+
 def test_nan_answers_are_wrong_answers_and_are_counted(give):
     found = run(give(), onnx_artifact(SOURCE, np.full((3, 3), np.nan)))
     assert (found.not_finite, found.agreement, found.artifact, found.cosine, found.sqnr_db) == (20, 0.0, 0.0, 0.0, 0.0)

@@ -103,6 +103,14 @@ def test_scores_beside_other_outputs_are_held_to_the_answers_that_changed():
     assert found.loss == 1 - found.agreement.value > 0.05
 
 
+def test_an_index_of_a_class_is_the_same_or_not():
+    indexes = np.arange(ITEMS).reshape(-1, 1) % 5
+    wrong = (np.arange(ITEMS).reshape(-1, 1) % 10 == 0).astype(np.int64)
+    found = drift(indexes, 3 * wrong, beside=ONE)
+    assert (found.kind, found.measure, found.loss) == ("classes", "agreement", pytest.approx(0.1))
+    assert found.agreement_sure is None
+
+
 def test_an_offset_does_not_hide_what_a_vector_loses():
     values, noise = random(64), random(64, seed=1)
     plain, shifted = drift(values, 0.5 * noise), drift(values + 50, 0.5 * noise)
