@@ -3,8 +3,8 @@
     python benchmarks/runtime/import_cost.py
 
 Each figure is the median over fresh interpreters, in turn, and NumPy alone is measured among them. Processor time is
-what a board pays; wall time on a busy machine holds its neighbours' work too. `ready to open` is everything that
-`open_bundle` imports itself, without an engine.
+what a board pays; wall time on a busy machine holds its neighbours' work too. What opening needs is imported when the
+first bundle is opened, and has a row of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from edgekit.bench import conditions
 WAYS = {
     "numpy alone": "pass",
     "import edgekit_runtime": "import edgekit_runtime",
-    "from edgekit_runtime import open_bundle (all that opening needs)": "from edgekit_runtime import open_bundle",
+    "from edgekit_runtime import open_bundle": "from edgekit_runtime import open_bundle",
+    "what the first open_bundle(...) imports, besides an engine": "import edgekit_runtime.model, edgekit_runtime.readiness",
     "from edgekit_runtime import * (every public name)": "from edgekit_runtime import *",
 }
 LIMIT_MS, LIMIT_MB = 20.0, 3.0
@@ -56,7 +57,7 @@ def main() -> None:
     print(f"{'':<66} {'wall ms':>8} {'cpu ms':>8} {'MB':>7}")
     for name, one in rows.items():
         print(f"{name:<66} {one['wall_ms']:>8.1f} {one['cpu_ms']:>8.1f} {one['resident_mb']:>7.2f}")
-    ours = rows["import edgekit_runtime"]
+    ours = rows["from edgekit_runtime import open_bundle"]
     holds = ours["wall_ms"] <= LIMIT_MS and ours["resident_mb"] <= LIMIT_MB
     print(
         f"importing edgekit_runtime: at most {LIMIT_MS:.0f} ms and {LIMIT_MB:.0f} MB: {'holds' if holds else 'MISSED'}"

@@ -1,4 +1,7 @@
-"""`open_bundle`: from a file to a model that is ready. Verify, choose the engine, self-test, warm up."""
+"""`open_bundle`: from a file to a model that is ready. Verify, choose the engine, self-test, warm up.
+
+An application that imports this name pays for no more than the name; what opening needs is imported when it opens.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.board import state_dir
-from edgekit_runtime.bundle import Bundle, read_bundle
-from edgekit_runtime.bundle.reader import Trust
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.journey import Opened
-from edgekit_runtime.model import Model
-from edgekit_runtime.options import Options, budget_of
-from edgekit_runtime.readiness import Preparation, prepare
-from edgekit_runtime.tuning import Wanted
-
 if TYPE_CHECKING:
+    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Trust
     from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.journey import Opened
     from edgekit_runtime.memory import MemoryBudget
+    from edgekit_runtime.model import Model
+    from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
 
@@ -75,6 +73,9 @@ def open_bundle(
 
     Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, TelemetryError.
     """
+    from edgekit_runtime.model import Model
+    from edgekit_runtime.options import Options, budget_of
+
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
     options = Options(
         cache_mb,
@@ -109,6 +110,11 @@ def open_bundle(
 
 
 def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.journey import Opened
+    from edgekit_runtime.readiness import Preparation, prepare
+    from edgekit_runtime.tuning import Wanted
+
     bundle = read_bundle(path, trust=trust)
     how = Preparation(
         Wanted(options.engine, options.threads, options.delegate),
@@ -128,6 +134,7 @@ def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: S
 
 def _reporting(url: str, device: str | None, window_s: float, spool: str | os.PathLike[str] | None) -> Reporting:
     """Raises TelemetryError for what makes no sense, before anything is loaded."""
+    from edgekit_runtime.board import state_dir
     from edgekit_runtime.telemetry import Reporting
 
     file = Path(spool) if spool is not None else state_dir() / "telemetry" / f"{device}.db"
@@ -135,6 +142,7 @@ def _reporting(url: str, device: str | None, window_s: float, spool: str | os.Pa
 
 
 def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
+    from edgekit_runtime.errors import BundleError
     from edgekit_runtime.remote.hosts import Hosts
 
     manifest = bundle.manifest
