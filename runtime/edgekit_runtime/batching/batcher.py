@@ -50,8 +50,8 @@ Run = Callable[[Sequence[Item]], Sequence[Result]]
 
 _served = tuple.__new__  # half of what the named tuple's own constructor takes
 
-PATIENCE_HAND_OFFS = 1280
-"""Barging: so many hand-offs long is a caller's patience. With 32 waiting, turns then cost a fortieth of the time."""
+PATIENCE_HAND_OFFS = 5000
+"""Barging: so many hand-offs long is a caller's patience. With 32 waiting, turns then take a hundredth of the time."""
 LONGEST_PATIENCE_S = 0.05
 HEAL_S = 1.0
 """Where every deadline looked lost for so long, one request runs all the same: the estimate may be what is wrong."""
