@@ -34,11 +34,10 @@ def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: f
     assert limits.max_drop is not None
     found = maker.workers.run([partial(_repaired, maker, one, limits.max_drop, each_s) for one in missing])
     repairs = {before.recipe.name: (before, after) for before, after in zip(missing, found, strict=True)}
-    by_name: dict[str, Made] = {}
-    for one in made:
-        for kept in _both(*repairs[one.recipe.name]) if one.recipe.name in repairs else (one,):
-            by_name[kept.recipe.name] = kept
-    return list(by_name.values())
+    pairs = {name: _both(*pair) for name, pair in repairs.items()}
+    stay = [pairs[one.recipe.name][0] if one.recipe.name in pairs else one for one in made]
+    new = [after for pair in pairs.values() for after in pair[1:]]
+    return list({one.recipe.name: one for one in (*stay, *new)}.values())
 
 
 def _both(before: Made, after: Made) -> tuple[Made, ...]:
