@@ -65,7 +65,7 @@ Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
-    check_tools()
+    check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
     boards = _boards(request.profiles)
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     request = _as_is(request, recipes)

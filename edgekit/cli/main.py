@@ -159,7 +159,8 @@ def _execute(arguments: list[str]) -> int:
             _tell(as_json, f"error: {error}", error.as_json())
             return 1
         traceback.print_exc()
-        what = f"{type(error).__name__}: {error}"
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        what = f"{type(error).__name__}: {first}".removesuffix(": ")  # the rest is on stderr, in the traceback
         do = "This is a fault of edgekit's own: report it with the traceback on stderr"
         _tell(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
         return 1

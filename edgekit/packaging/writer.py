@@ -50,17 +50,20 @@ class BundleDraft:
         return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
 
 
-def check_tools() -> None:
-    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work."""
-    canonical_json({})
+def check_tools(extra: str = "convert") -> None:
+    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work. extra: the one
+    that a person would install for what they have."""
+    try:
+        import rfc8785  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(extra, "writing a bundle") from error
 
 
 def canonical_json(value: object) -> bytes:
     """RFC 8785: one byte string for one JSON value."""
-    try:
-        import rfc8785
-    except ImportError as error:
-        raise MissingExtraError("convert", "writing a bundle") from error
+    check_tools()
+    import rfc8785
+
     return rfc8785.dumps(json.loads(json.dumps(value, allow_nan=False)))
 
 

@@ -58,7 +58,7 @@ def _row(name: tuple[str, str, int], attempts: list[Mapping[str, Any]]) -> Row:
         recipe=recipe,
         float_layers=layers,
         float_macs=float(attempts[0].get("float_macs") or 0.0),
-        noise_db=max(noises, default=None),
+        noise_db=noises[0] if start and noises else max(noises, default=None),  # measured again after what came later
         drop=min(drops, default=None),
         variants=1 if start else len(set(noises)) or 1,
         why=why,

@@ -170,7 +170,9 @@ def histogram(item: Histogram) -> Figure:
         "font": {"size": 13},
         "x": 0.02,
     }
-    layout["margin"]["t"] = 36
+    layout["margin"]["t"] = 58
+    layout["legend"] |= {"y": 1.0, "yanchor": "bottom"}
+    layout["title"] |= {"y": 0.97, "yanchor": "top"}
     layout["bargap"] = 0
     return {"data": traces, "layout": layout}
 
@@ -188,6 +190,7 @@ def _layout(x: str, y: str) -> Figure:
         "yaxis": {"title": {"text": y, "font": {"size": 12}}, **axis},
         "margin": {"l": 64, "r": 24, "t": 16, "b": 52},
         "legend": {"orientation": "h", "y": 1.08, "x": 0},
+        "showlegend": True,  # of one group too: its colour says what became of it
         "hovermode": "closest",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

@@ -20,6 +20,7 @@ __all__ = ["Dot", "Frame", "Marks", "decades"]
 
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width
 _LETTER, _LINE = 7.0, 16.0
+_STRUCK = 200.0  # the bar of a latency's range strikes through a name at a dot's side
 _PLACES = {
     "top center": (0.0, 1.0),
     "bottom center": (0.0, -1.0),
@@ -97,7 +98,10 @@ class Frame:
             options = {place: self._label(dot, toward) for place, toward in _PLACES.items()}
             own = self._box(dot, dot.diameter, dot.diameter)
             others = [box for box in boxes if box != own]
-            found[dot.name] = min(options, key=lambda place: self._cost(options[place], others))
+            costs = {
+                place: self._cost(box, others) + _STRUCK * place.startswith("middle") for place, box in options.items()
+            }
+            found[dot.name] = min(options, key=lambda place: costs[place])
             boxes.append(options[found[dot.name]])
         return found
 

@@ -34,6 +34,7 @@ __all__ = [
 DASH = "–"
 
 _NAME, _REASON = 40, 400
+_CALL = re.compile(r"StatefulPartitionedCall(_\d+)?:0")
 _JOINED = re.compile(r"[^\s'\"(),;]+(?:;[^\s'\"(),;]+)+")
 _QUOTED = re.compile(rf"'([^'\s]{{{_NAME + 10},}})'")
 
@@ -87,6 +88,8 @@ def cause(code: str) -> str:
 def layer(name: str) -> str:
     """A layer's name that a person can read: TensorFlow joins the names of all that it fused with `;`, and each is a path
     that begins with the network's own name."""
+    if _CALL.fullmatch(name):  # what TensorFlow calls the tensor that a SavedModel's function returns
+        return "the output"
     parts = [part for part in name.split(";")[0].split("/") if part]
     return "/".join(parts[1:] if len(parts) > 2 else parts)[-60:] or name[-60:]
 

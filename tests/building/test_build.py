@@ -375,10 +375,10 @@ def test_what_an_extra_is_missing_for_is_said_once_with_its_own_code(request_for
 
 
 def test_what_writing_a_bundle_needs_is_asked_for_before_anything_else(request_for, monkeypatch, tmp_path):
-    request = replace(request_for(), model=tmp_path / "there is no such model.onnx")
     monkeypatch.setitem(sys.modules, "rfc8785", None)
-    with pytest.raises(MissingExtraError, match="writing a bundle needs the 'convert' extra"):
-        build(request)
+    for model, extra in (("there is no such model.onnx", "convert"), ("nets:make", "torch")):
+        with pytest.raises(MissingExtraError, match=f"writing a bundle needs the '{extra}' extra"):
+            build(replace(request_for(), model=tmp_path / model))
 
 
 @pytest.mark.parametrize(

@@ -200,13 +200,18 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
 def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monkeypatch, capsys, as_json):
     from edgekit.cli import doctor, main
 
-    monkeypatch.setattr(doctor, "examine", lambda version: 1 / 0)
+    def broken(version):
+        raise RuntimeError("\nno such thing\n  File 'x.py', line 8\n  File 'y.py', line 9")
+
+    monkeypatch.setattr(doctor, "examine", broken)
     with pytest.raises(SystemExit) as end:
         main(["doctor", *(["--json"] if as_json else [])])
     out, err = capsys.readouterr()
     assert end.value.code == 1
     assert "Traceback" in err
-    assert out == "" if not as_json else json.loads(out)["error"]["code"] == "internal"
+    told = json.loads(out)["error"] if as_json else {"code": "internal", "what": "RuntimeError: no such thing"}
+    assert out or not as_json
+    assert (told["code"], told["what"]) == ("internal", "RuntimeError: no such thing")
 
 
 @pytest.mark.parametrize("arguments", [["profiles", "--json"], ["profiles", "show", "--json"], ["build", "--json"]])

@@ -53,7 +53,7 @@ def test_each_way_is_one_row_with_its_noise_and_its_drop() -> None:
 def test_what_was_kept_is_marked_and_what_was_not_compared_says_why() -> None:
     rows = grouped(STORY)
     assert [row.remedy for row in rows if row.kept] == ["products alone in int8"]
-    assert rows[0].why == "the start"
+    assert (rows[0].why, rows[0].noise_db) == ("the start", 16.5)
     assert rows[1].why == "not compared: noisier than the best so far"
     assert rows[3].why == "no such operator"
     assert grouped({**STORY, "drop": 0.2, "met": False, "recipe": "tflite-int8"})[0].kept is False
