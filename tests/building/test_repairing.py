@@ -77,7 +77,9 @@ def test_the_one_that_missed_stays_beside_what_was_made_of_it(name):
 
 def test_a_failed_repair_is_told_once_though_two_artifacts_have_its_story():
     failed = made("tflite-int8", 0.5, met=False)
-    assert failed_repairs([failed, replace(made("tflite-int8-mixed", 0.4), repair=failed.repair)], LIMIT) == [failed.repair]
+    assert failed_repairs([failed, replace(made("tflite-int8-mixed", 0.4), repair=failed.repair)], LIMIT) == [
+        failed.repair
+    ]
 
 
 def test_a_repaired_one_is_no_failure():

@@ -136,7 +136,9 @@ def test_a_loss_above_the_limit_is_never_written_as_equal_to_it():
     found = replace(fidelity(None, agreement=None), cosine=1 - 4e-6)
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
     words = reason(choose("b", [item], Limits(max_drop=0.0), BOTH), "tflite-int8")
-    assert words.startswith("its answers' cosine with the original's is 0.999996 on 200 items: 0.0004 % short of 1, more than the 0 %")
+    assert words.startswith(
+        "its answers' cosine with the original's is 0.999996 on 200 items: 0.0004 % short of 1, more than the 0 %"
+    )
     close = replace(fidelity(None, agreement=None), cosine=1 - 0.010004)
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=close)
     assert "1.0004 % short" in reason(choose("b", [item], Limits(max_drop=0.01), BOTH), "tflite-int8")

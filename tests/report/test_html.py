@@ -285,7 +285,12 @@ def test_layers_stand_at_their_depth_also_where_nothing_differs() -> None:
     from_ = {"set": "evaluation", "items": 10}
     candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "layers": rows, "layers_from": from_}
     page = html(report(candidates=[candidate]))
-    (trace,) = [trace for figure in figures(page) for trace in figure["data"] if trace["name"] == "tflite-int8" and "line" in trace]
+    (trace,) = [
+        trace
+        for figure in figures(page)
+        for trace in figure["data"]
+        if trace["name"] == "tflite-int8" and "line" in trace
+    ]
     assert trace["x"] == [0.0, 0.75]
     assert trace["customdata"] == ["exact", "20.0 dB"]
     assert trace["marker"]["symbol"] == ["circle-open", "circle"]

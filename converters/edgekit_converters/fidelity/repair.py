@@ -370,6 +370,11 @@ def _growing(count: int) -> Iterator[int]:
 def _percent(share: float, beside: float | None = None) -> str:
     """With as many digits as it takes to differ from `beside`."""
     digits = 2
-    while beside is not None and share != beside and digits < 10 and f"{share:.{digits + 2}f}" == f"{beside:.{digits + 2}f}":
+    while (
+        beside is not None
+        and share != beside
+        and digits < 10
+        and f"{share:.{digits + 2}f}" == f"{beside:.{digits + 2}f}"
+    ):
         digits += 1
     return f"{share * 100:.{digits}f}".rstrip("0").rstrip(".") + " %"

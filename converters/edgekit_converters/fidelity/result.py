@@ -92,7 +92,9 @@ class OutputDrift:
         """1 for the same answers, whatever their kind, on the scale of a cosine."""
         if self.kind in ("numbers", "probabilities"):
             return 1.0 - _short_of_one((self.spread_error or 0.0) ** 2)
-        return 1.0 - max([1.0 - self.cosine, *(loss for name, loss in self.losses.items() if name in ("channel", "offset"))])
+        return 1.0 - max(
+            [1.0 - self.cosine, *(loss for name, loss in self.losses.items() if name in ("channel", "offset"))]
+        )
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa
     Raises ConversionError as `read_workload` does.
     """
     reading = _read(format, data)
-    work = [*((item.op.macs, item.eight_bit) for item in reading.counted), *((u.macs, u.eight_bit) for u in reading.untimed)]
+    work = [
+        *((item.op.macs, item.eight_bit) for item in reading.counted),
+        *((u.macs, u.eight_bit) for u in reading.untimed),
+    ]
     macs = sum(count for count, _ in work)
     eight = sum(count for count, eight_bit in work if eight_bit)
     return (eight / macs if macs else 0.0, reading.eight_bit_weights / reading.weights if reading.weights else 0.0)

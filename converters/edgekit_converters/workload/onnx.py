@@ -67,7 +67,15 @@ def read(data: bytes) -> Reading:
     except (IndexError, KeyError, ZeroDivisionError) as error:
         raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
     weights, eight_bit = _weights(model.graph)
-    return Reading(tuple(graph.counted), tuple(dict.fromkeys(graph.unknown)), batch, weights, eight_bit, tuple(graph.untimed), tuple(dict.fromkeys(graph.uncounted)))
+    return Reading(
+        tuple(graph.counted),
+        tuple(dict.fromkeys(graph.unknown)),
+        batch,
+        weights,
+        eight_bit,
+        tuple(graph.untimed),
+        tuple(dict.fromkeys(graph.uncounted)),
+    )
 
 
 class _Graph:

@@ -155,7 +155,9 @@ def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
     index = operator.Inputs(kernel_at)
     kernel = graph.tensors[index]
     if index not in graph.constants:
-        graph.give_up(f"{name} of two computed tensors", _dense_product(graph, operator) if name == "FULLY_CONNECTED" else None)
+        graph.give_up(
+            f"{name} of two computed tensors", _dense_product(graph, operator) if name == "FULLY_CONNECTED" else None
+        )
         return
     if not (source.fixed and result.fixed):
         graph.give_up(f"{name} of a shape known only at run time")

@@ -195,7 +195,10 @@ def test_a_layer_that_its_own_kernel_damages_is_weight_resolution():
     alone = error(CONV, out=16.0, shift=0.6)
     (cause,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(16.0, 15.0)}))
     assert (cause.code, cause.float_layers) == ("weight-resolution", ("conv",))
-    assert "rounding its kernel alone, with all else in float, leaves 16 dB here, where all of 8 bits leave 15" in cause.what
+    assert (
+        "rounding its kernel alone, with all else in float, leaves 16 dB here, where all of 8 bits leave 15"
+        in cause.what
+    )
     assert "60 % of what all weights do here is one constant a channel" in cause.what
     assert cause.evidence["shift"] == 0.6
     (other,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(30.0, 15.0)}))

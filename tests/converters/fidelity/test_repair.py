@@ -203,7 +203,9 @@ class Slow(Known):
 
 def test_a_measurement_is_not_finished_when_the_time_is_over():
     known = Slow([0.1, 0.1])
-    found = repair(known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 20.0), clock=lambda: known.now)
+    found = repair(
+        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 20.0), clock=lambda: known.now
+    )
     assert known.now <= 21.0
     assert found.why == (
         "the limit of 1 % is not kept: the drop is 20 %, and the time was over before anything else was measured"
@@ -212,7 +214,9 @@ def test_a_measurement_is_not_finished_when_the_time_is_over():
 
 def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothing_was_better():
     known = Slow([0.1, 0.1])
-    found = repair(known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 100.0), clock=lambda: known.now)
+    found = repair(
+        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 100.0), clock=lambda: known.now
+    )
     assert found.why.endswith("and the time was over before anything else was compared")
 
 

@@ -144,9 +144,16 @@ def test_a_float_island_is_not_eight_bit_and_pays_for_its_edges():
 
 
 def test_work_whose_time_nobody_knows_is_in_the_share_of_eight_bits():
-    recurrent = "f = DequantizeLinear(pq, s, z) l = Flatten(f) u = Unsqueeze(l, at) y, h = LSTM <hidden_size = 4> (u, k, r)"
+    recurrent = (
+        "f = DequantizeLinear(pq, s, z) l = Flatten(f) u = Unsqueeze(l, at) y, h = LSTM <hidden_size = 4> (u, k, r)"
+    )
     body = QDQ.replace("y = DequantizeLinear(pq, s, z)", recurrent)
-    weights = {"w": kernel(4, 4, 1, 1, dtype=np.int8), "k": kernel(1, 16, 4), "r": kernel(1, 16, 4), "at": np.array([0])}
+    weights = {
+        "w": kernel(4, 4, 1, 1, dtype=np.int8),
+        "k": kernel(1, 16, 4),
+        "r": kernel(1, 16, 4),
+        "at": np.array([0]),
+    }
     data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **weights, **SCALE)
     products, steps = 4 * 4 * 36, 2 * 16 * 4
     assert quantized_fraction("onnx", data)[0] == pytest.approx(products / (products + steps))

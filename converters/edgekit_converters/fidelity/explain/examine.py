@@ -56,9 +56,7 @@ def examine(
     alone = layer_errors(float_graph, rounded, kept, len(kept), progress) if rounded is not None else ()
     pieces, outside = fast_path(quantized.format, quantized.data)
     cuts = {name: left for name, pair in inputs.items() if (left := decibels(pair.signal, pair.noise)) is not None}
-    case = Case(
-        float_graph, quantized, errors, alone, ranges, cuts, calibrated or {}, pieces=pieces, outside=outside
-    )
+    case = Case(float_graph, quantized, errors, alone, ranges, cuts, calibrated or {}, pieces=pieces, outside=outside)
     return replace(case, kernels=_kernels(case, kept))
 
 

@@ -82,7 +82,9 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         if pair is None or tried is None or not tried.to_blame:
             continue
         weight_db, shift = _db(*pair), alone.shift if alone is not None else 0.0
-        shown = f"; {100 * shift:.0f} % of what all weights do here is one constant a channel" if shift >= _SHIFT else ""
+        shown = (
+            f"; {100 * shift:.0f} % of what all weights do here is one constant a channel" if shift >= _SHIFT else ""
+        )
         apart = _inputs_apart(pair[0], layer)
         why = (
             f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that small ones, "
