@@ -107,7 +107,8 @@ def _diameters(shown: Sequence[Candidate]) -> dict[str, float]:
 def _quality_title(report: Report) -> str:
     if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
         return "1 less what was lost, by the measure that decides"
-    return words.metric(report.metric)
+    turned = any(c.counts_errors for c in report.candidates)
+    return words.metric(report.metric) + (", less of it higher up" if turned else "")
 
 
 def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
