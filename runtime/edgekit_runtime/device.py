@@ -61,6 +61,7 @@ class Device:
             self.costs,
             queue_limit=queue_limit,
             inline=prepared.isolated or (single_s < INLINE_BELOW_S and hang_s is None),
+            run_one=self._run_one,
         )
         self._hang_s = hang_s
         self._watched: Watched | None = None
@@ -160,12 +161,18 @@ class Device:
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
+        self._before_run()
+        return [self.engine.run(batch[0])] if len(batch) == 1 else self.engine.run_batch(batch)
+
+    def _run_one(self, tensors: Tensors) -> Tensors:
+        if self._throttle_s or self._watched is None:
+            self._before_run()
+        return self.engine.run(tensors)
+
+    def _before_run(self) -> None:
         if self._watched is None and not self._prepared.isolated:
             self._watched = watch(
                 lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon, self._longest_s
             )
         if self._throttle_s:
             time.sleep(self._throttle_s)
-        if len(batch) == 1:
-            return [self.engine.run(batch[0])]
-        return self.engine.run_batch(batch)
