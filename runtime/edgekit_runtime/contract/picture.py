@@ -90,7 +90,7 @@ def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
 
 def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
     """(width, height) as a viewer shows it. data: what was opened; all that is read of it, as a rule, is the header."""
-    if picture.format == "TIFF":  # Pillow turns these itself, and says so in the size before or after it has, by version
+    if picture.format == "TIFF":  # turned by Pillow itself, which says so in the size before or after, by version
         loaded(picture)
     width, height = picture.size
     if picture.format == "PNG" and "exif" not in picture.info and not any(mark in data for mark in _PNG_EXIF):

@@ -148,7 +148,9 @@ def test_a_sequential_models_layers_stay_apart_where_their_names_are_replaced(tm
 
 
 @pytest.mark.parametrize("activation", ["gelu", "celu", "log_sigmoid"])
-def test_activations_that_the_exporter_leaves_in_tensorflows_words_answer_the_same_as_onnx(tmp_path, activation) -> None:
+def test_activations_that_the_exporter_leaves_in_tensorflows_words_answer_the_same_as_onnx(
+    tmp_path, activation
+) -> None:
     import keras
     import tensorflow as tf
 
