@@ -18,7 +18,10 @@ from typing import Any
 from cells import OURS, Bench
 from models import CASES
 from peers import COLUMNS, PEERS
-from tables import collapses, markdown, printed, put_between
+from tables import collapses, markdown, printed
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wanted import put_between
 
 from edgekit.bench import conditions
 

@@ -25,7 +25,9 @@ import numpy as np
 from cells import Bench
 from environment import peers_python
 from speed import MOBILENET
-from tables import put_between
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wanted import put_between
 
 from edgekit.bench import conditions
 

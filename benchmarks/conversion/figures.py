@@ -9,29 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from models import CASES
-from tables import put_between
 
-__all__ = ["Figure", "figures"]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wanted import Figure, put_between, table
+
+__all__ = ["figures"]
 
 _Cell = Mapping[str, Any]
 _LIMIT = 0.005
 _LARGE = 2_000_000
-
-
-@dataclass(frozen=True)
-class Figure:
-    """met: None where it was not measured."""
-
-    what: str
-    wanted: str
-    reached: str
-    met: bool | None
 
 
 def main() -> None:
@@ -39,13 +31,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
-    found = list(figures(options.results))
-    lines = ["| what | wanted | reached | |", "|---|---|---|---|"]
-    said = {True: "met", False: "**missed**", None: "not measured"}
-    lines += [f"| {f.what} | {f.wanted} | {f.reached} | {said[f.met]} |" for f in found]
-    print("\n".join(lines))
+    found = table(figures(options.results))
+    print(found)
     if options.docs:
-        put_between(options.docs, "figures", "\n".join(lines))
+        put_between(options.docs, "figures", found)
 
 
 def figures(results: Path) -> Iterator[Figure]:

@@ -21,7 +21,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tables import put_between
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wanted import put_between
 
 from edgekit.bench import conditions
 from edgekit_converters.targets.plan import RangeMethod

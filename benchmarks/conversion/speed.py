@@ -20,10 +20,10 @@ import photos
 from cells import Bench
 from environment import peers_python
 from models import Case, Examples
-from tables import put_between
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, report
+from wanted import put_between
 
 from edgekit.bench import conditions
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from models import CASES
 
-__all__ = ["collapses", "markdown", "printed", "put_between"]
+__all__ = ["collapses", "markdown", "printed"]
 
 _Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -125,10 +124,3 @@ def _notes(cell: Mapping[str, Any]) -> str:
 def _share(cell: Mapping[str, Any]) -> str:
     low, high = cell["ci95"]
     return f"{100 * cell['agreement']:.1f} % ({100 * low:.1f}-{100 * high:.1f})"
-
-
-def put_between(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->`."""
-    before, rest = path.read_text().split(f"<!-- {name} -->", 1)
-    after = rest.split(f"<!-- /{name} -->", 1)[1]
-    path.write_text(f"{before}<!-- {name} -->\n\n{text.strip()}\n\n<!-- /{name} -->{after}")

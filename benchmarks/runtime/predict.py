@@ -37,6 +37,7 @@ def main() -> None:
     tables: dict[str, list[Figures]] = {}
     for net, block in NETS.items():
         tables |= one(net, bundle(net, options.cache), options.rounds, block)
+    tables |= lone(bundle("dense", options.cache, batch=(8, 32)), options.rounds)
     report("predict() against the raw engine", tables, conditions(), options.output)
 
 
@@ -71,6 +72,23 @@ def one(net: str, path: Path, rounds: int, block: int) -> dict[str, list[Figures
             f"{net}: the same with the cache on, and never hit": compare(on, rounds=rounds, block=block),
             f"{net}: what decode and adapt cost apart": compare(apart, rounds=rounds, block=block),
         }
+
+
+def lone(path: Path, rounds: int) -> dict[str, list[Figures]]:
+    """What a caller that is alone pays for batches that it does not need."""
+    opened = read_bundle(path)
+    adapter = Adapter(opened.manifest.contract.inputs[0], opened.artifact().inputs[0])
+    ready = np.ascontiguousarray(adapter(next(iter(golden_inputs(opened)[0].values())))[0])
+    with (
+        open_bundle(path, threads=1, cache_mb=0, batching=False) as plain,
+        open_bundle(path, threads=1, cache_mb=0) as batching,
+    ):
+        assert batching.stats().max_batch > 1, "batches do not pay here: there is nothing to compare"
+        ways = {
+            "batching off": asked(plain, ready.copy()),
+            "batching on": asked(batching, ready.copy()),
+        }
+        return {"dense: a lone caller": compare(ways, rounds=rounds, block=20)}
 
 
 def asked(model: Model, item: np.ndarray, budget_ms: float | None = None) -> Callable[[int], object]:

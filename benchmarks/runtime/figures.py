@@ -1,0 +1,169 @@
+"""The figures that the runtime is held to, out of the results of the other scripts: what was wanted beside what was reached.
+
+    python benchmarks/runtime/figures.py --docs README.md
+
+Reads benchmarks/results/runtime_*.json; what was not measured yet is said to be so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wanted import Figure, put_between, table
+
+__all__ = ["figures"]
+
+_Row = Mapping[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--docs", type=Path)
+    options = parser.parse_args()
+    found = table(figures(options.results))
+    print(found)
+    if options.docs:
+        put_between(options.docs, "runtime figures", found)
+
+
+def figures(results: Path) -> Iterator[Figure]:
+    """In the order of the table."""
+    yield from _predict(_read(results / "runtime_predict.json"))
+    yield from _cache(_read(results / "runtime_cache.json"))
+    yield from _batching(_read(results / "runtime_batching.json"))
+    yield from _throughput(_read(results / "runtime_cache.json"))
+    yield from _meter(_read(results / "runtime_meter.json"))
+    yield from _imports(_read(results / "runtime_import_cost.json"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _named(rows: list[_Row], name: str, key: str = "name") -> _Row:
+    return next(row for row in rows if row[key].startswith(name))
+
+
+def _predict(found: Mapping[str, Any]) -> Iterator[Figure]:
+    tables = found.get("tables", {})
+    if not tables:
+        yield Figure("predict() over the raw engine", "<= 1.02", "", None)
+        return
+    large = tables["mobilenet: one inference, one thread"]
+    ratio = _named(large, "predict(int8 ready), cache off")["ratio"]
+    yield Figure(
+        "predict() over raw, MobileNetV2 224 INT8, int8-ready input", "p50 <= 1.02x", f"{ratio:.3f}x", ratio <= 1.02
+    )
+    small = tables["tiny: one inference, one thread"]
+    added = _named(small, "predict(int8 ready), cache off")["p50_us"] - _named(small, "raw")["p50_us"]
+    yield Figure("the same, tiny dense net", "<= 10 us added", f"{added:.1f} us", added <= 10)
+    if "dense: a lone caller" in tables:
+        alone = tables["dense: a lone caller"][1]["ratio"]
+        yield Figure("a lone caller, batching on by off, dense INT8", "p50 <= 1.05x", f"{alone:.2f}x", alone <= 1.05)
+
+
+def _cache(found: Mapping[str, Any]) -> Iterator[Figure]:
+    tables = found.get("lookup", {}).get("tables", {})
+    if not tables:
+        yield Figure("exact hit", "p50 <= 10 us", "", None)
+        return
+    whole = next(rows for name, rows in tables.items() if name.startswith("a whole request"))[0]["p50_us"]
+    yield Figure("exact hit, 224 x 224 x 3 uint8, all of predict()", "p50 <= 10 us", f"{whole:.1f} us", whole <= 10)
+    rows = next(rows for name, rows in tables.items() if name.startswith("look up"))
+    ours = _named(rows, "edgekit: Cache")["p50_us"]
+    times, by = _named(rows, "tutorial")["p50_us"] / ours, ours / _named(rows, "the same key")["p50_us"]
+    yield Figure("a lookup against the tutorial's `md5(str(x))`", ">= 20x faster", f"{times:.0f}x", times >= 20)
+    yield Figure("a lookup against cachetools.TTLCache, same key", "<= 1.3x", f"{by:.2f}x", by <= 1.3)
+
+
+def _batching(found: Mapping[str, Any]) -> Iterator[Figure]:
+    cases = found.get("cases", {})
+    if not cases:
+        yield Figure("many callers", "", "", None)
+        return
+    rows = cases["dense"]["rows"]
+    ours, lock = _named(rows, "ours", "way"), _named(rows, "lock", "way")
+    others = [row for row in rows if row["way"] not in ("ours", "lock")]
+    best = max(others, key=lambda row: row["ratio"])
+    calmest = min(others, key=lambda row: row["p99_ms"])
+    dense = "dense 1024-4096-4096-1000 INT8, 32 callers"
+    yield Figure(f"{dense}: throughput over a lock", ">= 3x", f"{ours['ratio']:.2f}x", ours["ratio"] >= 3)
+    yield Figure(
+        f"{dense}: over the best peer", ">= 1x", f"{ours['ratio'] / best['ratio']:.2f}x of {_peer(best)}",
+        ours["ratio"] >= best["ratio"],
+    )  # fmt: skip
+    yield Figure(
+        f"{dense}: p99", f"below every peer's, the least {calmest['p99_ms']:.1f} ms ({_peer(calmest)})",
+        f"{ours['p99_ms']:.1f} ms (lock {lock['p99_ms']:.0f} ms)", ours["p99_ms"] <= calmest["p99_ms"],
+    )  # fmt: skip
+    tiny = _named(cases["tiny"]["rows"], "ours", "way")["ratio"]
+    next_best = max(row["ratio"] for row in cases["tiny"]["rows"] if row["way"] not in ("ours", "lock"))
+    yield Figure(
+        "tiny dense net, 32 callers: throughput over a lock", ">= 0.9x", f"{tiny:.2f}x (best peer {next_best:.2f}x)",
+        tiny >= 0.9,
+    )  # fmt: skip
+    large = _named(cases["mobilenet"]["rows"], "ours", "way")
+    fair, plain = large["p99_by_fair_share"], _named(cases["mobilenet"]["rows"], "lock", "way")["p99_by_fair_share"]
+    yield Figure(
+        "MobileNetV2 INT8, 16 callers: throughput over a lock",
+        ">= 0.97x",
+        f"{large['ratio']:.2f}x",
+        large["ratio"] >= 0.97,
+    )
+    yield Figure(
+        "the same: p99 by 16 service times", "<= 1.2x", f"{fair:.2f}x (lock {plain:.0f}x)", fair <= 1.2
+    )  # fmt: skip
+    yield Figure(
+        "the same: a lone caller, batching on by off", "p50 <= 1.05x", f"{large['lone_ratio']:.2f}x",
+        large["lone_ratio"] <= 1.05,
+    )  # fmt: skip
+
+
+def _peer(row: _Row) -> str:
+    return {"window": "a 20 ms window", "greedy": "a greedy queue", "litserve": "LitServe", "mlserver": "MLServer"}.get(
+        row["way"], row["way"]
+    )
+
+
+def _throughput(found: Mapping[str, Any]) -> Iterator[Figure]:
+    for name, net in (("tiny", "tiny dense net"), ("mobilenet", "MobileNetV2 INT8")):
+        rows = found.get("throughput", {}).get(name, {}).get("rows")
+        if rows:
+            share = rows["cache on"]["of_cache_off"]
+            yield Figure(f"cache on, never hit, {net}: throughput", ">= 0.97 of off", f"{share:.2f}", share >= 0.97)
+    memory = found.get("memory", {})
+    if memory:
+        spread = max(one["spread"] for one in memory.values())
+        yield Figure(
+            "2 million distinct requests, bounded cache: resident memory", "flat within 5 %", f"{100 * spread:.1f} %",
+            spread <= 0.05,
+        )  # fmt: skip
+
+
+def _meter(found: Mapping[str, Any]) -> Iterator[Figure]:
+    if found:
+        cost = found["rows"][0]["each_us"]
+        yield Figure("counting a request: sources, budget, six stages", "< 2 us", f"{cost:.1f} us", cost < 2)
+
+
+def _imports(found: Mapping[str, Any]) -> Iterator[Figure]:
+    if found:
+        name = _named([{"name": key, **row} for key, row in found["rows"].items()], "from edgekit_runtime import open")
+        first = _named([{"name": key, **row} for key, row in found["rows"].items()], "what the first")
+        yield Figure(
+            "`from edgekit_runtime import open_bundle`, over numpy", "<= 20 ms, <= 3 MB",
+            f"{name['wall_ms']:.0f} ms, {name['resident_mb']:.1f} MB; opening then imports for "
+            f"{first['wall_ms']:.0f} ms, {first['resident_mb']:.0f} MB",
+            name["wall_ms"] <= 20 and name["resident_mb"] <= 3,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
