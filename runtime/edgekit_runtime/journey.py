@@ -27,17 +27,16 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
-from edgekit_runtime.bundle import Bundle
-from edgekit_runtime.cache import Cache, Flights, identify, namespace
+from edgekit_runtime.cache import Cache, Flights, identify
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.device import Device
-from edgekit_runtime.engines import Engine, Setup, load_with
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.forked import ForkGuard
-from edgekit_runtime.readiness import Prepared
+from edgekit_runtime.opened import Opened
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.session import needs_session
+from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
@@ -45,33 +44,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
 
-__all__ = ["Journey", "Opened"]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it."""
-
-    bundle: Bundle
-    prepared: Prepared
-    hosts: Hosts | None = None
-
-    @property
-    def namespace(self) -> bytes:
-        """What decides an answer besides the input, for the keys of a cache."""
-        return namespace(self.bundle.digest, self.prepared.entry.blob)
-
-    def another(self) -> Engine:
-        """One more engine that runs as the proved one does, for a session that keeps its state inside."""
-        entry, info = self.prepared.entry, self.prepared.engine.info
-        setup = Setup(threads=info.threads, kernels=info.kernels, delegate=info.delegate)
-        return load_with(info.name, entry.format, self.bundle.blob(entry.blob), setup)
-
-    def close(self) -> None:
-        """Free what was opened and is not used."""
-        if self.hosts is not None:
-            self.hosts.close()
-        self.prepared.close()
+__all__ = ["Journey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +64,6 @@ class _Landed:
     distance: float | None
 
 
-class _Settling(threading.local):
-    """Whether this thread is telling a caller its answer."""
-
-    now = False
-
-
 class Journey:
     """Thread-safe. After `close` every request fails with ClosedError. cache: None where there is nothing to keep."""
 
@@ -113,7 +80,7 @@ class Journey:
         self._flights: Flights[_Landed] = Flights()
         self._namespace = opened.namespace
         self._meter = meter
-        self._settling = _Settling()
+        self._settling = Settling()
         self._counting = threading.Lock()
         self._guard = ForkGuard()
         self._closed = self._retired = False
@@ -351,24 +318,7 @@ class Journey:
     def _settle(
         self, answer: Future[Answer], request: Request, pending: Future[Any], finish: Callable[[Any], Answer]
     ) -> None:
-        """Carry a future over to the caller's once it is done, whatever happened to either."""
-
-        def settle(done: Future[Any]) -> None:
-            wanted = answer.set_running_or_notify_cancel()
-            outer, self._settling.now = self._settling.now, True
-            try:
-                result = finish(done.result())
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                self._fail(request, error, lost=wanted or not done.cancelled())
-                if wanted:
-                    answer.set_exception(error)
-            else:
-                if wanted:
-                    answer.set_result(result)
-            finally:
-                self._settling.now = outer
-
-        pending.add_done_callback(settle)
+        self._settling.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
 
     def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
         """Count the error; a leader's followers must hear of it too. lost: False where the request is asked elsewhere."""

@@ -25,7 +25,8 @@ from edgekit_runtime.batching import BatchStats
 from edgekit_runtime.cache import CacheStats
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
-from edgekit_runtime.journey import Journey, Opened
+from edgekit_runtime.journey import Journey
+from edgekit_runtime.opened import Opened
 from edgekit_runtime.options import Options
 from edgekit_runtime.request import Request
 from edgekit_runtime.session import Session, SessionParts, Sessions

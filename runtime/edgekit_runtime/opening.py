@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
     from edgekit_runtime.bundle.reader import Trust
     from edgekit_runtime.cache import Semantic
-    from edgekit_runtime.journey import Opened
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model
+    from edgekit_runtime.opened import Opened
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
@@ -111,7 +111,7 @@ def open_bundle(
 
 def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.journey import Opened
+    from edgekit_runtime.opened import Opened
     from edgekit_runtime.readiness import Preparation, prepare
     from edgekit_runtime.tuning import Wanted
 
