@@ -5,11 +5,12 @@ put_between(Path("README.md"), "runtime", table([Figure("exact hit", "<= 10 us",
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "put_between", "table"]
+__all__ = ["Figure", "put_between", "show", "table"]
 
 _SAID = {True: "met", False: "**missed**", None: "not measured"}
 
@@ -36,3 +37,15 @@ def put_between(path: Path, name: str, text: str) -> None:
     before, rest = path.read_text().split(f"<!-- {name} -->", 1)
     after = rest.split(f"<!-- /{name} -->", 1)[1]
     path.write_text(f"{before}<!-- {name} -->\n\n{text.strip()}\n\n<!-- /{name} -->{after}")
+
+
+def show(what: str, figures: Callable[[Path], Iterable[Figure]], marker: str) -> None:
+    """A script's main: print the table of `figures(results)`; with --docs also into that page, between its markers."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--docs", type=Path)
+    options = parser.parse_args()
+    found = table(figures(options.results))
+    print(found)
+    if options.docs:
+        put_between(options.docs, marker, found)

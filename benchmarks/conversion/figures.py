@@ -7,7 +7,6 @@ Reads benchmarks/results/{fidelity,conversion_speed,memory,build_time}.json; wha
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,24 +16,13 @@ from typing import Any
 from models import CASES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from wanted import Figure, put_between, table
+from wanted import Figure, show
 
 __all__ = ["figures"]
 
 _Cell = Mapping[str, Any]
 _LIMIT = 0.005
 _LARGE = 2_000_000
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--docs", type=Path)
-    options = parser.parse_args()
-    found = table(figures(options.results))
-    print(found)
-    if options.docs:
-        put_between(options.docs, "figures", found)
 
 
 def figures(results: Path) -> Iterator[Figure]:
@@ -156,4 +144,4 @@ def _build(value: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    main()
+    show(__doc__.split("\n")[0], figures, "figures")

@@ -7,7 +7,6 @@ Reads benchmarks/results/runtime_*.json; what was not measured yet is said to be
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,22 +14,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from wanted import Figure, put_between, table
+from wanted import Figure, show
 
 __all__ = ["figures"]
 
 _Row = Mapping[str, Any]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--docs", type=Path)
-    options = parser.parse_args()
-    found = table(figures(options.results))
-    print(found)
-    if options.docs:
-        put_between(options.docs, "runtime figures", found)
 
 
 def figures(results: Path) -> Iterator[Figure]:
@@ -166,4 +154,4 @@ def _imports(found: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    main()
+    show(__doc__.split("\n")[0], figures, "runtime figures")
