@@ -15,7 +15,7 @@ import importlib
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.intervals import resampled_interval
-from edgekit_converters.fidelity.metrics import Outputs
 from edgekit_converters.fidelity.result import Score
 
 __all__ = ["FunctionMetric", "open_metric_function"]
+
+Outputs = Mapping[str, NDArray[Any]]
 
 _RESAMPLES = 100
 _LEAST_RESAMPLES = 20
