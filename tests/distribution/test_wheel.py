@@ -127,7 +127,7 @@ def test_the_runtime_passes_its_suite_on_the_other_pythons(wheel, uv, python, tm
         missing(f"Python {python}", f"pyenv install {python}")
     run([uv, "venv", "--python", found, tmp_path / "venv"])
     interpreter = tmp_path / "venv" / "bin" / "python"
-    tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100", "rfc8785>=0.1.4"]
+    tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100", "rfc8785>=0.1.4", "prometheus-client>=0.20"]
     run([uv, "pip", "install", "--python", interpreter, f"{wheel}[litert,onnx,image,telemetry]", *tools])
     suites = ["tests/contracts", "tests/runtime", "tests/packaging"]
     done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites], cwd=ROOT)

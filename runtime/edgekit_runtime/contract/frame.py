@@ -169,6 +169,8 @@ class Frame:
                 f"{flat.size} bytes are too few for {self.format} of {width} x {height}: it takes {end} or more",
                 "Check width, height, stride and rows",
             )
+        if max(strides) > flat.size:
+            raise _refused(f"{max(strides)} bytes a row are more than the buffer's {flat.size}", "Pass the stride in bytes")
         return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
 
 
