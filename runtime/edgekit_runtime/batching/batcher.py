@@ -257,7 +257,7 @@ class Batcher(Generic[Item, Result]):
             result = self._run_one(item)
             ran = self._clock() - start
             self._alone = alone = self._alone + 1
-            if not (self._barging and alone & 15):
+            if not alone & (15 if self._barging else 3):
                 self._learn_alone(start, ran)
             return Served(result, queued_s, ran, 1)
         finally:
