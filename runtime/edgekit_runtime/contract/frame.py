@@ -170,7 +170,9 @@ class Frame:
                 "Check width, height, stride and rows",
             )
         if max(strides) > flat.size:
-            raise _refused(f"{max(strides)} bytes a row are more than the buffer's {flat.size}", "Pass the stride in bytes")
+            raise _refused(
+                f"{max(strides)} bytes a row are more than the buffer's {flat.size}", "Pass the stride in bytes"
+            )
         return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
 
 
