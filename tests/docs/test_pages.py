@@ -60,7 +60,9 @@ def test_the_readme_lists_every_command():
 
 
 def test_the_readme_stays_short():
-    assert len(prose(ROOT / "README.md").splitlines()) <= 160
+    """Beside the table that a benchmark writes."""
+    written = re.sub(r"<!-- runtime figures -->.*?<!-- /runtime figures -->", "", prose(ROOT / "README.md"), flags=re.S)
+    assert len(written.splitlines()) <= 160
 
 
 def test_the_builders_reference_names_every_key_recipe_board_and_refusal():
