@@ -64,6 +64,10 @@ class _Landed:
     distance: float | None
 
 
+class _LeaderInterruptedError(EngineError):
+    """Ctrl-C, or the like, struck the thread of the request that leads."""
+
+
 class Journey:
     """Thread-safe. After `close` every request fails with ClosedError. cache: None where there is nothing to keep."""
 
@@ -86,6 +90,11 @@ class Journey:
         self._closed = self._retired = False
         self.predicted_late = 0
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked after the bundle was opened."""
+        return self._guard.forked
+
     def predict(self, request: Request, inputs: Any) -> Answer:
         try:
             while True:
@@ -98,7 +107,10 @@ class Journey:
                     return self._ask_host(request, pending)
                 try:
                     return self._follow(request, pending.result())
-                except BudgetExceeded:  # the request that leads had no time: this one may have
+                except (
+                    BudgetExceeded,
+                    _LeaderInterruptedError,
+                ):  # what stopped the request that leads does not stop this one
                     continue
         except BaseException as error:
             self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
@@ -303,7 +315,7 @@ class Journey:
         """As `_settle`; where the request that leads had no time, this one goes its own way."""
 
         def settle(done: Future[_Landed]) -> None:
-            if isinstance(done.exception(), BudgetExceeded) and not answer.cancelled():
+            if isinstance(done.exception(), (BudgetExceeded, _LeaderInterruptedError)) and not answer.cancelled():
                 try:
                     self._submit(answer, request, inputs)
                 except BaseException as error:  # noqa: BLE001 - it belongs to the caller
@@ -325,7 +337,9 @@ class Journey:
         if request.leads and request.key is not None:
             request.leads = False
             followed = (
-                error if isinstance(error, Exception) else EngineError("the request this one joined was interrupted")
+                error
+                if isinstance(error, Exception)
+                else _LeaderInterruptedError("the request this one joined was interrupted")
             )
             self._flights.crash(request.key, followed)
         if not lost:

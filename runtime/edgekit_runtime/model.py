@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
+
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.batching import BatchStats
 from edgekit_runtime.cache import CacheStats
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
     from edgekit_runtime.telemetry import Reporter, Reporting, TelemetryStats
 
-__all__ = ["Health", "Model", "Stats"]
+__all__ = ["MOST_PRIORITY", "Health", "Model", "Stats"]
+
+MOST_PRIORITY = 1000
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,8 @@ class Model:
         """Whether it answers, and if not, why."""
         if self._closed:
             return Health("closed")
+        if self._journey.forked:
+            return Health("dead", "the process was forked after the model was opened")
         hung = self._journey.device.hung
         return Health("ready") if hung is None else Health("dead", str(hung))
 
@@ -340,7 +346,16 @@ class Model:
             budget_ms = self._options.budget_ms
         elif not budget_ms > 0:
             raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
+        if priority != 0:
+            _check_priority(priority)
         return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
+
+
+def _check_priority(priority: int) -> None:
+    if not isinstance(priority, (int, np.integer)) or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise ValueError(
+            f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
+        )
 
 
 def _check_same_use(contract: Contract, opened: Opened) -> None:

@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import ClosedError, EdgekitError, EngineError, EngineHung, ForkedError, QueueFull, open_bundle
+from edgekit_runtime import (
+    BundleError,
+    ClosedError,
+    EdgekitError,
+    EngineError,
+    EngineHung,
+    ForkedError,
+    InputError,
+    QueueFull,
+    open_bundle,
+)
 from edgekit_runtime.engines import available
 from edgekit_runtime.request import Request
 
@@ -161,3 +171,43 @@ def test_a_model_that_is_closed_in_the_middle_of_it_answers_or_says_so(path):
         assert error is None or isinstance(error, EdgekitError)
     with pytest.raises(ClosedError):
         model.predict(tiny.RED)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are POSIX")
+def test_a_pipe_is_refused_wherever_a_file_is_meant(path, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BundleError, match="not a regular file"):
+        open_bundle(tmp_path / "pipe")
+    with pytest.raises(EdgekitError, match="not a regular file"):
+        open_bundle(path, disk_cache=tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("priority", ["high", None, float("nan"), 0.5, 10**400])
+def test_an_impossible_priority_is_the_callers_bug_and_harms_nobody(path, priority):
+    with open_bundle(path, cache_mb=0) as model:
+        model.throttle(20)
+        futures = [model.submit(tiny.RED) for _ in range(3)]
+        with pytest.raises(ValueError, match="priority must be a whole number"):
+            model.submit(tiny.RED, priority=priority)
+        assert all(future.result(LONG).top(1) for future in futures)
+
+
+def test_a_number_that_the_model_cannot_hold_is_refused_before_it_becomes_infinite(path):
+    with open_bundle(path, cache_mb=0) as model, pytest.raises(InputError, match="values outside float32"):
+        model.predict(np.full((8, 8, 3), 1e300))
+
+
+def test_who_joined_a_request_that_was_interrupted_goes_on_alone(path):
+    with open_bundle(path) as model:
+        device, joined = model._journey.device, []
+        adapt = device.adapt
+
+        def struck(request, items):  # Ctrl-C in the thread of the one that leads, while another has joined
+            device.adapt = adapt
+            joined.append(model.submit(tiny.RED))
+            raise KeyboardInterrupt
+
+        device.adapt = struck
+        with pytest.raises(KeyboardInterrupt):
+            model.predict(tiny.RED)
+        assert joined[0].result(LONG).top(1)[0].label == "red"

@@ -112,7 +112,7 @@ class Batcher(Generic[Item, Result]):
 
     def _fresh(self) -> None:
         """The parts that hold locks and threads: made anew in a forked child."""
-        self._gate = Gate()
+        self._gate = Gate(self._idle_since)
         self._mutex = threading.Lock()
         self._alarm = threading.Lock()
         self._alarm.acquire()
@@ -236,6 +236,10 @@ class Batcher(Generic[Item, Result]):
             return False
         self._gate.leave()
         return own or worker is None or not worker.is_alive()
+
+    def _idle_since(self) -> object:
+        """What changes with every run and every arrival; None during a run."""
+        return None if self._started is not None else (self._alone, self._last_run)
 
     # In the caller's own thread.
 

@@ -13,20 +13,30 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
 
 __all__ = ["Gate"]
+
+
+LOOK_S = 0.1
+LOST_LOOKS = 20
+"""So many looks in a row must show the gate taken, and nobody at work, before it counts as lost."""
 
 
 class Gate:
     """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered.
 
+    progress: what changes with everything that is done inside; None while something is being done there right now, and so
+    never a reason to doubt.
+
     line, acquire, release: for a caller to whom every call counts. It enters by `not line and acquire(False)`, and leaves by
     `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
     """
 
-    __slots__ = ("_lock", "acquire", "line", "release", "shut")
+    __slots__ = ("_lock", "_progress", "acquire", "line", "release", "shut")
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[], object] | None = None) -> None:
+        self._progress = progress
         self._lock = threading.Lock()
         self.line: deque[threading.Lock] = deque()
         self.acquire = self._lock.acquire
@@ -81,20 +91,39 @@ class Gate:
         if self.shut:
             self.shut_out()
         try:
-            if timeout_s is None:
-                return turn.acquire() and not self.shut
-            if turn.acquire(True, timeout_s):
+            if self._turn_came(turn, timeout_s):
                 return not self.shut
         except BaseException:
             self._quit(turn)
             raise
         return self._quit(turn, keep=True)
 
+    def _turn_came(self, turn: threading.Lock, timeout_s: float | None) -> bool:
+        """Wait for the turn. The head of the line takes it where whoever entered is seen to be gone: interrupted between two
+        instructions, as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
+        left_s, seen, same = timeout_s, object(), 0
+        while left_s is None or left_s > 0:
+            wait_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
+            if turn.acquire(True, wait_s):
+                return True
+            left_s = None if left_s is None else left_s - wait_s
+            now = self._progress() if self._progress is not None and self.line and self.line[0] is turn else None
+            same = same + 1 if now is not None and now == seen else 0
+            seen = now
+            if same >= LOST_LOOKS:
+                with contextlib.suppress(ValueError):
+                    self.line.remove(turn)
+                    return True  # the lock stays taken: it is ours now
+                return turn.acquire()
+        return False
+
     def _quit(self, turn: threading.Lock, *, keep: bool = False) -> bool:
         """Give the place up; if the gate was handed over in this very moment, keep it or pass it on."""
         try:
             self.line.remove(turn)
         except ValueError:
+            if self.shut:  # sent away, not let in
+                return False
             if not keep:
                 self.leave()
             return keep

@@ -111,6 +111,8 @@ def aligned(position: int) -> int:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+            raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BUNDLE_BYTES:

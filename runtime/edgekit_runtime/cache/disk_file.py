@@ -290,6 +290,8 @@ def delete(path: Path) -> None:
 
 def _look_at(path: Path) -> None:
     """Set aside what is no database; raise CacheFileError for one of somebody else's."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+        raise CacheFileError("not a regular file", where=str(path), do="Name another file")
     try:
         with path.open("rb") as file:
             head = file.read(100)

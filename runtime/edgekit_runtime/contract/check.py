@@ -43,6 +43,9 @@ def check_values(array: NDArray[Any], contract: InputContract) -> None:
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise InputError("it holds NaN or infinity", where=where, do="Mend what made the array")
+        wider = wanted.kind == "f" and array.dtype.itemsize > wanted.itemsize and array.size
+        if wider and float(np.abs(array).max()) > float(np.finfo(wanted).max):
+            raise InputError(f"it has values outside {wanted}", where=where, do=f"Pass {wanted}")
     elif wanted.kind in "iu" and array.dtype != wanted and array.size:
         limits = np.iinfo(wanted)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
