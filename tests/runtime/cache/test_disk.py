@@ -238,7 +238,7 @@ def test_a_disk_that_comes_back_is_used_again(tmp_path):
 def test_a_file_that_cannot_be_written_is_read(path):
     fill(path, [1])
     code = """
-        import json, os, sqlite3, sys
+        import json, os, sqlite3, sys, urllib.parse
         from edgekit_runtime.cache import DiskCache
         if os.getuid() == 0:
             warm = DiskCache(sys.argv[1] + ".other", b"model")  # what is imported later may lie where nobody can read
