@@ -76,6 +76,8 @@ def open_bundle(
     from edgekit_runtime.model import Model
     from edgekit_runtime.options import Options, budget_of
 
+    if isinstance(hosts, str):
+        raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")  # noqa: TRY004 - as all options
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
     options = Options(
         cache_mb,

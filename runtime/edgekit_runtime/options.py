@@ -7,6 +7,7 @@ budget_of("voice", None)      # 100.0
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["MAX_THREADS", "Options", "budget_of"]
 
 MAX_THREADS = 256
+
+_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
+    (("cache_mb", "ttl_s", "budget_ms", "disk_cache_mb", "similar", "hang_s"), numbers.Real, "a number"),
+    (("threads", "queue_limit"), numbers.Integral, "a whole number"),
+    (("batching", "isolate"), bool, "True or False"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,13 @@ class Options:
     hang_s: float | None = None
 
     def __post_init__(self) -> None:
+        for names, kind, what in _KINDS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and (
+                    not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
+                ):
+                    raise ValueError(f"{name} must be {what}, not {value!r:.40}")
         if not 0 <= self.cache_mb < math.inf:
             raise ValueError(f"cache_mb must be 0 or more, not {self.cache_mb}")
         if self.ttl_s is not None and not self.ttl_s > 0:

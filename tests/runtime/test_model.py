@@ -286,7 +286,8 @@ def test_a_callback_may_ask_for_what_is_already_on_its_way(model):
 
 @pytest.mark.parametrize(
     "options", [{"threads": 0}, {"threads": -3}, {"threads": 10**6}, {"cache_mb": -1}, {"cache_mb": float("nan")},
-                {"ttl_s": -1}, {"ttl_s": 0}],
+                {"ttl_s": -1}, {"ttl_s": 0}, {"threads": 1.5}, {"cache_mb": "64"}, {"batching": "off"}, {"isolate": "yes"},
+                {"queue_limit": 0}, {"queue_limit": True}, {"hang_s": "x"}, {"similar": True}, {"hosts": "http://box:1"}],
 )  # fmt: skip
 def test_impossible_options_are_the_callers_bug(path, options):
     with pytest.raises(ValueError, match="must be"):
