@@ -86,14 +86,14 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
         raise InputError(f"cannot be read: {why}", where=str(path), do=_AGAIN) from error
 
 
-def refuse_irregular(path: Path) -> None:
-    """Raises InputError for a pipe, a device, a socket or a folder; what does not exist is the opener's business."""
+def refuse_irregular(path: Path, do: str = _AGAIN) -> None:
+    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder; what does not exist is the opener's business."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # ValueError: a path with a NUL in it
         return
     if not stat.S_ISREG(mode):
-        raise InputError("not a regular file", where=str(path), do=_AGAIN)
+        raise InputError("not a regular file", where=str(path), do=do)
 
 
 def in_bytes(count: int) -> str:

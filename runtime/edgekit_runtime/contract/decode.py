@@ -47,7 +47,7 @@ class Encoded:
     @classmethod
     def read(cls, path: Path) -> Encoded:
         """Raises InputError naming the file. Only regular files are read: a pipe or a device may never end."""
-        refuse_irregular(path)
+        refuse_irregular(path, "Pass the path of a picture")
         try:
             return cls(path.read_bytes(), str(path))
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
