@@ -318,9 +318,11 @@ def _foreign(path: Path) -> CacheFileError:
 def _prepare(writer: sqlite3.Connection, path: Path, log_pages: int) -> None:
     """Mark a new file before anything else is in it; empty one of another format."""
     (mark,) = writer.execute("PRAGMA application_id").fetchone()
-    if mark == 0:
-        if writer.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+    if mark == 0 and writer.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+        (mark,) = writer.execute("PRAGMA application_id").fetchone()  # another process made it between the two looks
+        if mark == 0:
             raise _foreign(path)
+    if mark == 0:
         writer.execute(f"PRAGMA page_size = {_PAGE}")
         writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         writer.execute(f"PRAGMA application_id = {_MARK}")
