@@ -103,58 +103,75 @@ def measure_similarity(
 
     infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all frames.
     changes: percentiles of the distance from one frame to the next, in the thresholds' unit. agreement_low: with 95 %
-    confidence the agreement is at least this. suggested: the largest threshold up to which 99 % agree, None for none. Raises InputsError where there are fewer than two frames, and what opening
-    the bundle raises.
+    confidence the agreement is at least this. suggested: the largest threshold up to which 99 % agree, None for none.
+    Raises InputsError where there are fewer than two frames, and what opening the bundle raises.
     """
     clock = _FrameClock()
     max_age_s = _ALWAYS_S if frames_per_s is None else 2.0
     trials = [_Trial(t, Similar(t, max_age_s=max_age_s, clock=clock)) for t in sorted(set(thresholds))]
-    unreadable: list[dict[str, str]] = []
-    infer_ms: list[float] = []
-    look_ms: list[float] = []
-    changes: list[float] = []
-    before: Mark | None = None
+    seen = _Seen()
     files = sorted(expanded([str(folder)]), key=_by_number)
     with open_bundle(bundle_path, cache_mb=0) as model:
         looker = _Looker(model.contract)
         for number, file in enumerate(files):
-            try:
-                frame, took_ms = looker.frame(model, file)
-            except EdgekitError as error:
-                if isinstance(error, InputsError):
-                    raise
-                unreadable.append({"file": file, "why": error.what})
-                continue
-            finally:
-                progress("comparing frames", number + 1, len(files))
-            infer_ms.append(_saved_by_a_hit(frame.answer))
-            look_ms.append(took_ms)
-            if before is not None:
-                changes.append(frame.mark.distance(before))
-            before = frame.mark
-            for trial in trials:
-                trial.see(frame)
-            clock.now += 1.0 / (frames_per_s or 1.0)
+            frame = seen.look(looker, model, file)
+            progress("comparing frames", number + 1, len(files))
+            if frame is not None:
+                for trial in trials:
+                    trial.see(frame)
+                clock.now += 1.0 / (frames_per_s or 1.0)
         described = model.describe()
-    if len(infer_ms) < 2:
+    if seen.frames < 2:
         raise InputsError(
-            f"{len(infer_ms)} of {len(files)} files are pictures that can be read",
+            f"{seen.frames} of {len(files)} files are pictures that can be read",
             where=str(folder),
             do="Put frames of a video there, named so that their order is the video's",
         )
-    rows = [trial.as_json(len(infer_ms), float(np.median(infer_ms)), float(np.median(look_ms))) for trial in trials]
+    infer_ms, look_ms = float(np.median(seen.infer_ms)), float(np.median(seen.look_ms))
+    rows = [trial.as_json(seen.frames, infer_ms, look_ms) for trial in trials]
     return {
         "bundle": str(bundle_path),
         "recipe": described["recipe"],
-        "frames": len(infer_ms),
-        "unreadable": unreadable,
+        "frames": seen.frames,
+        "unreadable": seen.unreadable,
         "task": model.contract.task,
-        "infer_ms": float(np.median(infer_ms)),
-        "look_ms": float(np.median(look_ms)),
-        "changes": dict(zip(("p50", "p90", "p99"), np.percentile(changes, [50, 90, 99]).tolist(), strict=True)),
+        "infer_ms": infer_ms,
+        "look_ms": look_ms,
+        "changes": dict(zip(("p50", "p90", "p99"), np.percentile(seen.changes, [50, 90, 99]).tolist(), strict=True)),
         "thresholds": rows,
         "suggested": _suggested(rows),
     }
+
+
+@dataclass
+class _Seen:
+    """What the frames showed, whatever threshold. changes: distances from one frame to the next."""
+
+    infer_ms: list[float] = field(default_factory=list)
+    look_ms: list[float] = field(default_factory=list)
+    changes: list[float] = field(default_factory=list)
+    unreadable: list[dict[str, str]] = field(default_factory=list)
+    before: Mark | None = None
+
+    @property
+    def frames(self) -> int:
+        return len(self.infer_ms)
+
+    def look(self, looker: _Looker, model: Model, file: str) -> _Frame | None:
+        """Answer and compare the next frame; None where the file cannot be read."""
+        try:
+            frame, took_ms = looker.frame(model, file)
+        except InputsError:
+            raise
+        except EdgekitError as error:
+            self.unreadable.append({"file": file, "why": error.what})
+            return None
+        self.infer_ms.append(_saved_by_a_hit(frame.answer))
+        self.look_ms.append(took_ms)
+        if self.before is not None:
+            self.changes.append(frame.mark.distance(self.before))
+        self.before = frame.mark
+        return frame
 
 
 def _suggested(rows: Sequence[Mapping[str, Any]]) -> float | None:

@@ -11,7 +11,7 @@ the engine to one thread at a time, `request` ends every request once, `batcher`
 from __future__ import annotations
 
 from edgekit_runtime.batching.batcher import Batcher, BatchStats
-from edgekit_runtime.batching.costs import Costs, Mode, batch_that_pays, best_of, hand_off_s, learn
+from edgekit_runtime.batching.costs import Costs, Mode, best_of, hand_off_s, learn
 from edgekit_runtime.batching.request import Served
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Costs",
     "Mode",
     "Served",
-    "batch_that_pays",
     "best_of",
     "hand_off_s",
     "learn",

@@ -53,6 +53,8 @@ _served = tuple.__new__  # half of what the named tuple's own constructor takes
 PATIENCE_HAND_OFFS = 5000
 """Barging: so many hand-offs long is a caller's patience. With 32 waiting, turns then take a hundredth of the time."""
 LONGEST_PATIENCE_S = 0.05
+_UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 0}
+"""Runs in callers' threads of which nothing is learnt, for each one of which something is: learning costs some microseconds."""
 HEAL_S = 1.0
 """Where every deadline looked lost for so long, one request runs all the same: the estimate may be what is wrong."""
 
@@ -101,6 +103,7 @@ class Batcher(Generic[Item, Result]):
         self._clock = clock
         self._inline = inline
         self._barging = inline and self._mode == "barge"
+        self._unlearnt = _UNLEARNT[self._mode]
         patience = PATIENCE_HAND_OFFS * self._costs.hand_off_s
         self._patience_s = min(LONGEST_PATIENCE_S, patience) if self._mode == "barge" else 0.0
         self._counts: Counter[str] = Counter()
@@ -146,7 +149,7 @@ class Batcher(Generic[Item, Result]):
                 result = self._run_one(item)
                 ran = self._clock() - start
                 self._alone = alone = self._alone + 1
-                if not alone & 15:
+                if not alone & self._unlearnt:
                     self._learn_alone(start, ran)
                 return _served(Served, (result, 0.0, ran, 1))
             finally:
@@ -238,7 +241,7 @@ class Batcher(Generic[Item, Result]):
         return own or worker is None or not worker.is_alive()
 
     def _idle_since(self) -> object:
-        """What changes with every run and every arrival; None during a run."""
+        """What changes with every run; None during one."""
         return None if self._started is not None else (self._alone, self._last_run)
 
     # In the caller's own thread.
@@ -261,7 +264,7 @@ class Batcher(Generic[Item, Result]):
             result = self._run_one(item)
             ran = self._clock() - start
             self._alone = alone = self._alone + 1
-            if not alone & (15 if self._barging else 3):
+            if not alone & self._unlearnt:
                 self._learn_alone(start, ran)
             return Served(result, queued_s, ran, 1)
         finally:

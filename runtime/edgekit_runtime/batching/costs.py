@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-__all__ = ["Costs", "Mode", "batch_that_pays", "best_of", "hand_off_s", "learn"]
+__all__ = ["Costs", "Mode", "best_of", "hand_off_s", "learn"]
 
 Mode = Literal["barge", "turns", "batch"]
 
@@ -210,18 +210,6 @@ def best_of(
         if now > until:
             break
     return max(min(seconds), 1e-9)
-
-
-def batch_that_pays(
-    seconds: Callable[[int], float], *, sizes: Sequence[int] = (4, 16), least_gain: float = 1.25
-) -> int:
-    """The largest batch worth making, measured: `seconds(n)` is how long a batch of n takes."""
-    single, best = seconds(1), 1
-    for size in sizes:
-        if size * single < least_gain * seconds(size):
-            break
-        best = size
-    return best
 
 
 def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:

@@ -45,11 +45,6 @@ class Geometry:
         """[N, 4] left, top, right, bottom: from network pixels to the caller's, not clipped."""
         return np.asarray(boxes, np.float64) * self._scales() + self._corner()
 
-    def to_network(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
-        """The inverse of `to_caller`."""
-        back: NDArray[np.float64] = (np.asarray(boxes, np.float64) - self._corner()) / self._scales()
-        return back
-
     def _scales(self) -> NDArray[np.float64]:
         return np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
 

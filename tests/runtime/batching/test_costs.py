@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching import Costs, batch_that_pays, hand_off_s, learn
+from edgekit_runtime.batching import Costs, hand_off_s, learn
 
 MS = 1e-3
 DENSE = {1: 0.498 * MS, 4: 1.008 * MS, 16: 2.879 * MS, 32: 4.531 * MS}
@@ -172,8 +172,3 @@ def test_a_hand_off_is_measured():
     ticks = itertools.count()
     assert hand_off_s(lambda: next(ticks) * 1e-6) >= 1e-6
     assert 0 < hand_off_s(times=3) < 1
-
-
-def test_batch_that_pays():
-    assert batch_that_pays({1: 3.16, 4: 12.5, 16: 50.4}.__getitem__) == 1
-    assert batch_that_pays({1: 498.0, 4: 1008.0, 16: 2879.0}.__getitem__) == 16

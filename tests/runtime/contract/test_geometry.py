@@ -26,7 +26,9 @@ IMAGES = st.builds(
 def test_boxes_go_to_the_network_and_back(width, height, image, corners):
     geometry = place(width, height, image).geometry
     boxes = np.array(corners, np.float64).reshape(-1, 4)
-    np.testing.assert_allclose(geometry.to_caller(geometry.to_network(boxes)), boxes, rtol=1e-9, atol=1e-6)
+    corner, scale = (geometry.left, geometry.top) * 2, (geometry.scale_x, geometry.scale_y) * 2
+    in_network = (boxes - np.array(corner)) / np.array(scale)
+    np.testing.assert_allclose(geometry.to_caller(in_network), boxes, rtol=1e-9, atol=1e-6)
 
 
 @given(SIDE, SIDE, IMAGES)
