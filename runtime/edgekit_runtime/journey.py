@@ -68,6 +68,10 @@ class _LeaderInterruptedError(EngineError):
     """Ctrl-C, or the like, struck the thread of the request that leads."""
 
 
+_LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
+"""What stopped the request that leads does not stop those that joined it: they go their own way."""
+
+
 class Journey:
     """Thread-safe. After `close` every request fails with ClosedError. cache: None where there is nothing to keep."""
 
@@ -107,10 +111,7 @@ class Journey:
                     return self._ask_host(request, pending)
                 try:
                     return self._follow(request, pending.result())
-                except (
-                    BudgetExceeded,
-                    _LeaderInterruptedError,
-                ):  # what stopped the request that leads does not stop this one
+                except _LEADERS_OWN:
                     continue
         except BaseException as error:
             self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
@@ -131,7 +132,7 @@ class Journey:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(pending)
         elif isinstance(pending, Future):
-            self._settle_following(answer, request, _own(inputs), pending)
+            self._settle_following(answer, request, _copied(inputs), pending)
         elif isinstance(pending, _Away):
             away = pending
             asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
@@ -196,10 +197,6 @@ class Journey:
         """decode, compare, decide; for the device: adapt."""
         before = perf_counter()
         items = self._decode(request, named)
-        if keep:
-            given = [value for value in named.values() if isinstance(value, np.ndarray)]
-            shared = (name for name, item in items.items() if any(np.may_share_memory(item, g) for g in given))
-            items |= {name: items[name].copy() for name in list(shared)}
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
         if self.cache is not None and (look := self.cache.similar(items)) is not None:
@@ -213,8 +210,9 @@ class Journey:
             except BudgetExceeded as refusal:
                 return self._stale(request, named, refusal)
             if away is not None:
-                return away
-        return self.device.adapt(request, items)
+                return _Away(away, dict(zip(items, _own(list(items.values()), named), strict=True)) if keep else items)
+        tensors = self.device.adapt(request, items)
+        return _own(tensors, named) if keep else tensors
 
     def _decode(self, request: Request, named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         if not self._placed:
@@ -243,15 +241,14 @@ class Journey:
             self._flights.crash(request.key, refusal)
         return self._answer(request, hit.outputs, "stale")
 
-    def _decide(self, request: Request, items: Items) -> _Away | None:
-        """Who answers in time: None for the device. Raises BudgetExceeded where nobody would."""
+    def _decide(self, request: Request, items: Items) -> int | None:
+        """Who answers in time: a host, None for the device. Raises BudgetExceeded where nobody would."""
         hosts = self.opened.hosts
         prospects = () if hosts is None or not self._may_travel(items) else hosts.prospects()
         left_ms = request.left_ms()
         decision = decide(left_ms, self.device.prospect(request.priority), prospects)
         if decision.destination == "host":
-            assert decision.host is not None
-            return _Away(decision.host, items)
+            return decision.host
         if decision.destination == "neither":
             self.device.watch(items)
             left = f"of the {left_ms:.3g} ms that are left" if left_ms > 0 else "more, and the time is over already"
@@ -315,7 +312,7 @@ class Journey:
         """As `_settle`; where the request that leads had no time, this one goes its own way."""
 
         def settle(done: Future[_Landed]) -> None:
-            if isinstance(done.exception(), (BudgetExceeded, _LeaderInterruptedError)) and not answer.cancelled():
+            if isinstance(done.exception(), _LEADERS_OWN) and not answer.cancelled():
                 try:
                     self._submit(answer, request, inputs)
                 except BaseException as error:  # noqa: BLE001 - it belongs to the caller
@@ -365,8 +362,14 @@ class Journey:
         return self.opened.hosts
 
 
-def _own(inputs: Any) -> Any:
-    """The caller may change its arrays meanwhile."""
+def _own(arrays: Tensors, named: Mapping[str, Any]) -> Tensors:
+    """Those that are still the caller's memory, which may change before they are read, copied."""
+    given = [value for value in named.values() if isinstance(value, np.ndarray)]
+    return [array.copy() if any(np.may_share_memory(array, one) for one in given) else array for array in arrays]
+
+
+def _copied(inputs: Any) -> Any:
+    """What is identified, decoded and adapted only later, copied: the caller may change its arrays meanwhile."""
     if isinstance(inputs, np.ndarray):
         return inputs.copy()
     if isinstance(inputs, Mapping):
