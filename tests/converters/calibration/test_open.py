@@ -255,7 +255,7 @@ class TestArrays:
         with pytest.raises(CalibrationError) as caught:
             list(open_dataset(tmp_path / "set.npy", TENSORS))
         assert caught.value.where == f"{tmp_path / 'set.npy'}, item 3"
-        assert ("beyond float32" if bad == 1e300 else "NaN or infinity") in caught.value.what
+        assert ("outside float32" if bad == 1e300 else "NaN or infinity") in caught.value.what
 
     def test_integers_that_do_not_fit_name_their_item(self, tmp_path):
         np.save(tmp_path / "set.npy", np.array([[1, 2, 3], [4, 5, 1 << 40]]))
