@@ -29,6 +29,7 @@ from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify
 from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
 from edgekit_runtime.forked import ForkGuard
@@ -83,6 +84,7 @@ class Journey:
         self._decoders = {
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
         }
+        self._shapes = {spec.name: spec.shape for spec in self.contract.inputs}
         self._placed = self.contract.task == "detection"
         self.cache = cache
         self._flights: Flights[_Landed] = Flights()
@@ -132,7 +134,8 @@ class Journey:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(pending)
         elif isinstance(pending, Future):
-            self._settle_following(answer, request, _copied(inputs), pending)
+            own = {name: kept(value) for name, value in self._admitted(self._named(inputs)).items()}
+            self._settle_following(answer, request, own, pending)
         elif isinstance(pending, _Away):
             away = pending
             asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
@@ -168,7 +171,7 @@ class Journey:
             raise ClosedError("the model was closed", do="Open the bundle again")
         if self.contract.state != "none":
             raise needs_session(self.contract)
-        named = self._named(inputs)
+        named = self._admitted(self._named(inputs))
         cache = self.cache
         if cache is None or not cache.pays(request.start):
             return self._prepare(request, named, keep)
@@ -357,6 +360,13 @@ class Journey:
             raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
         return {next(iter(names)): inputs}
 
+    def _admitted(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What stands for something else replaced by that; what is far too large is refused before it is hashed or copied."""
+        for name, value in named.items():
+            if type(value) is not np.ndarray or value.shape != self._shapes[name]:
+                return {name: self._decoders[name].admit(value) for name, value in named.items()}
+        return named
+
     def _need_hosts(self) -> Hosts:
         assert self.opened.hosts is not None
         return self.opened.hosts
@@ -366,12 +376,3 @@ def _own(arrays: Tensors, named: Mapping[str, Any]) -> Tensors:
     """Those that are still the caller's memory, which may change before they are read, copied."""
     given = [value for value in named.values() if isinstance(value, np.ndarray)]
     return [array.copy() if any(np.may_share_memory(array, one) for one in given) else array for array in arrays]
-
-
-def _copied(inputs: Any) -> Any:
-    """What is identified, decoded and adapted only later, copied: the caller may change its arrays meanwhile."""
-    if isinstance(inputs, np.ndarray):
-        return inputs.copy()
-    if isinstance(inputs, Mapping):
-        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
-    return inputs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import io
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,6 +50,10 @@ BAD = {
     "a batch": (lambda: np.zeros((4, 8, 8, 3), np.uint8), r"a batch of 4 items.*submit\(\)"),
     "a picture of nothing": (lambda: np.zeros((0, 8, 3), np.uint8), "not a picture"),
     "a folder": (lambda: ".", "cannot be read|regular file"),
+    "a picture larger than any": (lambda: np.zeros((12_000, 12_000, 3), np.uint8), "12000 x 12000 pixels is more than"),
+    "an array without end": (lambda: np.broadcast_to(np.float32(0), (10**6, 10**6, 3)), "does not fit"),
+    "a masked array": (lambda: np.ma.masked_less(tiny.RED, 30), "a masked array has no values"),
+    "an open file": (lambda: io.StringIO("cat"), r"an open file.*file\.read\(\)"),
     "None": (lambda: None, "not a tensor"),
     "two inputs": (lambda: {"image": FLOATS, "other": FLOATS}, "there is no input 'other'"),
 }
@@ -66,6 +72,31 @@ def test_each_mistake_is_told_and_costs_nothing_else(model, case, ask):
     assert caught.value.do
     assert model.stats().meter.errors["input"] == before + 1
     assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
+@pytest.mark.parametrize("ask", ["predict", "submit"])
+def test_what_is_far_too_large_is_never_copied(model, ask):
+    giant = np.zeros((12_000, 12_000, 3), np.uint8)  # the system gives its pages when they are touched, so: never
+    before = model.stats().meter.errors.get("input", 0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError):
+            getattr(model, ask)(giant)
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken < 2**20
+    assert model.stats().meter.errors["input"] == before + 1
+
+
+PIXELS = np.ascontiguousarray(tiny.GREEN)
+
+
+@pytest.mark.parametrize("value", [PIXELS.data, io.BytesIO(encoded("PNG")), array.array("B", encoded("PNG"))])
+def test_buffers_are_pictures_whoever_holds_them(model, value):
+    first, second = model.predict(value), model.submit(value).result(10)
+    assert np.array_equal(first.outputs["probs"], second.outputs["probs"])
+    assert second.source == "cache"
 
 
 def test_mistakes_and_pictures_from_many_threads_are_told_apart(model):

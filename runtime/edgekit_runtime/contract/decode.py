@@ -10,6 +10,7 @@ leading batch axis of 1 is one item. For any other input only arrays are taken.
 
 Rules:
 - what a picture goes through is in `picture` and `yuv`, where it goes in `geometry`;
+- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`;
 - an empty batch, or one of several items, is told apart from a wrong shape;
 - arrays of the canonical size need no Pillow.
 """
@@ -18,43 +19,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.array_file import refuse_irregular
 from edgekit_runtime.contract.check import check_dtype, check_values
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry, place
-from edgekit_runtime.contract.picture import MAX_PIXELS, loaded, open_encoded, pillow, render, upright_size
+from edgekit_runtime.contract.given import Encoded, taken
+from edgekit_runtime.contract.picture import (
+    MAX_PIXELS,
+    loaded,
+    open_encoded,
+    pillow,
+    refuse_large,
+    render,
+    upright_size,
+)
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.contract.yuv import render_frame
 from edgekit_runtime.errors import InputError
 
 __all__ = ["MAX_PIXELS", "Decoder", "Encoded", "loaded"]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The bytes of an encoded image and the place they came from, for the error message."""
-
-    data: bytes
-    where: str
-
-    @classmethod
-    def read(cls, path: Path) -> Encoded:
-        """Raises InputError naming the file. Only regular files are read: a pipe or a device may never end."""
-        refuse_irregular(path, "Pass the path of a picture")
-        try:
-            return cls(path.read_bytes(), str(path))
-        except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
-            why = getattr(error, "strerror", None) or error
-            raise InputError(
-                f"cannot be read: {why}", where=str(path), do="Check the path and its permissions"
-            ) from error
 
 
 class Decoder:
@@ -74,18 +63,29 @@ class Decoder:
         self._own = Geometry(image.width, image.height) if image is not None else None
 
     def __call__(self, value: Any) -> NDArray[Any]:
-        if isinstance(value, np.ndarray) and value.shape == self._contract.shape and value.dtype in self._as_it_is:
+        if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self._as_it_is:
             return value
         return self.place(value)[0]
+
+    def admit(self, value: Any) -> Any:
+        """The value, or the array or bytes that it stands for (see `given`), where it can fit as far as kind, dtype, shape
+        and size tell; no byte of it is read. Raises InputError."""
+        value = taken(value, self._where)
+        if self._contract.image is None and isinstance(value, memoryview):
+            value = np.asarray(value)  # bytes are numbers here
+        if isinstance(value, np.ndarray):
+            self._fitting(value)
+        return value
 
     def place(self, value: Any) -> tuple[NDArray[Any], Geometry | None]:
         """The canonical item, and where the caller's picture it lies: None for an input that is no image.
 
         An array that is taken as it is, is the network's own picture.
         """
+        if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self._as_it_is:
+            return value, self._own
+        value = self.admit(value)
         if isinstance(value, np.ndarray):
-            if value.shape == self._contract.shape and value.dtype in self._as_it_is:
-                return value, self._own
             return self._array(value)
         image = self._contract.image
         if image is None:
@@ -140,19 +140,32 @@ class Decoder:
 
     def _array(self, array: NDArray[Any]) -> tuple[NDArray[Any], Geometry | None]:
         image, shape = self._contract.image, self._contract.shape
-        check_dtype(array.dtype, self._contract, self._ready)
-        array = self._one_item(array)
+        array = self._fitting(array)
         if array.dtype not in self._ready and not (image is not None and array.dtype == np.uint8):
             check_values(array, self._contract)
         if array.shape == shape:
             return array, self._own
-        if image is None:
-            raise self._refuse(f"an array of shape {list(array.shape)} does not fit")
+        assert image is not None
         if array.shape == (shape[2], shape[0], shape[1]):
             return array.transpose(1, 2, 0), self._own
+        return self._pixels(array, image)
+
+    def _fitting(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Without the batch axis, where dtype and shape fit. Nothing is read, so that it costs the same for any size."""
+        image, shape = self._contract.image, self._contract.shape
+        check_dtype(array.dtype, self._contract, self._ready)
+        array = self._one_item(array)
+        if array.shape == shape or (image is not None and array.shape == (shape[2], shape[0], shape[1])):
+            return array
+        if image is None:
+            raise self._refuse(f"an array of shape {list(array.shape)} does not fit")
         if array.dtype != np.uint8:
             raise self._refuse(f"a {array.dtype} array of shape {list(array.shape)} does not fit")
-        return self._pixels(array, image)
+        drawn = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+        if not drawn or 0 in array.shape:
+            raise self._refuse(f"a uint8 array of shape {list(array.shape)} is not a picture")
+        refuse_large(array.shape[1], array.shape[0], MAX_PIXELS, self._where)
+        return array
 
     def _one_item(self, array: NDArray[Any]) -> NDArray[Any]:
         """Without the batch axis. Raises InputError for a batch that holds no item, or several."""
@@ -174,8 +187,6 @@ class Decoder:
         """A picture of another size, in the contract's own order of colours."""
         if array.ndim == 3 and array.shape[2] == 1:
             array = array[:, :, 0]
-        if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or 0 in array.shape:
-            raise self._refuse(f"a uint8 array of shape {list(array.shape)} is not a picture")
         # Resizing treats all colours alike: bgr is put through as if it were rgb, and comes out as bgr.
         order = replace(image, color="rgb") if image.color == "bgr" else image
         pixels, placement = render(pillow().fromarray(np.ascontiguousarray(array)), order)

@@ -6,6 +6,7 @@
 Rules:
 - the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
 - nothing is copied when a frame is made; rows may be padded (`stride`), planes too (`rows`);
+- no more pixels than of a picture, and no larger buffer than a picture's file may have;
 - the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is refused at once.
 
 YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and one of V,
@@ -15,6 +16,7 @@ most USB cameras give) Y, U, Y, V; `uyvy` U, Y, V, Y.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -22,6 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.picture import MAX_PIXELS, bounded, refuse_large
 from edgekit_runtime.errors import InputError
 
 __all__ = ["Frame", "FrameFormat", "Matrix"]
@@ -32,6 +35,8 @@ Pixels = NDArray[np.uint8]
 
 _CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1}
 _PAIRS = {"yuyv": (0, 1, 3), "uyvy": (1, 0, 2)}  # where Y, U and V begin in the four bytes of two pixels
+_FOURCC = {"yuy2": "yuyv", "yuyv422": "yuyv", "uyvy422": "uyvy", "yu12": "i420", "iyuv": "i420", "grey": "gray"}
+"""What others call a layout. Not "RGB888": of libcamera that is B, G, R in memory, of others R, G, B."""
 _WHERE = "a camera frame"
 
 
@@ -45,7 +50,8 @@ class Frame:
     stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default there is
     no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
     high-definition video is often BT.709, JPEG-like sensors have the full range.
-    Raises InputError where sizes and buffer do not fit, ValueError for a format or matrix that does not exist.
+    format, matrix: in any case. Raises InputError where sizes and buffer do not fit or are too large, ValueError for a format
+    or matrix that does not exist.
     """
 
     data: Any
@@ -58,13 +64,11 @@ class Frame:
     full_range: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("format", self.format, get_args(FrameFormat)),
-            ("matrix", self.matrix, get_args(Matrix)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-        _ = self.size, self.parts  # whatever is wrong is told where the frame is made
+        for name, kind in (("format", FrameFormat), ("matrix", Matrix)):
+            object.__setattr__(self, name, _named(name, getattr(self, name), get_args(kind)))
+        refuse_large(*self.size, MAX_PIXELS, _WHERE)
+        bounded(int(getattr(self.data, "nbytes", 0)), _WHERE)
+        _ = self.parts  # whatever is wrong is told where the frame is made
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -174,6 +178,18 @@ class Frame:
                 f"{max(strides)} bytes a row are more than the buffer's {flat.size}", "Pass the stride in bytes"
             )
         return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
+
+
+def _named(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Written in any case, as drivers and OpenCV write NV12. Raises ValueError, with what may have been meant."""
+    low = value.lower() if isinstance(value, str) else ""
+    if low in allowed:
+        return low
+    from difflib import get_close_matches
+
+    meant = _FOURCC.get(low) or next(iter(get_close_matches(low, allowed, 1)), None)
+    hint = f"; did you mean '{meant}'?" if meant in allowed else ""
+    raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r:.40}{hint}")
 
 
 def _refused(what: str, do: str) -> InputError:

@@ -26,10 +26,25 @@ from edgekit_runtime.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["MAX_JPEG_PIXELS", "MAX_PIXELS", "PADDING", "loaded", "open_encoded", "pillow", "render", "upright_size"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_JPEG_PIXELS",
+    "MAX_PIXELS",
+    "PADDING",
+    "bounded",
+    "loaded",
+    "open_encoded",
+    "pillow",
+    "refuse_large",
+    "render",
+    "upright_size",
+]
 
 MAX_PIXELS = 2**25
 """Pixels that are decoded, at most: a frame of 8K video fits."""
+
+MAX_BYTES = 2**28
+"""Of a picture's file or a camera's buffer: eight bytes for each of the most pixels."""
 
 MAX_JPEG_PIXELS = 2**28
 """Pixels that a JPEG may say it has: even at 1/8 of its size every coefficient must be read, which takes time."""
@@ -61,7 +76,7 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
     """The header of PNG, JPEG and whatever else Pillow reads; nothing is decoded yet. Raises InputError."""
     image = pillow()
     if data[:8] == _PNG and len(data) >= 24:  # before Pillow warns of it on stderr
-        _refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
+        refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
     try:
         if data[:3] == _JPEG:  # no format is tried in vain, and Pillow's own bound does not count: ours does
             from PIL import JpegImagePlugin
@@ -74,13 +89,13 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
         raise _undecodable(error, where) from error
     most = MAX_JPEG_PIXELS if picture.format == "JPEG" else MAX_PIXELS
-    _refuse_large(*picture.size, most, where)
+    refuse_large(*picture.size, most, where)
     return picture
 
 
 def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
     """A picture whose pixels are in memory. Raises InputError for one that is too large, empty, closed or truncated."""
-    _refuse_large(*picture.size, MAX_PIXELS, where)
+    refuse_large(*picture.size, MAX_PIXELS, where)
     try:
         picture.load()
     except Exception as error:
@@ -115,7 +130,7 @@ def render(
     placement = place(*((size[1], size[0]) if orientation >= 5 else size), image)
     box: Box4 = stored_box(placement.crop, size, orientation)
     if reduction is not None:
-        factor = reduction.apply(placement)
+        factor = reduction.apply(placement, where)
         box = (box[0] / factor, box[1] / factor, box[2] / factor, box[3] / factor)
         loaded(picture, where)
     try:
@@ -157,16 +172,20 @@ class _Reduction:
         self._image = image
         self.size = picture.size
 
-    def apply(self, placement: Placement) -> float:
-        """Set the picture up for it; how many of its pixels became one, along each axis."""
+    def apply(self, placement: Placement, where: str) -> float:
+        """Set the picture up for it; how many of its pixels became one, along each axis. Raises InputError."""
         picture = self._picture
         wanted = int(placement.shrinks / _GAP)
         factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
         if factor == 1 or self._image.interpolation == "nearest":  # whoever asks for single pixels shall have them
             return 1.0
-        # Progressive files keep all their coefficients in memory, whatever is made of them.
         if picture.info.get("progressive") and self.size[0] * self.size[1] > MAX_PIXELS:
-            return 1.0
+            raise InputError(
+                f"a progressive JPEG of {self.size[0]} x {self.size[1]} pixels: libjpeg keeps all of it in memory, "
+                f"whatever is made of it, and more than {MAX_PIXELS:,} are not decoded",
+                where=where,
+                do="Make it smaller, or save it as a baseline JPEG",
+            )
         mode = "L" if self._image.color == "gray" else "RGB"
         set_up = picture.draft(mode, (self.size[0] // factor, self.size[1] // factor))
         return 1.0 if set_up is None else self.size[0] / set_up[1][2]
@@ -225,7 +244,14 @@ def _orientation(picture: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _refuse_large(width: int, height: int, most: int, where: str) -> None:
+def bounded(size: int, where: str) -> None:
+    """Raises InputError for more than MAX_BYTES: so many are not read, hashed or copied for one picture."""
+    if size > MAX_BYTES:
+        raise InputError(f"{size:,} bytes are more than {MAX_BYTES:,}", where=where, do="Make the picture smaller")
+
+
+def refuse_large(width: int, height: int, most: int, where: str) -> None:
+    """Raises InputError for more pixels than that."""
     if width * height > most:
         raise InputError(f"{width} x {height} pixels is more than {most:,}", where=where, do="Make it smaller")
 

@@ -141,7 +141,7 @@ class Session:
         self._check_open()
         frame = _Frame(self._parts.budget_ms if budget_ms is None else budget_ms)
         try:
-            named = self._named(inputs)
+            named = {name: self._decoders[name].admit(value) for name, value in self._named(inputs).items()}
             items = {name: self._decoders[name](value) for name, value in named.items()}
             decoded = perf_counter()
             frame.tensors = [adapter(items[name]) for name, adapter in self._adapters]

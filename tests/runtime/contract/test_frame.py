@@ -281,6 +281,19 @@ def test_two_pixels_share_a_colour_only_where_there_are_two():
         Frame(bytes(176), "yuyv", width=11, height=8)
 
 
+@pytest.mark.parametrize("written", ["NV12", "nv12", "Nv12"])
+def test_a_format_is_known_in_any_case(written):
+    assert Frame(bytes(96), written, 8, 8, matrix="BT709").format == "nv12"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("YUY2", "yuyv"), ("IYUV", "i420"), ("grey", "gray"), ("nv-12", "nv12"), ("rgb8", "rgb")]
+)
+def test_an_unknown_format_is_told_what_may_have_been_meant(written, meant):
+    with pytest.raises(ValueError, match=rf"format must be one of .*did you mean '{meant}'\?"):
+        Frame(bytes(96), written, 8, 8)
+
+
 def test_a_format_that_does_not_exist_is_a_mistake_in_the_code():
     with pytest.raises(ValueError, match="format must be one of bgr, "):
         Frame(PIXELS, "grb")

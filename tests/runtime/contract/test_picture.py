@@ -182,7 +182,7 @@ def test_a_large_progressive_jpeg_is_refused_for_it_keeps_every_coefficient(tmp_
     data = bytearray(encoded(gradient(64, 48), "JPEG", progressive=True))
     start = data.index(b"\xff\xc2") + 5
     data[start : start + 4] = (8_400).to_bytes(2, "big") + (12_000).to_bytes(2, "big")
-    with pytest.raises(InputError, match="12000 x 8400 pixels is more than 33,554,432"):
+    with pytest.raises(InputError, match=r"a progressive JPEG of 12000 x 8400 pixels.*baseline"):
         decoder()(bytes(data))
 
 
