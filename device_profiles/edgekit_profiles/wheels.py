@@ -1,7 +1,7 @@
 """Which engines install on a board: its architecture, Python and glibc against the tags of the published wheels.
 
-Rules: the newest wheel that fits is the answer; where a profile pins a version only that one counts; where nothing
-fits the reason says what stands in the way. No board is named here: a refusal follows from the facts in `wheels.toml`.
+Rules: the newest wheel that fits is the answer; where a profile pins a version only that one counts, and of its format
+no engine that is not pinned; where nothing fits the reason says what stands in the way. No board is named here: a refusal follows from the facts in `wheels.toml`.
 
     installable(load("raspberry-pi-5"))[0]      # RuntimeSupport(engine="litert", format="tflite", ok=True, ...)
 """
@@ -49,7 +49,9 @@ def wheels() -> tuple[Wheel, ...]:
     """The facts of `wheels.toml`, read once, newest first within an engine."""
     text = (importlib.resources.files("edgekit_profiles") / "wheels.toml").read_text(encoding="utf-8")
     top = Table(tomllib.loads(text), "wheels.toml")
-    return tuple(_wheel(table) for table in top.tables("wheels"))
+    found = tuple(_wheel(table) for table in top.tables("wheels"))
+    top.refuse()
+    return found
 
 
 def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
@@ -61,6 +63,10 @@ def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple
 def _support(profile: Profile, engine: str, lines: list[Wheel]) -> RuntimeSupport:
     kind = ENGINES[engine]
     pin = profile.pins.get(engine)
+    others = [name for name in profile.pins if name in ENGINES and ENGINES[name].format == kind.format]
+    if pin is None and others:
+        what = f"{ENGINES[others[0]].distribution} {profile.pins[others[0]]}"
+        return RuntimeSupport(engine, kind.format, False, None, f"the profile holds its image to {what}")
     if pin is not None:
         lines = [wheel for wheel in lines if wheel.version == pin]
     found, why = _newest(profile, f"{kind.distribution} {pin}" if pin else kind.distribution, lines)

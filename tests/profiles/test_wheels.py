@@ -69,6 +69,12 @@ def test_a_pinned_version_is_the_only_one_that_counts():
     assert (verdict.ok, verdict.reason) == (False, "onnxruntime 1.2.0 has no wheel that edgekit knows of")
 
 
+def test_a_pinned_engine_is_the_only_one_of_its_format():
+    verdicts = {verdict.engine: verdict for verdict in installable(board(pins={"tflite-runtime": "2.14.0"}))}
+    assert [name for name, verdict in verdicts.items() if verdict.ok] == ["tflite-runtime", "onnxruntime"]
+    assert verdicts["litert"].reason == "the profile holds its image to tflite-runtime 2.14.0"
+
+
 def test_wheels_stand_newest_first_within_an_engine_and_machine():
     for engine in ENGINES:
         for arch in ("x86_64", "aarch64"):
