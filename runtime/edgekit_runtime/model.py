@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -75,6 +76,12 @@ class Health:
         return self.state == "ready"
 
 
+class Companion(Protocol):
+    """What belongs to a model and ends with it, such as the server of its metrics."""
+
+    def close(self) -> None: ...
+
+
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread.
 
@@ -93,6 +100,7 @@ class Model:
         self._closed = False
         self._reporter: Reporter | None = None
         self._reporting: Reporting | None = None
+        self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
 
     @property
     def contract(self) -> Contract:
@@ -304,10 +312,23 @@ class Model:
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it.
         """
         self._closed = True
-        self._sessions.close(timeout_s)
-        self._journey.close(timeout_s)
-        if self._reporter is not None:
-            self._reporter.close()
+        try:
+            self._sessions.close(timeout_s)
+            self._journey.close(timeout_s)
+            if self._reporter is not None:
+                self._reporter.close()
+        finally:
+            with self._accompanying:
+                companions = list(self._companions)
+            for companion in companions:
+                companion.close()
+
+    def close_with(self, companion: Companion) -> None:
+        """Close it, too, when the model closes; it is not kept alive for that. Raises ClosedError."""
+        with self._accompanying:
+            self._companions.add(companion)
+        if self._closed:
+            raise _closed()
 
     def __enter__(self) -> Self:
         return self

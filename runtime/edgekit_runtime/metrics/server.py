@@ -5,7 +5,8 @@
 
 Rules:
 - on loopback only: what shall be seen from elsewhere is for a proxy with a password to show;
-- the page is made when it is asked for, in the server's own thread; `http.server` is imported at the first use;
+- the page is made when it is asked for, in the server's own thread; what a server needs is imported at the first use;
+- it ends with its model: when `model.close()` returns, the port is free. Between two clients nothing runs;
 - a client that says nothing, goes away or asks for something else disturbs nobody.
 """
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsError", "MetricsServer", "serve_metrics"]
 
-EVERY_S = 0.5
-"""How often the server looks whether it is still wanted."""
-
 
 class MetricsError(EdgekitError):
     """The page cannot be served there."""
@@ -34,35 +32,32 @@ class MetricsError(EdgekitError):
     code = "metrics"
 
 
-class Health(Protocol):
-    @property
-    def state(self) -> str: ...
-
-
 class Telling(Protocol):
     """A model, as far as this room knows it."""
 
     def metrics_text(self) -> str: ...
-    def health(self) -> Health: ...
+    def close_with(self, companion: MetricsServer) -> None: ...
 
 
 def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
     """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any that is
-    free. of: a model, or a function that makes the page. Raises MetricsError.
+    free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed model.
     """
     if callable(of):
         return MetricsServer(of, port)
-    model = of
-    return MetricsServer(model.metrics_text, port, ended=lambda: model.health().state == "closed")
+    server = MetricsServer(of.metrics_text, port)
+    try:
+        of.close_with(server)
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 class MetricsServer:
-    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404.
+    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404."""
 
-    ended: asked twice a second whether there is anything left to serve.
-    """
-
-    def __init__(self, text: Callable[[], str], port: int = 0, *, ended: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, text: Callable[[], str], port: int = 0) -> None:
         try:
             self._server = _bound(text, port)
         except (OSError, OverflowError) as error:
@@ -70,14 +65,19 @@ class MetricsServer:
             raise MetricsError(
                 f"cannot listen there: {why}", where=f"127.0.0.1:{port}", do="Take another port, or 0 for any"
             ) from error
-        self._ended = ended
-        self._closing = threading.Event()
+        from socket import socketpair
+
+        self._ended, self._end = socketpair()
         self._thread = threading.Thread(target=self._serve, name="edgekit-metrics", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        with self._server:
-            while not self._closing.is_set() and not self._ended():
+        import selectors
+
+        with self._server, self._ended, selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
+            while not any(key.fileobj is self._ended for key, _ in selector.select()):
                 self._server.handle_request()
 
     @property
@@ -90,7 +90,7 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
-        self._closing.set()
+        self._end.close()
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
@@ -134,7 +134,7 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
-        timeout = EVERY_S
+        timeout = 0.0  # it is asked to look for a client when there is one
 
         def handle_error(self, *_: object) -> None:
             """A client that went away is nobody's trouble."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import urllib.error
 import urllib.request
+import weakref
 
 import pytest
 import tiny
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import ClosedError, open_bundle
 from edgekit_runtime.metrics import CONTENT_TYPE, MetricsError, serve_metrics
 
 PAGE = 'edgekit_healthy{model="digits"} 1\n'
@@ -41,10 +43,28 @@ def test_a_model_is_served_until_it_is_closed(tmp_path):
         with fetch(server.url) as answer:
             page = answer.read().decode()
     assert 'edgekit_requests_total{model="tiny",version="1",source="device"} 1' in page
-    server._thread.join(10.0)
     assert not server._thread.is_alive()
     with pytest.raises(urllib.error.URLError):
         fetch(server.url)
+
+
+def test_a_closed_model_has_no_page(tmp_path):
+    with open_bundle(tiny.bundle(tmp_path)) as model:
+        pass
+    before = threading.active_count()
+    with pytest.raises(ClosedError):
+        serve_metrics(model)
+    assert threading.active_count() == before
+
+
+def test_a_server_that_was_closed_is_not_kept_by_its_model(tmp_path):
+    with open_bundle(tiny.bundle(tmp_path)) as model:
+        server = serve_metrics(model)
+        server.close()
+        gone = weakref.ref(server)
+        del server
+        gc.collect()
+        assert gone() is None
 
 
 def test_it_listens_on_loopback_only(server):
