@@ -20,7 +20,7 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ from edgekit_runtime.tensors import TensorSpec
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["SelfTest", "first_open", "replay", "replay_batch", "state_dir"]
+__all__ = ["Compared", "SelfTest", "compared", "first_open", "replay", "replay_batch", "state_dir"]
 
 CHILD_TIMEOUT_S = 120.0
 _FLOAT_STEP = 1e-4
@@ -63,45 +63,82 @@ class SelfTest:
     worst_cosine: float
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One output of one golden example beside its golden one.
+
+    steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs). cosine:
+    of the two. same_best: of a classification, whether the best class is the same. made_by: the engine and version that
+    made the golden output; same_engine: they are this one. fits: the verdict. frame: ` at frame N` of a sequence.
+    """
+
+    golden: int
+    output: str
+    steps: float
+    cosine: float
+    same_best: bool
+    same_engine: bool
+    made_by: str
+    fits: bool
+    frame: str = ""
+
+
 def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
     """Run every golden example and compare; a sequence frame by frame, each from a fresh state.
 
     Raises SelfTestError at the first that is out of tolerance.
     """
+    examples: set[int] = set()
+    worst_steps, worst_cosine, same = 0.0, 1.0, True
+    for one in compared(bundle, entry, engine):
+        if not one.fits:
+            raise SelfTestError(
+                f"golden example {one.golden} of '{one.output}' differs by {one.steps:.0f} steps{one.frame} (cosine "
+                f"{one.cosine:.4f}{'' if one.same_best else ', another best class'}); it was made by {one.made_by}, "
+                f"this is {engine.info.name} {engine.info.version}",
+                where=str(bundle.path),
+                do="Do not use this bundle here: build it for this runtime, or install the engine it was made with",
+            )
+        examples.add(one.golden)
+        same = same and one.same_engine
+        worst_steps, worst_cosine = max(worst_steps, one.steps), min(worst_cosine, one.cosine)
+    return SelfTest(len(examples), same, worst_steps, worst_cosine)
+
+
+def compared(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> Iterator[Compared]:
+    """Every output of every golden example that this artifact answers, as the engine gives it now."""
     contract = bundle.manifest.contract
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
-    worst_steps, worst_cosine, same, examples = 0.0, 1.0, True, 0
     for number, golden in enumerate(bundle.manifest.golden):
         answer = next((a for a in golden.answers if a.recipe == entry.recipe), None)
         if answer is None:
             continue
-        examples += 1
         got = _answered(stepper, bundle.golden_items(golden), golden.steps)
-        made_here = _made_by(answer, engine.info)
-        same = same and made_here
+        same_engine = _made_by(answer, engine.info)
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
                 continue
-            wanted = _output(bundle, answer, tensor, golden.steps)
-            steps, cosine = _difference(got[tensor.name], wanted, tensor)
-            worst_steps, worst_cosine = max(worst_steps, steps), min(worst_cosine, cosine)
+            here, wanted = got[tensor.name], _output(bundle, answer, tensor, golden.steps)
+            steps, cosine = _difference(here, wanted, tensor)
             classifier = contract.task == "classification" and tensor.name == contract.outputs[0].name
-            same_class = golden.steps is not None or not classifier or _best(got[tensor.name]) == _best(wanted)
+            same_best = golden.steps is not None or not classifier or _best(here) == _best(wanted)
             # Another engine's answer to a silent sequence has no direction to compare; its distance is what counts.
             near = steps <= answer.tolerance.steps
-            fits = near if made_here else cosine >= answer.tolerance.cosine or (golden.steps is not None and near)
-            if not (fits and same_class and np.isfinite(got[tensor.name]).all()):
-                where = _first_apart(got[tensor.name], wanted, tensor, golden.steps)
-                raise SelfTestError(
-                    f"golden example {number} of '{tensor.name}' differs by {steps:.0f} steps{where} (cosine {cosine:.4f}"
-                    f"{'' if same_class else ', another best class'}); it was made by {answer.engine} "
-                    f"{answer.engine_version}, this is {engine.info.name} {engine.info.version}",
-                    where=str(bundle.path),
-                    do="Do not use this bundle here: build it for this runtime, or install the engine it was made with",
-                )
+            agrees = near if same_engine else cosine >= answer.tolerance.cosine or (golden.steps is not None and near)
+            fits = agrees and same_best and bool(np.isfinite(here).all())
+            yield Compared(
+                number,
+                tensor.name,
+                steps,
+                cosine,
+                same_best,
+                same_engine,
+                f"{answer.engine} {answer.engine_version}",
+                fits,
+                frame="" if fits else _first_apart(here, wanted, tensor, golden.steps),
+            )
     if contract.state == "internal":  # whoever uses this engine next begins afresh
         engine.reset()
-    return SelfTest(examples, same, worst_steps, worst_cosine)
 
 
 def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: int) -> None:
