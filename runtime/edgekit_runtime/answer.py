@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,7 +28,8 @@ class Answer:
 
     source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
     no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
-    where the network's picture lies in the caller's, for a detector.
+    where the network's picture lies in the caller's, for a detector. It can be copied and pickled, for a queue to another
+    process for one: what comes out there is read-only as well.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -37,6 +39,13 @@ class Answer:
     contract: Contract
     distance: float | None = None
     geometry: Geometry | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A read-only view of a dict cannot be pickled; the dict can."""
+        timings = dict(self.timings)
+        return _rebuilt, (
+            (dict(self.outputs), self.source, timings, self.met_budget, self.contract, self.distance, self.geometry),
+        )
 
     def top(self, k: int = 5) -> list[Prediction]:
         """The k best classes, best first. Raises ContractError when the model is no classifier."""
@@ -58,3 +67,10 @@ class Answer:
         from edgekit_runtime.contract.embed import vector
 
         return vector(self.outputs, self.contract)
+
+
+def _rebuilt(fields: tuple[Any, ...]) -> Answer:
+    outputs, *others = fields
+    for array in outputs.values():  # a pickle forgets that it was read-only
+        array.setflags(write=False)
+    return Answer(MappingProxyType({name: array.view() for name, array in outputs.items()}), *others)
