@@ -1,29 +1,51 @@
 """Boards as data: one TOML a board, the loader that checks it, and the latency estimate.
 
-profile = load("raspberry-pi-4")
+profile = load("raspberry-pi-4")                  # or `raspberry-pi-4-32bit`, `jetson-nano@5w`, a path to a .toml
+catalogue = open_catalogue([Path("boards")])      # the user's own folders besides, and what other packages bring
 installable(profile)                              # which engines have a wheel for its Python, glibc and machine
 estimate(profile, workload, "litert")             # low, middle and high milliseconds, and what they rest on
 """
 
 from __future__ import annotations
 
+from edgekit_profiles.catalogue import Catalogue, open_catalogue
+from edgekit_profiles.cores import CoreType, features_of, identify, known_types
 from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
 from edgekit_profiles.estimate import Estimate, Grade, estimate, measured, milliseconds
 from edgekit_profiles.loader import load, names, parse
-from edgekit_profiles.profile import Anchor, Caches, Core, Memory, Profile, System, Thermal
+from edgekit_profiles.profile import (
+    Accelerator,
+    Anchor,
+    Caches,
+    Core,
+    Marks,
+    Memory,
+    Mode,
+    Power,
+    Profile,
+    System,
+    Thermal,
+    in_mode,
+)
 from edgekit_profiles.wheels import RuntimeSupport, installable
 from edgekit_profiles.workload import Op, OpKind, Precision, Workload, mobilenet_v1
 
 __all__ = [
+    "Accelerator",
     "Anchor",
     "Caches",
     "CannotEstimateError",
+    "Catalogue",
     "Core",
+    "CoreType",
     "Estimate",
     "Grade",
+    "Marks",
     "Memory",
+    "Mode",
     "Op",
     "OpKind",
+    "Power",
     "Precision",
     "Profile",
     "ProfileError",
@@ -33,11 +55,16 @@ __all__ = [
     "UnknownProfileError",
     "Workload",
     "estimate",
+    "features_of",
+    "identify",
+    "in_mode",
     "installable",
+    "known_types",
     "load",
     "measured",
     "milliseconds",
     "mobilenet_v1",
     "names",
+    "open_catalogue",
     "parse",
 ]

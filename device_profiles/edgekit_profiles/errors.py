@@ -8,13 +8,18 @@ __all__ = ["CannotEstimateError", "ProfileError", "UnknownProfileError"]
 
 
 class ProfileError(EdgekitError):
-    """A profile file that breaks the format; `where` names the file and, after a colon, the key."""
+    """A profile file that breaks the format; `where` names the file, `key` the dotted key where there is one."""
 
     code = "profile"
+    key = ""
+
+    def __init__(self, what: str, *, where: str = "", do: str = "", key: str = "") -> None:
+        super().__init__(what, where=where, do=do)
+        self.key = key
 
 
 class UnknownProfileError(ProfileError):
-    """No profile has this name; `do` names the near misses and all the names there are."""
+    """No profile has this name; `do` names the near misses, or the command that lists all there are."""
 
     code = "profile-unknown"
 

@@ -6,17 +6,40 @@ profile.core.type, profile.core.clock_ghz        # "cortex-a72", 1.5
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
-__all__ = ["Anchor", "Caches", "Core", "Memory", "Profile", "System", "Thermal"]
+__all__ = [
+    "ANCHOR_GRADES",
+    "KINDS",
+    "Accelerator",
+    "Anchor",
+    "AnchorGrade",
+    "Caches",
+    "Core",
+    "Kind",
+    "Marks",
+    "Memory",
+    "Mode",
+    "Power",
+    "Profile",
+    "System",
+    "Thermal",
+    "in_mode",
+]
+
+Kind = Literal["board", "phone", "generic", "host"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+AnchorGrade = Literal["published", "derived"]
+ANCHOR_GRADES: tuple[AnchorGrade, ...] = get_args(AnchorGrade)
 
 
 @dataclass(frozen=True)
 class Core:
-    """The cores that run inference; on a board with two kinds, the fast ones.
+    """One kind of core of the board.
 
-    type: as the roofline's table spells it, e.g. `cortex-a72`. simd: features beyond the base, e.g. `dotprod`, `fp16`.
+    type: as `cores.toml` and the roofline's table spell it, e.g. `cortex-a72`. simd: features beyond the base, in the
+    words of `cores.toml`: `dotprod` is what Linux calls asimddp, `fp16` is asimdhp.
     """
 
     type: str
@@ -39,28 +62,88 @@ class Memory:
     """ram_mb: of the smallest version sold. bandwidth_gbps: nominal, transfers a second times the bus's bytes.
 
     copy_gbps: what a plain copy was measured to reach, counted once, where somebody measured it.
+    sold_mb: every size it is sold with.
     """
 
     ram_mb: int
     bandwidth_gbps: float | None = None
     copy_gbps: float | None = None
+    sold_mb: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class System:
-    """The operating system image that the profile stands for: its name, CPython (`3.11`) and glibc (`2.36`)."""
+    """The operating system image that the profile stands for: its name, CPython (`3.11`) and glibc (`2.36`).
+
+    debian: the Debian release whose packages it installs (`bookworm`), empty where it is none. python and glibc are
+    empty where there is none, as on Android: no wheel installs there.
+    """
 
     name: str
     python: str
     glibc: str
+    debian: str = ""
 
 
 @dataclass(frozen=True)
 class Thermal:
-    """throttle_c: degrees Celsius at which the clock starts to fall, None where not known."""
+    """Degrees Celsius, None where not known.
+
+    throttle_c: where the clock starts to fall. soft_limit_c: where it is held to soft_limit_ghz before that. limit_c:
+    what the board keeps below by slowing down. shutdown_c: where it turns itself off.
+    """
 
     throttle_c: float | None = None
     notes: str = ""
+    soft_limit_c: float | None = None
+    soft_limit_ghz: float | None = None
+    limit_c: float | None = None
+    shutdown_c: float | None = None
+
+
+@dataclass(frozen=True)
+class Power:
+    """Watts of the whole board as somebody measured it, None where nobody did. supply: what it wants, in words."""
+
+    idle_w: float | None = None
+    load_w: float | None = None
+    supply: str = ""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A setting of the board that changes how many cores run and how fast: a Jetson's power mode, a firmware's clock.
+
+    watts: what the mode is called after, None where it is not a matter of watts. cores: of the kind in `Profile.core`.
+    """
+
+    name: str
+    cores: int
+    clock_ghz: float
+    source: str
+    watts: float | None = None
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What else could compute. edgekit's engines run on the processor; this is here so that nobody has to wonder."""
+
+    name: str
+    kind: Literal["gpu", "tpu", "npu", "dsp"]
+    source: str
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a board says of itself, by which `edgekit profiles detect` knows it.
+
+    models: beginnings of /proc/device-tree/model. compatible: entries of /proc/device-tree/compatible.
+    """
+
+    models: tuple[str, ...] = ()
+    compatible: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,16 +159,21 @@ class Anchor:
     threads: int
     clock_ghz: float
     ms: dict[str, float] = field(hash=False)
-    grade: Literal["published", "derived"]
+    grade: AnchorGrade
     source: str
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One board. threads: what an engine is given by default. sources: where each figure comes from, by dotted key.
+    """One board with one system image, in one mode.
 
-    pins: engine name -> the version that the board's image is held to. power_mode: for boards whose clock depends on it.
-    measured_here: the machine that builds *is* the board, where its architecture is `arch`; its times are `measured`.
+    name: `BOARD`, `BOARD-IMAGE` where the image is not the board's first, `@MODE` after it where the mode is not.
+    threads: what an engine is given by default. sources: where each figure comes from, by dotted key.
+    pins: engine name -> the version that the board's image is held to. power_mode: the name of the mode, empty where
+    there are none. measured_here: the machine that builds *is* the board, where its architecture is `arch`; its times
+    are `measured`. kind: a board, a phone, a core that stands for boards without a profile (`generic`), or a host that
+    answers for devices. board, image: the name's parts. little: the slower cores of a board with two kinds; inference
+    is given the fast ones, in `core`. anchors: those that hold for this image's architecture.
     """
 
     name: str
@@ -104,3 +192,26 @@ class Profile:
     measured_here: bool = False
     pins: dict[str, str] = field(default_factory=dict, hash=False)
     sources: dict[str, str] = field(default_factory=dict, hash=False)
+    kind: Kind = "board"
+    board: str = ""
+    image: str = ""
+    little: Core | None = None
+    modes: tuple[Mode, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    power: Power = Power()
+    marks: Marks = Marks()
+
+
+def in_mode(profile: Profile, name: str) -> Profile:
+    """The board after `name`, one of its `modes`, was set. Raises KeyError for a mode that it does not have."""
+    mode = {mode.name: mode for mode in profile.modes}[name]
+    if name == profile.power_mode:
+        return profile
+    return replace(
+        profile,
+        name=f"{profile.name}@{name}",
+        core=replace(profile.core, count=mode.cores, clock_ghz=mode.clock_ghz),
+        threads=min(profile.threads, mode.cores),
+        power_mode=name,
+        sources={**profile.sources, "core.count": mode.source, "core.clock_ghz": mode.source},
+    )

@@ -33,13 +33,13 @@ def test_an_unknown_name_gives_the_near_misses_and_the_list(name):
         load(name)
     assert name in caught.value.what
     assert "Did you mean raspberry-pi-4" in caught.value.do
-    assert "Profiles: host-cpu, jetson-nano, raspberry-pi-4, raspberry-pi-5, x86-64" in caught.value.do
+    assert caught.value.do.endswith("`edgekit profiles list` shows them all")
 
 
 def test_a_name_like_no_other_gives_the_list_alone():
     with pytest.raises(UnknownProfileError) as caught:
         load("toaster")
-    assert caught.value.do.startswith("Profiles: ")
+    assert caught.value.do == "`edgekit profiles list` shows them all"
 
 
 def test_a_name_never_leaves_the_folder_of_boards():
