@@ -53,7 +53,7 @@ from edgekit_converters.fidelity.golden import golden_sequences
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
-from edgekit_profiles import Estimate, Profile, ProfileError, RuntimeSupport, installable, load
+from edgekit_profiles import Catalogue, Estimate, Profile, ProfileError, RuntimeSupport, installable, open_catalogue
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.errors import MissingExtraError
 
@@ -66,7 +66,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
     check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
-    boards = _boards(request.profiles)
+    boards = _boards(request.profiles, open_catalogue(request.profile_paths))
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     request = _as_is(request, recipes)
     keys = [load_signing_key(request.sign)] if request.sign else []
@@ -191,10 +191,10 @@ def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:
     return tuple(maker.workers.run([partial(task, one) for one in existing]))
 
 
-def _boards(profiles: Sequence[str]) -> list[Board]:
+def _boards(profiles: Sequence[str], catalogue: Catalogue) -> list[Board]:
     """Each profile once. Raises ProfileError where two files claim one name: their bundles would overwrite each other."""
     found: dict[str, Profile] = {}
-    for profile in map(load, profiles):
+    for profile in map(catalogue.load, profiles):
         if found.setdefault(profile.name, profile) != profile:
             raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
     return [(profile, installable(profile)) for profile in found.values()]

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import click
 
-from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json
+from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
 from edgekit.cli.progress import shown
 
 __all__ = ["build"]
 
 _GROUPS = {
-    "What to build for": ("profile", "name", "model-version", "sign", "output"),
+    "What to build for": ("profile", "profile-path", "name", "model-version", "sign", "output"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
     "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
     "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
@@ -76,6 +76,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     metavar="NAME",
     help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards: they share the work.",
 )
+@profile_path
 @_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
 @_option(
     "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from edgekit_profiles import Catalogue, Profile
 
 __all__ = [
     "BUNDLE",
@@ -18,7 +22,11 @@ __all__ = [
     "as_json",
     "budget_ms",
     "budget_of",
+    "catalogue_of",
+    "load_profile",
     "print_json",
+    "profile_name",
+    "profile_path",
     "threads",
     "trust",
     "use",
@@ -35,6 +43,34 @@ trust = click.option(
     metavar="PEM",
     help="A public key that must have signed the bundle; repeatable.",
 )
+
+profile_path = click.option(
+    "--profile-path",
+    "profile_paths",
+    type=PATH,
+    multiple=True,
+    metavar="DIR",
+    help="A folder with profiles of your own, NAME.toml each; repeatable. EDGEKIT_PROFILE_PATH may name folders, too.",
+)
+profile_name = click.option(
+    "--profile",
+    "profile",
+    required=True,
+    metavar="NAME",
+    help="The board: a name of `edgekit profiles list`, NAME@MODE for another of its modes, or the path of a .toml.",
+)
+
+
+def catalogue_of(paths: Sequence[Path]) -> Catalogue:
+    """Every profile there is, with those of the folders of --profile-path. Raises ProfileError."""
+    from edgekit_profiles import open_catalogue
+
+    return open_catalogue(paths)
+
+
+def load_profile(name: str, paths: Sequence[Path]) -> Profile:
+    """What --profile and --profile-path name together. Raises UnknownProfileError and ProfileError."""
+    return catalogue_of(paths).load(name)
 
 
 class FiniteRange(click.FloatRange):
