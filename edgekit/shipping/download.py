@@ -1,0 +1,111 @@
+"""Wheel files from an index into a folder, once: kept by their SHA-256, gone on with where it was interrupted.
+
+Rules: bytes are believed only when their SHA-256 is the one that the resolution named; a file is there whole or not at all;
+what has been fetched before is not asked for again, so that a second package needs no network for it.
+
+    fetch(locked.wheel, Path("usb/wheels"), kept=state_dir() / "wheels")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import netrc
+import os
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgekit.shipping.errors import DownloadError
+from edgekit.shipping.resolve import RemoteWheel
+
+__all__ = ["fetch", "sha256_of"]
+
+_TIMEOUT_S = 60.0
+_CHUNK = 1 << 20
+Open = Callable[..., Any]
+
+
+def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path, open_url: Open = urllib.request.urlopen) -> Path:
+    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next try."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    place, store = folder / wheel.name, kept / wheel.sha256
+    if place.is_file() and sha256_of(place) == wheel.sha256:
+        return place
+    if not (store.is_file() and sha256_of(store) == wheel.sha256):
+        _download(wheel, kept / f"{wheel.sha256}.part", store, open_url)
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(store, draft)
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
+    return place
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _download(wheel: RemoteWheel, part: Path, store: Path, open_url: Open) -> None:
+    try:
+        _append(wheel, part, open_url)
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(
+            f"{wheel.name} cannot be fetched: {getattr(error, 'reason', None) or error}",
+            where=urllib.parse.urlsplit(wheel.url).hostname or wheel.url,
+            do="Run it again when the network is back: what has been fetched is kept",
+        ) from error
+    if sha256_of(part) != wheel.sha256:
+        part.unlink()
+        raise DownloadError(
+            f"{wheel.name} is not the file that the index promised: its SHA-256 is another",
+            where=wheel.url,
+            do="Run it again; if that does not help, something between here and the index changes files",
+        )
+    part.replace(store)
+
+
+def _append(wheel: RemoteWheel, part: Path, open_url: Open) -> None:
+    have = part.stat().st_size if part.is_file() else 0
+    if wheel.bytes is not None and have >= wheel.bytes:
+        if have == wheel.bytes:
+            return
+        part.unlink()
+        have = 0
+    request = urllib.request.Request(wheel.url, headers=_headers(wheel.url, have))
+    with open_url(request, timeout=_TIMEOUT_S) as answer:
+        goes_on = have > 0 and getattr(answer, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
+        with part.open("ab" if goes_on else "wb") as stream:
+            shutil.copyfileobj(answer, stream, _CHUNK)
+        if getattr(answer, "length", None):  # what http.client still waits for
+            raise ConnectionError("the connection broke off")
+
+
+def _headers(url: str, have: int) -> dict[str, str]:
+    headers = {"User-Agent": "edgekit", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    if told := _credentials(url):
+        headers["Authorization"] = f"Basic {b64encode(told.encode()).decode()}"
+    return headers
+
+
+def _credentials(url: str) -> str | None:
+    """user:password for a private index, from ~/.netrc as other clients have it; never printed, never stored."""
+    host = urllib.parse.urlsplit(url).hostname
+    if not host:
+        return None
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        found = netrc.netrc().authenticators(host)
+        if found:
+            return f"{found[0]}:{found[2]}"
+    return None

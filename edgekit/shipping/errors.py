@@ -1,0 +1,43 @@
+"""The shipping room's error tree. Each code is a refusal that a script may act upon."""
+
+from __future__ import annotations
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["BoardRefusedError", "DebError", "DownloadError", "NoWheelError", "ShippingError", "SshError"]
+
+
+class ShippingError(EdgekitError):
+    """A package for a board cannot be made, or cannot be put there."""
+
+    code = "shipping"
+
+
+class NoWheelError(ShippingError):
+    """Something that the bundle needs has neither a wheel for the board's Python, glibc and machine nor a Debian package."""
+
+    code = "no-wheel"
+
+
+class DownloadError(ShippingError):
+    """The package index cannot be reached, or gave bytes that are not those it promised."""
+
+    code = "download"
+
+
+class DebError(ShippingError):
+    """A .deb cannot be made here."""
+
+    code = "deb"
+
+
+class SshError(ShippingError):
+    """The board cannot be reached over SSH, or a command there failed."""
+
+    code = "ssh"
+
+
+class BoardRefusedError(ShippingError):
+    """The machine at the other end is not the board that the package is for; said before anything is copied."""
+
+    code = "board-refused"

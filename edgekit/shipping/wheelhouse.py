@@ -1,0 +1,220 @@
+"""Everything that a board installs, as files with hashes: edgekit's wheel, the engine, and all that they need.
+
+Rules:
+- exact versions, resolved for the board's own Python, glibc and machine; wheels only;
+- what has no wheel there becomes the name of a Debian package, and Debian's version must satisfy every wheel that needs it;
+- pip's own wheel comes along: a board needs Python and nothing else to install from the folder;
+- files are listed in one order, whatever order they came in.
+
+    house = collect(load("raspberry-pi-4"), "litert", Path("usb/wheels"))
+    [wheel.file for wheel in house.wheels], house.debian, house.requirements
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.parser
+import shutil
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit.shipping.debian import Supplied, supplied
+from edgekit.shipping.download import fetch, sha256_of
+from edgekit.shipping.errors import NoWheelError, ShippingError
+from edgekit.shipping.ours import DISTRIBUTION, own_wheel
+from edgekit.shipping.resolve import Locked, resolve
+from edgekit.shipping.target import Target
+from edgekit_runtime.board import state_dir
+from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from edgekit_profiles import Profile
+
+__all__ = ["WheelFile", "Wheelhouse", "collect", "metadata_of"]
+
+REQUIREMENTS = "requirements.txt"
+_PIP = "pip"
+_MAIN = {"extra": ""}
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """name, version: of the distribution. file: its name in the wheelhouse. sha256: lower-case hex."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Wheelhouse:
+    """folder: holds every wheel, and `requirements.txt` with the hash of each but pip's.
+
+    wheels: sorted by name; pip's is among them. debian: packages that the board's own system must have, sorted.
+    engine_version: what the board will run; where the engine itself comes from Debian, Debian's.
+    """
+
+    folder: Path
+    target: Target
+    engine: str
+    engine_version: str
+    wheels: tuple[WheelFile, ...]
+    debian: tuple[str, ...]
+
+    @property
+    def requirements(self) -> Path:
+        return self.folder / REQUIREMENTS
+
+    @property
+    def pip(self) -> WheelFile:
+        return next(wheel for wheel in self.wheels if wheel.name == _PIP)
+
+
+def collect(
+    profile: Profile, engine: str, dest: Path, *, wheel: Path | None = None, extras: Sequence[str] = ("image",)
+) -> Wheelhouse:
+    """Fill `dest` with what a bundle for `engine` (`litert`, `tflite-runtime`, `onnxruntime`) needs on that board.
+
+    wheel: edgekit's own, built or put together where it is None. extras: of edgekit, beside the engine's. Wheels of an
+    earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError, ShippingError.
+    """
+    _check_tools()
+    target = Target.of(profile)
+    dest.mkdir(parents=True, exist_ok=True)
+    ours = _ours(dest, wheel)
+    wanted = _wanted(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
+    locked, from_debian = _closure(target, wanted)
+    files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
+    _check_against_debian(target, [ours, *files], from_debian)
+    wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
+    _remove_others(dest, {one.file for one in wheels})
+    version = _engine_version(target, engine, wheels, from_debian)
+    debian = tuple(sorted(one.package for one in from_debian.values()))
+    house = Wheelhouse(dest, target, engine, version, wheels, debian)
+    lines = [f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels if one.name != _PIP]
+    house.requirements.write_text("".join(lines), encoding="utf-8")
+    return house
+
+
+def metadata_of(wheel: Path) -> Any:
+    """The METADATA of a wheel, an email.message.Message."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(
+            name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+        )
+        return email.parser.BytesParser().parsebytes(archive.read(name))
+
+
+def _check_tools() -> None:
+    try:
+        import packaging.tags  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("ship", "finding out which wheels a board takes") from error
+
+
+def _ours(dest: Path, wheel: Path | None) -> Path:
+    if wheel is None:
+        for old in dest.glob("edgekit_deploy-*.whl"):
+            old.unlink()
+        return own_wheel(dest)
+    if not wheel.is_file() or not zipfile.is_zipfile(wheel):
+        raise ShippingError("this is no wheel", where=str(wheel), do="Name a built edgekit_deploy-*.whl")
+    place = dest / wheel.name
+    with contextlib.suppress(shutil.SameFileError):
+        shutil.copyfile(wheel, place)
+    return place
+
+
+def _wanted(ours: Path, target: Target, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
+    """What edgekit itself and these of its extras ask for on the board, the engine's pin, and pip."""
+    from packaging.requirements import Requirement
+
+    environments = [target.markers() | {"extra": extra} for extra in ("", *extras)]
+    asked = [Requirement(text) for text in metadata_of(ours).get_all("Requires-Dist", [])]
+    wanted = [one for one in asked if one.marker is None or any(one.marker.evaluate(e) for e in environments)]
+    lines = [f"{one.name}{_brackets(one)}{one.specifier}" for one in wanted if one.name != DISTRIBUTION]
+    distribution = ENGINES[engine].distribution
+    if not any(one.name == distribution for one in wanted):
+        lines.append(
+            distribution
+        )  # the extra leaves it out where it has no wheel: the resolution says so, with the reason
+    return [*lines, *([f"{distribution}=={pin}"] if pin else []), _PIP]
+
+
+def _brackets(requirement: Requirement) -> str:
+    return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+
+
+def _closure(target: Target, wanted: list[str]) -> tuple[tuple[Locked, ...], dict[str, Supplied]]:
+    """Wheels for all of it, and what Debian brings instead: every step may show more that needs a package of Debian's."""
+    known = supplied(target)
+    from_debian: dict[str, Supplied] = {}
+    while True:
+        locked = resolve(target, _without(wanted, from_debian), tuple(from_debian))
+        more = {one.name: known[one.name] for one in locked if one.name in known and not one.pure}
+        if not more:
+            break
+        from_debian |= more
+    for one in locked:
+        if one.wheel is None:
+            raise NoWheelError(
+                f"{one.name} {one.version} has no wheel for {target}, and no Debian package that edgekit knows of",
+                where=target.profile,
+                do="Take another engine (--engine), or a 64-bit system image",
+            )
+    return locked, from_debian
+
+
+def _without(wanted: list[str], from_debian: dict[str, Supplied]) -> list[str]:
+    from packaging.requirements import Requirement
+
+    return [line for line in wanted if Requirement(line).name not in from_debian]
+
+
+def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[str, Supplied]) -> None:
+    """Debian's versions against what every wheel says that it needs."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for wheel in wheels:
+        for text in metadata_of(wheel).get_all("Requires-Dist", []):
+            need = Requirement(text)
+            have = from_debian.get(canonicalize_name(need.name))
+            applies = need.marker is None or need.marker.evaluate(target.markers() | _MAIN)
+            if have is not None and applies and not need.specifier.contains(have.version):
+                raise NoWheelError(
+                    f"{wheel.name} needs {need.name}{need.specifier}, and Debian {have.release} has {have.version}",
+                    where=target.profile,
+                    do="Take a 64-bit system image, where wheels of it exist",
+                )
+
+
+def _engine_version(target: Target, engine: str, wheels: Sequence[WheelFile], debian: dict[str, Supplied]) -> str:
+    distribution = ENGINES[engine].distribution
+    if distribution in debian:
+        return debian[distribution].version
+    found = next((one.version for one in wheels if one.name == distribution), None)
+    if found is None:
+        raise NoWheelError(f"{distribution} has no wheel for {target}", where=target.profile, do="Take another engine")
+    return found
+
+
+def _described(path: Path) -> WheelFile:
+    from packaging.utils import parse_wheel_filename
+
+    name, version, _, _ = parse_wheel_filename(path.name)
+    return WheelFile(str(name), str(version), path.name, sha256_of(path), path.stat().st_size)
+
+
+def _remove_others(folder: Path, needed: set[str]) -> None:
+    for path in folder.glob("*.whl"):
+        if path.name not in needed:
+            path.unlink()

@@ -1,0 +1,111 @@
+"""Fetching: from a real server on loopback that breaks off, lies, or has gone."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import threading
+
+import pytest
+
+from edgekit.shipping import DownloadError
+from edgekit.shipping.download import fetch
+from edgekit.shipping.resolve import RemoteWheel
+
+DATA = bytes(range(256)) * 5000
+SIZE = len(DATA)
+NAME = "some-1-py3-none-any.whl"
+
+
+class Index(http.server.ThreadingHTTPServer):
+    """Serves DATA; `breaks_at` ends one answer there, `ranges` says whether it can go on in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.breaks_at: int | None = None
+        self.ranges = True
+        self.data = DATA
+        self.sent: list[int] = []
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
+        body = self.server.data[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        cut, self.server.breaks_at = self.server.breaks_at, None
+        self.server.sent.append(len(body[:cut]))
+        self.wfile.write(body[:cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def index():
+    server = Index()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def remote(index, size=SIZE):
+    return RemoteWheel(NAME, f"http://127.0.0.1:{index.server_port}/{NAME}", hashlib.sha256(DATA).hexdigest(), size)
+
+
+@pytest.fixture
+def get(tmp_path):
+    return lambda wheel, folder="usb": fetch(wheel, tmp_path / folder, kept=tmp_path / "kept")
+
+
+def test_a_file_is_fetched_once(index, get):
+    assert get(remote(index)).read_bytes() == DATA
+    assert get(remote(index), "another").read_bytes() == DATA
+    assert index.sent == [SIZE]
+
+
+@pytest.mark.parametrize("size", [SIZE, None])
+def test_an_interrupted_fetch_goes_on_where_it_was(index, get, size, tmp_path):
+    index.breaks_at = 700_000
+    with pytest.raises(DownloadError, match="what has been fetched is kept"):
+        get(remote(index, size))
+    assert not (tmp_path / "usb" / NAME).exists()
+    assert get(remote(index, size)).read_bytes() == DATA
+    assert index.sent == [700_000, SIZE - 700_000]
+
+
+def test_a_server_that_knows_no_ranges_starts_again(index, get):
+    index.breaks_at, index.ranges = 1000, False
+    with pytest.raises(DownloadError):
+        get(remote(index))
+    assert get(remote(index)).read_bytes() == DATA
+
+
+def test_other_bytes_than_promised_are_refused_and_forgotten(index, get, tmp_path):
+    index.data = DATA[:-1] + b"x"
+    with pytest.raises(DownloadError, match="its SHA-256 is another"):
+        get(remote(index))
+    assert list((tmp_path / "usb").iterdir()) == []
+    index.data = DATA
+    assert get(remote(index)).read_bytes() == DATA
+
+
+def test_a_kept_file_that_rotted_is_fetched_again(index, get, tmp_path):
+    get(remote(index))
+    (tmp_path / "kept" / remote(index).sha256).write_bytes(b"rot")
+    assert get(remote(index), "another").read_bytes() == DATA
+
+
+def test_a_network_that_is_gone_is_one_sentence(index, get):
+    wheel = RemoteWheel(NAME, "http://127.0.0.1:9/some.whl", "0" * 64, 5)
+    with pytest.raises(DownloadError, match=r"cannot be fetched: .*refused.*Run it again") as refused:
+        get(wheel)
+    assert refused.value.where == "127.0.0.1"
