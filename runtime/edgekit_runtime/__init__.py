@@ -15,7 +15,7 @@ from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from edgekit_runtime.answer import Answer
-    from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.cache import CacheFileError, Semantic
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.finish import Prediction
     from edgekit_runtime.contract.frame import Frame
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
         TelemetryError,
     )
     from edgekit_runtime.memory import MemoryBudget
+    from edgekit_runtime.metrics import MetricsError
     from edgekit_runtime.model import Health, Model, Stats
     from edgekit_runtime.opening import open_bundle
+    from edgekit_runtime.remote import HostAddressError, HostError
     from edgekit_runtime.session import Session
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "Box",
     "BudgetExceeded",
     "BundleError",
+    "CacheFileError",
     "ClosedError",
     "ContractError",
     "EdgekitError",
@@ -56,10 +59,13 @@ __all__ = [
     "ForkedError",
     "Frame",
     "Health",
+    "HostAddressError",
+    "HostError",
     "InputError",
     "IntegrityError",
     "MemoryBudget",
     "MemoryExceeded",
+    "MetricsError",
     "MissingExtraError",
     "Model",
     "Prediction",
@@ -78,7 +84,7 @@ __getattr__ = lazily(
     __name__,
     {
         "edgekit_runtime.answer": ("Answer",),
-        "edgekit_runtime.cache": ("Semantic",),
+        "edgekit_runtime.cache": ("CacheFileError", "Semantic"),
         "edgekit_runtime.contract.detect": ("Box",),
         "edgekit_runtime.contract.finish": ("Prediction",),
         "edgekit_runtime.contract.frame": ("Frame",),
@@ -102,12 +108,14 @@ __getattr__ = lazily(
             "TelemetryError",
         ),
         "edgekit_runtime.memory": ("MemoryBudget",),
+        "edgekit_runtime.metrics": ("MetricsError",),
         "edgekit_runtime.model": (
             "Health",
             "Model",
             "Stats",
         ),
         "edgekit_runtime.opening": ("open_bundle",),
+        "edgekit_runtime.remote": ("HostAddressError", "HostError"),
         "edgekit_runtime.session": ("Session",),
     },
 )
