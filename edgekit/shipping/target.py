@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgekit.shipping.errors import NoWheelError
+
 if TYPE_CHECKING:
     from packaging.tags import Tag
 
@@ -37,6 +39,13 @@ class Target:
 
     @classmethod
     def of(cls, profile: Profile) -> Target:
+        """Raises NoWheelError for a system without Python or glibc, such as a phone's."""
+        if not (profile.os.python and profile.os.glibc):
+            raise NoWheelError(
+                f"{profile.os.name} has no glibc, which every wheel for Linux needs",
+                where=profile.name,
+                do="Ship the artifact inside an app of that system instead",
+            )
         return cls(profile.name, profile.arch, ".".join(profile.os.python.split(".")[:2]), profile.os.glibc)
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.shipping.debian import Supplied, supplied
+from edgekit.shipping.debian import supplied
 from edgekit.shipping.download import fetch, sha256_of
 from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit.shipping.ours import DISTRIBUTION, own_wheel
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from edgekit_profiles import Profile
+    from edgekit_profiles.wheels import DebianPackage
 
 __all__ = ["WheelFile", "Wheelhouse", "collect", "metadata_of"]
 
@@ -91,7 +92,7 @@ def collect(
     dest.mkdir(parents=True, exist_ok=True)
     ours = _ours(dest, wheel)
     wanted = _wanted(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
-    locked, from_debian = _closure(target, wanted)
+    locked, from_debian = _closure(target, wanted, supplied(profile))
     files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
     _check_against_debian(target, [ours, *files], from_debian)
     wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
@@ -153,10 +154,11 @@ def _brackets(requirement: Requirement) -> str:
     return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
 
 
-def _closure(target: Target, wanted: list[str]) -> tuple[tuple[Locked, ...], dict[str, Supplied]]:
+def _closure(
+    target: Target, wanted: list[str], known: dict[str, DebianPackage]
+) -> tuple[tuple[Locked, ...], dict[str, DebianPackage]]:
     """Wheels for all of it, and what Debian brings instead: every step may show more that needs a package of Debian's."""
-    known = supplied(target)
-    from_debian: dict[str, Supplied] = {}
+    from_debian: dict[str, DebianPackage] = {}
     while True:
         locked = resolve(target, _without(wanted, from_debian), tuple(from_debian))
         more = {one.name: known[one.name] for one in locked if one.name in known and not one.pure}
@@ -173,13 +175,13 @@ def _closure(target: Target, wanted: list[str]) -> tuple[tuple[Locked, ...], dic
     return locked, from_debian
 
 
-def _without(wanted: list[str], from_debian: dict[str, Supplied]) -> list[str]:
+def _without(wanted: list[str], from_debian: dict[str, DebianPackage]) -> list[str]:
     from packaging.requirements import Requirement
 
     return [line for line in wanted if Requirement(line).name not in from_debian]
 
 
-def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[str, Supplied]) -> None:
+def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[str, DebianPackage]) -> None:
     """Debian's versions against what every wheel says that it needs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -191,13 +193,13 @@ def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[
             applies = need.marker is None or need.marker.evaluate(target.markers() | _MAIN)
             if have is not None and applies and not need.specifier.contains(have.version):
                 raise NoWheelError(
-                    f"{wheel.name} needs {need.name}{need.specifier}, and Debian {have.release} has {have.version}",
+                    f"{wheel.name} needs {need.name}{need.specifier}, and Debian's {have.package} is {have.version}",
                     where=target.profile,
                     do="Take a 64-bit system image, where wheels of it exist",
                 )
 
 
-def _engine_version(target: Target, engine: str, wheels: Sequence[WheelFile], debian: dict[str, Supplied]) -> str:
+def _engine_version(target: Target, engine: str, wheels: Sequence[WheelFile], debian: dict[str, DebianPackage]) -> str:
     distribution = ENGINES[engine].distribution
     if distribution in debian:
         return debian[distribution].version

@@ -18,7 +18,6 @@ NEEDED = {
     "edgekit_profiles/boards/x86-64.toml",
     "edgekit_profiles/boards/host-cpu.toml",
     "edgekit_profiles/wheels.toml",
-    "edgekit/shipping/debian.toml",
     "edgekit_profiles/roofline.toml",
     *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),
     *(f"{package}/py.typed" for package in PACKAGES),

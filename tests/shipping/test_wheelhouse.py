@@ -18,8 +18,9 @@ from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")
 ARM, X86, ARM_32 = "manylinux_2_28_aarch64", "manylinux_2_28_x86_64", "manylinux_2_31_armv7l"
-TRIXIE = replace(PI_4.os, python="3.13", glibc="2.41")
-BOOKWORM_32 = replace(PI_4, name="pi-32", arch="armv7l")
+TRIXIE = replace(PI_4.os, python="3.13", glibc="2.41", debian="trixie")
+BOOKWORM = replace(PI_4.os, python="3.11", glibc="2.36", debian="bookworm")
+BOOKWORM_32 = replace(PI_4, name="pi-32", arch="armv7l", os=BOOKWORM)
 TRIXIE_32 = replace(PI_4, name="pi-32-trixie", arch="armv7l", os=TRIXIE)
 DEBIAN = ("python3-cryptography", "python3-numpy", "python3-pil", "python3-xxhash")
 
@@ -111,7 +112,7 @@ def test_the_engine_itself_may_come_from_debian(shelf, tmp_path):
 def test_debian_s_version_must_satisfy_who_needs_it(shelf, tmp_path):
     shelf.put("tflite-runtime", "2.15.0", "cp311-cp311-manylinux_2_34_armv7l", needs=("numpy>=1.25",))
     with pytest.raises(
-        NoWheelError, match=r"tflite_runtime-2.15.0.* needs numpy>=1.25, and Debian bookworm has 1.24.2"
+        NoWheelError, match=r"tflite_runtime-2.15.0.* needs numpy>=1.25, and Debian's python3-numpy is 1.24.2"
     ):
         collect(BOOKWORM_32, "tflite-runtime", tmp_path / "usb", wheel=shelf.edgekit())
 
