@@ -6,7 +6,8 @@ An application that imports this name pays for no more than the name; what openi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open_bundle"]
 
+_DISK_CACHE_MB, _WINDOW_S = 256.0, 60.0
+_DEFAULTS = {"disk_cache_mb": _DISK_CACHE_MB, "window_s": _WINDOW_S}
+
 
 def open_bundle(
     path: str | os.PathLike[str],
@@ -37,7 +41,7 @@ def open_bundle(
     batching: bool | None = None,
     queue_limit: int = 1024,
     disk_cache: str | os.PathLike[str] | None = None,
-    disk_cache_mb: float = 256.0,
+    disk_cache_mb: float = _DISK_CACHE_MB,
     similar: float | None = None,
     semantic: Semantic | None = None,
     delegate: str | None = None,
@@ -47,7 +51,7 @@ def open_bundle(
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
-    window_s: float = 60.0,
+    window_s: float = _WINDOW_S,
     spool: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
@@ -71,13 +75,18 @@ def open_bundle(
     there, 3 to 63 of a-z, 0-9 and -. window_s: seconds between two reports. spool: the file that keeps reports until they
     are confirmed, None for one in the state folder. What is sent stands in docs/telemetry-format.md.
 
-    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, TelemetryError.
+    An option that does nothing without another one (device, window_s, spool without telemetry; disk_cache_mb without
+    disk_cache) is a UserWarning: which broker, and whether there is a disk, is often a setting that may be absent.
+    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
+    TelemetryError, CacheFileError, HostAddressError; ValueError for an option that makes no sense.
     """
     from edgekit_runtime.model import Model
     from edgekit_runtime.options import Options, budget_of
 
     if isinstance(hosts, str):
         raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")  # noqa: TRY004 - as all options
+    _warn_of_idle("telemetry", telemetry, {"device": device, "window_s": window_s, "spool": spool})
+    _warn_of_idle("disk_cache", disk_cache, {"disk_cache_mb": disk_cache_mb})
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
     options = Options(
         cache_mb,
@@ -109,6 +118,14 @@ def open_bundle(
     except BaseException:
         opened.close()
         raise
+
+
+def _warn_of_idle(need: str, wanted: object, given: Mapping[str, object]) -> None:
+    """Say which of these options were given for nothing, because the one that they need was not."""
+    idle = [name for name, value in given.items() if value != _DEFAULTS.get(name)]
+    if wanted is None and idle:
+        does = "does" if len(idle) == 1 else "do"
+        warnings.warn(f"open_bundle: {', '.join(idle)} {does} nothing without {need}=", stacklevel=3)
 
 
 def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:

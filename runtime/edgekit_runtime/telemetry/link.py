@@ -52,6 +52,8 @@ class Broker:
     def parse(cls, url: str) -> Self:
         """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in it."""
         do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
+        if not isinstance(url, str):
+            raise TelemetryError(f"{url!r:.40} is no broker's URL", do=do)
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import numbers
 import threading
 import time
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Reporting:
 
     @classmethod
     def checked(cls, url: str, device: str | None, spool: Path, window_s: float) -> Reporting:
-        """Raises TelemetryError for a URL, a device id or a window that makes no sense."""
+        """Raises TelemetryError for a URL, a device id or a window that makes no sense, the URL first."""
+        broker = Broker.parse(url)
         if not device:
             raise TelemetryError(
                 "telemetry needs a device id", do="Pass device='porch-1', a name of its own for each board"
@@ -60,9 +62,11 @@ class Reporting:
             device_id(device)
         except WindowError as error:
             raise TelemetryError(error.what, do="Pass something like 'porch-1'") from error
-        if not 0.1 <= window_s <= 86_400:
-            raise TelemetryError(f"a window of {window_s} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual")
-        return cls(Broker.parse(url), device, spool, window_s)
+        if not isinstance(window_s, numbers.Real) or not 0.1 <= window_s <= 86_400:
+            raise TelemetryError(
+                f"a window of {window_s!r:.40} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual"
+            )
+        return cls(broker, device, spool, float(window_s))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ PICTURES = {
     "an array of bytes": lambda _: array.array("B", png().getvalue()),
     "a file in memory": mapped,
     "a memoryview of pixels": lambda _: PIXELS.data,
+    "a memoryview of every other row": lambda _: PIXELS.repeat(2, axis=0).data[::2],
     "a memory map of pixels": lambda folder: np.memmap(folder / "m", np.uint8, "w+", shape=(8, 8, 3)).__iadd__(PIXELS),
 }
 

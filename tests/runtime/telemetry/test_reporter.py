@@ -322,10 +322,13 @@ WRONG = {
     "a device with a slash": ({"telemetry": "mqtt://h", "device": "a/b/c"}, "device"),
     "a wildcard": ({"telemetry": "mqtt://h", "device": "abc#"}, "device"),
     "another scheme": ({"telemetry": "http://h", "device": "porch-1"}, "URL"),
+    "no URL, and no device": ({"telemetry": "foo"}, "foo: that is no broker's URL"),
+    "no text": ({"telemetry": True}, "True is no broker's URL"),
     "no host": ({"telemetry": "mqtt://", "device": "porch-1"}, "URL"),
     "a port that is none": ({"telemetry": "mqtt://h:99999", "device": "porch-1"}, "URL"),
     "no window": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": 0}, "window"),
     "not a number": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": float("nan")}, "window"),
+    "a window in words": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": "60"}, "window of '60' seconds"),
 }
 
 
