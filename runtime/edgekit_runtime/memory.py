@@ -65,7 +65,7 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
     cache = min(need.cache_mb, left_mb - need.model_mb - sum(batches.values()))
     if cache < need.cache_mb:
         cache = cache if cache >= LEAST_CACHE_MB else 0.0
-        lost.append(f"cache of {cache:.0f} MB instead of {need.cache_mb:.0f} MB" if cache else "no cache")
+        lost.append(f"cache of {_shown(cache)} MB instead of {_shown(need.cache_mb)} MB" if cache else "no cache")
     return Grant(tuple(batches), cache, tuple(lost))
 
 
@@ -223,10 +223,16 @@ def _text(file: Path) -> str:
 
 
 def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -> MemoryExceeded:
-    others = "; ".join(f"{other} holds {mb:.0f} MB" for other, mb in sorted(held.items()))
+    others = "; ".join(f"{other} holds {_shown(mb)} MB" for other, mb in sorted(held.items()))
+    left_mb = max(0.0, left_mb)
     return MemoryExceeded(
-        f"it needs {need.model_mb:.0f} MB without cache and batches, and {max(0.0, left_mb):.0f} MB are left"
+        f"it needs {_shown(need.model_mb)} MB without cache and batches, and {_shown(left_mb)} MB are left"
         + (f" ({others})" if others else ""),
         where=name,
-        do=f"Allow {need.model_mb - left_mb:.0f} MB more, close another model, or build a smaller one",
+        do=f"Allow {_shown(need.model_mb - left_mb)} MB more, close another model, or build a smaller one",
     )
+
+
+def _shown(mb: float) -> str:
+    """Whole megabytes; of less than ten, two digits that count, so that nothing that is something reads as 0."""
+    return f"{mb:.0f}" if mb >= 9.95 or mb < 0.0005 else f"{mb:.2g}"

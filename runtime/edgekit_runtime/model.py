@@ -31,7 +31,7 @@ from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
 from edgekit_runtime.journey import Journey
 from edgekit_runtime.opened import Opened
 from edgekit_runtime.options import Options
-from edgekit_runtime.request import Request
+from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
 from edgekit_runtime.telemetry.slow import SlowWatch
@@ -363,10 +363,7 @@ class Model:
         )
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
-        if budget_ms is None:
-            budget_ms = self._options.budget_ms
-        elif not budget_ms > 0:
-            raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
+        budget_ms = self._options.budget_ms if budget_ms is None else checked_budget(budget_ms)
         if priority != 0:
             _check_priority(priority)
         return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)

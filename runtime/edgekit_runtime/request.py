@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Identity, Look
     from edgekit_runtime.contract.geometry import Geometry
 
-__all__ = ["Items", "Outputs", "Request", "Tensors"]
+__all__ = ["Items", "Outputs", "Request", "Tensors", "checked_budget"]
 
 Items = Mapping[str, NDArray[Any]]
 """Contract name -> canonical item, no batch axis."""
@@ -57,3 +58,10 @@ class Request:
     def left_ms(self) -> float:
         """What is left of the budget; infinite without one."""
         return math.inf if self.budget_ms is None else self.budget_ms - (perf_counter() - self.start) * 1e3
+
+
+def checked_budget(budget_ms: float) -> float:
+    """What a caller gave for one request. Raises ValueError for what is no number of milliseconds above 0."""
+    if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
+        raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
+    return float(budget_ms)

@@ -48,6 +48,19 @@ def test_a_grant_always_fits_and_tells_whatever_it_took_away(model, batches, cac
     assert bool(grant.degraded) == (set(grant.batches) != set(batches) or grant.cache_mb < cache)
 
 
+@pytest.mark.parametrize(
+    ("total", "needed", "told"),
+    [
+        (0.001, 0.0123, r"it needs 0.012 MB .*, and 0.001 MB are left. Allow 0.011 MB more"),
+        (1.5, 4.25, r"it needs 4.2 MB .*, and 1.5 MB are left. Allow 2.8 MB more"),
+        (100, 250.4, r"it needs 250 MB .*, and 100 MB are left. Allow 150 MB more"),
+    ],
+)
+def test_a_small_budget_is_told_with_the_digits_that_count(total, needed, told):
+    with pytest.raises(MemoryExceeded, match=told):
+        MemoryBudget(total).claim("faces", Need(needed))
+
+
 def test_models_share_a_budget_and_give_back_what_they_took():
     budget = MemoryBudget(200)
     faces = budget.claim("faces", NEED)

@@ -315,10 +315,23 @@ def test_options_that_do_something_are_not_warned_of(path, tmp_path):
         open_bundle(path[0], engine=path[1], disk_cache=tmp_path / "answers", disk_cache_mb=16).close()
 
 
-@pytest.mark.parametrize("budget_ms", [0, -1, float("nan")])
-def test_an_impossible_budget_is_the_callers_bug(model, budget_ms):
-    with pytest.raises(ValueError, match="budget_ms must be more than 0"):
-        model.predict(tiny.RED, budget_ms=budget_ms)
+@pytest.mark.parametrize("budget_ms", [0, -1, float("nan"), "5", True, [5], np.array([5, 6])])
+@pytest.mark.parametrize("ask", ["predict", "submit"])
+def test_an_impossible_budget_is_the_callers_bug(model, ask, budget_ms):
+    with pytest.raises(ValueError, match="budget_ms must be a number of milliseconds above 0, not "):
+        getattr(model, ask)(tiny.RED, budget_ms=budget_ms)
+
+
+@pytest.mark.parametrize("budget_ms", [10_000, 1e4, np.float32(1e4), np.int64(10_000), float("inf")])
+def test_a_budget_is_any_number(model, budget_ms):
+    assert model.predict(tiny.RED, budget_ms=budget_ms).met_budget is (None if budget_ms == float("inf") else True)
+
+
+@pytest.mark.parametrize("priority", ["x", 1.5, None, 10**6])
+@pytest.mark.parametrize("ask", ["predict", "submit"])
+def test_an_impossible_priority_is_the_callers_bug(model, ask, priority):
+    with pytest.raises(ValueError, match="priority must be a whole number from -1000 to 1000, not "):
+        getattr(model, ask)(tiny.RED, priority=priority)
 
 
 def test_a_closed_model_answers_nothing_from_its_cache_either(path):
@@ -329,9 +342,9 @@ def test_a_closed_model_answers_nothing_from_its_cache_either(path):
         model.predict(tiny.RED)
 
 
-@pytest.mark.parametrize("k", [0, -1])
+@pytest.mark.parametrize("k", [0, -1, "a", 1.5, None])
 def test_top_of_nothing_is_the_callers_bug(model, k):
-    with pytest.raises(ValueError, match="k must be at least 1"):
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1"):
         model.predict(tiny.RED).top(k)
 
 

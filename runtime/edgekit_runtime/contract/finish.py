@@ -76,10 +76,10 @@ def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) ->
 def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list[Prediction]:
     """The k best classes, best first; logits become probabilities. Ties go to the lower index.
 
-    Raises ContractError when the task is not classification, ValueError for a k below 1.
+    Raises ContractError when the task is not classification, ValueError for a k that is no whole number above 0.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
+    if not isinstance(k, (int, np.integer)) or k < 1:
+        raise ValueError(f"k must be a whole number of at least 1, not {k!r:.40}")
     if contract.task != "classification":
         raise ContractError(f"top() is for classifiers; this model's task is {contract.task}", do="Read answer.outputs")
     scores = np.asarray(outputs[contract.outputs[0].name], np.float32).reshape(-1)

@@ -19,6 +19,7 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.errors import EdgekitError, InputError, SessionError
 from edgekit_runtime.forked import ForkGuard
+from edgekit_runtime.request import checked_budget
 from edgekit_runtime.session.parts import SessionParts, Tensors
 from edgekit_runtime.session.turns import Turns, closed
 
@@ -37,7 +38,10 @@ class _Frame:
 
 
 class Session:
-    """Made by `model.session()`. Every method may be called from any thread; frames have one order, that of the calls."""
+    """Made by `model.session()`. Every method may be called from any thread; frames have one order, that of the calls.
+
+    So there is neither a `priority` nor a `stale_ok` here: no frame may pass another, and no frame has an older answer.
+    """
 
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
         entry, self.contract = parts.entry, parts.contract.of_caller
@@ -136,10 +140,9 @@ class Session:
 
     def _arrive(self, inputs: Any, budget_ms: float | None, *, keep: bool) -> _Frame:
         """decode, adapt. keep: the caller may reuse its arrays before the engine has read them."""
-        if budget_ms is not None and not budget_ms > 0:
-            raise ValueError(f"budget_ms must be more than 0, not {budget_ms}")
+        budget_ms = self._parts.budget_ms if budget_ms is None else checked_budget(budget_ms)
         self._check_open()
-        frame = _Frame(self._parts.budget_ms if budget_ms is None else budget_ms)
+        frame = _Frame(budget_ms)
         try:
             named = {name: self._decoders[name].admit(value) for name, value in self._named(inputs).items()}
             items = {name: self._decoders[name](value) for name, value in named.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import threading
 
@@ -144,3 +145,20 @@ def test_a_sessions_own_engine_runs_as_the_one_that_was_proved(opened):
     proved = model._journey.opened.prepared.engine.info
     with model.session() as session:
         assert session._engine.info == proved
+
+
+@pytest.mark.parametrize("ask", ["predict", "submit"])
+def test_a_session_has_the_models_words_for_a_budget_that_makes_no_sense(opened, ask):
+    with opened("int8").session() as session:
+        with pytest.raises(ValueError, match="budget_ms must be a number of milliseconds above 0, not '5'"):
+            getattr(session, ask)(memory.frames(1)[0], budget_ms="5")
+        assert session.predict(memory.frames(1)[0]).source == "device"
+
+
+def test_a_session_feeds_what_the_frame_held_when_it_was_asked_for(opened):
+    held = array.array("f", memory.frames(1)[0].tolist())
+    with opened("int8").session() as session, opened("int8").session() as other:
+        future = session.submit(held)
+        held[:] = array.array("f", [9.0, 9.0, 9.0])
+        wanted = other.predict(memory.frames(1)[0]).outputs["y"]
+        np.testing.assert_array_equal(future.result(10).outputs["y"], wanted)
