@@ -92,8 +92,7 @@ def collect(
     dest.mkdir(parents=True, exist_ok=True)
     ours = _ours(dest, wheel)
     wanted = _wanted(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
-    locked, from_debian = _closure(target, wanted, supplied(profile))
-    files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
+    files, from_debian = _fetched(target, wanted, supplied(profile), dest)
     _check_against_debian(target, [ours, *files], from_debian)
     wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
     _remove_others(dest, {one.file for one in wheels})
@@ -173,6 +172,28 @@ def _closure(
                 do="Take another engine (--engine), or a 64-bit system image",
             )
     return locked, from_debian
+
+
+def _fetched(
+    target: Target, wanted: list[str], known: dict[str, DebianPackage], dest: Path
+) -> tuple[list[Path], dict[str, DebianPackage]]:
+    """The closure's wheels. uv heeds no upper bound of a wheel's Requires-Python, and pip on the board refuses by it:
+    a version that the board's Python is too new for is ruled out, as pip does."""
+    while True:
+        locked, from_debian = _closure(target, wanted, known)
+        files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
+        refused = [
+            f"{one.name}!={one.version}" for one in map(_described, files) if not _takes(dest / one.file, target)
+        ]
+        if not refused:
+            return files, from_debian
+        wanted = [*wanted, *refused]
+
+
+def _takes(wheel: Path, target: Target) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(metadata_of(wheel).get("Requires-Python", "")).contains(f"{target.python}.0")
 
 
 def _without(wanted: list[str], from_debian: dict[str, DebianPackage]) -> list[str]:

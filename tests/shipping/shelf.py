@@ -34,9 +34,15 @@ class Shelf:
         self.put("pip", "26.3")
 
     def put(
-        self, name: str, version: str, tag: str = "py3-none-any", needs: tuple[str, ...] = (), **files: str
+        self,
+        name: str,
+        version: str,
+        tag: str = "py3-none-any",
+        needs: tuple[str, ...] = (),
+        python: str = "",
+        **files: str,
     ) -> Path:
-        """A wheel that holds one module of its name, and `files` in its dist-info."""
+        """A wheel that holds one module of its name, and `files` in its dist-info. python: its Requires-Python."""
         stem = f"{name.replace('-', '_')}-{version}"
         path, info = self.folder / f"{stem}-{tag}.whl", f"{stem}.dist-info"
         lines = [
@@ -44,6 +50,7 @@ class Shelf:
             f"Name: {name}",
             f"Version: {version}",
             *(f"Requires-Dist: {n}" for n in needs),
+            *([f"Requires-Python: {python}"] if python else []),
         ]
         extras = sorted({need.split("extra == '")[1].split("'")[0] for need in needs if "extra ==" in need})
         lines += [f"Provides-Extra: {extra}" for extra in extras]

@@ -71,6 +71,14 @@ def test_markers_are_the_board_s_and_not_this_machine_s(shelf, tmp_path):
     assert "no-arm" not in found
 
 
+def test_a_wheel_that_the_board_s_python_is_too_new_for_is_passed_over(shelf, tmp_path):
+    shelf.put("ai-edge-litert", "2.3.1", f"cp311-cp311-{ARM}", needs=("numpy>=1.23", "backports.strenum"))
+    shelf.put("backports.strenum", "1.2.8", python=">=3.8.6,<4.0")
+    shelf.put("backports.strenum", "1.3.1", python=">=3.8.6,<3.11")  # uv takes it, pip on the board would not
+    found = names(collect(PI_4, "litert", tmp_path / "usb", wheel=shelf.edgekit()))
+    assert found["backports-strenum"] == "1.2.8"
+
+
 def test_tflite_runtime_gets_numpy_1(shelf, tmp_path):
     found = names(collect(PI_4, "tflite-runtime", tmp_path / "usb", wheel=shelf.edgekit()))
     assert (found["tflite-runtime"], found["numpy"]) == ("2.14.0", "1.26.4")
