@@ -1,0 +1,123 @@
+"""The processors that are emulated, and the /proc and /sys that a board with one of them shows.
+
+    cpu = cpu_for(load("raspberry-pi-4"))        # CPUS["cortex-a72"]
+    show(folder, cpu, cores=1)
+
+Rules:
+- a processor is named, never `max`: QEMU 7.2's makes LiteRT's INT8 wrong without an error (no output within 200 steps),
+  with kernels that no board of these picks;
+- what /proc/cpuinfo says is what QEMU executes: kernels are chosen by it, and one chosen for more would be an illegal
+  instruction; without such a file a program sees the x86 host's, on which ONNX Runtime's import crashes;
+- a core that QEMU does not have is stood for by one with the same instructions, and the result says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.emulation.errors import NotEmulatedError
+from edgekit_profiles import Profile
+
+__all__ = ["CPUS", "Cpu", "cpu_for", "show"]
+
+_V8_0 = "fp asimd evtstrm crc32 cpuid"
+_V8_2 = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"  # with dotprod
+)
+_V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae evtstrm"
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One processor as QEMU names it. part, variant, revision: of its identification register, as Arm assigns them.
+
+    features: as the kernel lists them. architecture: 7 or 8. dotprod: whether it has the INT8 dot product.
+    """
+
+    name: str
+    machine: str
+    part: str
+    variant: str
+    revision: int
+    features: str
+    architecture: int = 8
+
+    @property
+    def dotprod(self) -> bool:
+        return "asimddp" in self.features.split()
+
+
+# Identification: the "Main ID Register" of each core's technical reference manual. The 64-bit ones stand for the boards
+# named; Debian's 32-bit QEMU has no 64-bit core, so a 32-bit system is emulated on the newest ARMv7 one.
+CPUS = {
+    cpu.name: cpu
+    for cpu in (
+        Cpu("cortex-a53", "aarch64", "0xd03", "0x0", 4, _V8_0),  # Raspberry Pi 3, Zero 2 W
+        Cpu("cortex-a57", "aarch64", "0xd07", "0x1", 0, _V8_0),  # Jetson Nano
+        Cpu("cortex-a72", "aarch64", "0xd08", "0x0", 3, _V8_0),  # Raspberry Pi 4
+        Cpu("cortex-a76", "aarch64", "0xd0b", "0x4", 1, _V8_2),  # Raspberry Pi 5
+        Cpu("cortex-a7", "armv7l", "0xc07", "0x0", 5, _V7, 7),  # Raspberry Pi 2
+        Cpu("cortex-a15", "armv7l", "0xc0f", "0x2", 1, _V7, 7),
+    )
+}
+
+
+def cpu_for(profile: Profile, name: str | None = None) -> Cpu:
+    """The processor to emulate for a board, or the named one. Raises NotEmulatedError for `max` and unknown names."""
+    if name is not None:
+        return _named(name, profile.arch)
+    exact = CPUS.get(profile.core.type)
+    if exact is not None and exact.machine == profile.arch:
+        return exact
+    if profile.arch == "armv7l":
+        return CPUS["cortex-a15"]
+    return CPUS["cortex-a76" if _has_dotprod(profile) else "cortex-a72"]
+
+
+def show(folder: Path, cpu: Cpu, *, cores: int = 1, model: str = "") -> None:
+    """Write `proc` and `sys` below the folder. model: the board's name, for /proc/device-tree/model."""
+    (folder / "proc" / "device-tree").mkdir(parents=True)
+    (folder / "proc" / "device-tree" / "model").write_text(f"{model or 'an emulated board'}\0", encoding="utf-8")
+    (folder / "proc" / "cpuinfo").write_text("".join(_processor(cpu, index) for index in range(cores)))
+    system = folder / "sys" / "devices" / "system" / "cpu"
+    every = "0" if cores == 1 else f"0-{cores - 1}"
+    files = {"possible": every, "present": every, "online": every, "kernel_max": "255"}
+    for index in range(cores):
+        topology = {"physical_package_id": "0", "core_id": str(index)}
+        topology |= dict.fromkeys(("core_siblings_list", "package_cpus_list", "cluster_cpus_list"), every)
+        files |= {f"cpu{index}/topology/{name}": text for name, text in topology.items()}
+        files |= {f"cpu{index}/cpufreq/cpuinfo_{edge}_freq": khz for edge, khz in _CLOCKS_KHZ.items()}
+    for name, text in files.items():
+        (system / name).parent.mkdir(parents=True, exist_ok=True)
+        (system / name).write_text(f"{text}\n")
+
+
+# Programs order cores by these; nothing is timed under emulation, so any two will do.
+_CLOCKS_KHZ = {"min": "600000", "max": "1500000"}
+
+
+def _processor(cpu: Cpu, index: int) -> str:
+    facts = {
+        "processor": index,
+        "BogoMIPS": "108.00",
+        "Features": cpu.features,
+        "CPU implementer": "0x41",
+        "CPU architecture": cpu.architecture,
+        "CPU variant": cpu.variant,
+        "CPU part": cpu.part,
+        "CPU revision": cpu.revision,
+    }
+    return "".join(f"{name}\t: {value}\n" for name, value in facts.items()) + "\n"
+
+
+def _named(name: str, machine: str) -> Cpu:
+    names = [cpu.name for cpu in CPUS.values() if cpu.machine == machine]
+    if name in names:
+        return CPUS[name]
+    why = "QEMU's 'max' gives wrong INT8 numbers without an error" if name == "max" else f"'{name}' is not emulated"
+    raise NotEmulatedError(f"{why} on {machine}", do=f"Name one of {', '.join(names)}")
+
+
+def _has_dotprod(profile: Profile) -> bool:
+    return any(feature in profile.core.simd for feature in ("dotprod", "asimddp", "sdot"))

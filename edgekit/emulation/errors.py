@@ -1,0 +1,31 @@
+"""What can stand in the way of emulation. That a bundle fails under it is no error of these: it is a result."""
+
+from __future__ import annotations
+
+from edgekit.errors import EdgekitError
+
+__all__ = ["EmulationError", "EmulatorMissingError", "NotEmulatedError", "UserlandError"]
+
+
+class EmulationError(EdgekitError):
+    """Something could not be run under QEMU."""
+
+    code = "emulation"
+
+
+class EmulatorMissingError(EmulationError):
+    """The emulator, or a tool beside it, is not installed; `do` has the command that installs it."""
+
+    code = "emulator-missing"
+
+
+class NotEmulatedError(EmulationError):
+    """A board or a processor that QEMU's user mode and Debian's packages cannot stand for."""
+
+    code = "emulation-unsupported"
+
+
+class UserlandError(EmulationError):
+    """Debian's packages for a board could not be fetched or unpacked: no network, a mirror in mid-sync, a full disk."""
+
+    code = "emulation-userland"
