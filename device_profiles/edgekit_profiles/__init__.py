@@ -27,7 +27,7 @@ from edgekit_profiles.profile import (
     Thermal,
     in_mode,
 )
-from edgekit_profiles.wheels import RuntimeSupport, installable
+from edgekit_profiles.wheels import DebianPackage, RuntimeSupport, debian_packages, installable, runtime_python
 from edgekit_profiles.workload import Op, OpKind, Precision, Workload, mobilenet_v1
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Catalogue",
     "Core",
     "CoreType",
+    "DebianPackage",
     "Estimate",
     "Grade",
     "Marks",
@@ -54,6 +55,7 @@ __all__ = [
     "Thermal",
     "UnknownProfileError",
     "Workload",
+    "debian_packages",
     "estimate",
     "features_of",
     "identify",
@@ -67,4 +69,5 @@ __all__ = [
     "names",
     "open_catalogue",
     "parse",
+    "runtime_python",
 ]

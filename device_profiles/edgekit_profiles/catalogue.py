@@ -82,7 +82,7 @@ class Catalogue:
         errors = []
         for board in self.boards():
             try:
-                self._of(board)
+                self.of(board)
             except ProfileError as error:
                 errors.append(error)
         return tuple(errors)
@@ -98,16 +98,24 @@ class Catalogue:
         plain, _, mode = name.partition("@")
         boards = [board for board in self.boards() if plain == board or plain.startswith(f"{board}-")]
         for board in sorted(boards, key=len, reverse=True):
-            for profile in self._of(board):
+            for profile in self.of(board):
                 if profile.name == plain:
                     return _in_mode(profile, mode) if "@" in name else profile
         raise self._unknown(name)
+
+    def text(self, name: str) -> str:
+        """The file of the profile that `load` would give. Raises as `load` does."""
+        if name.endswith(".toml"):
+            return Source(Path(name).stem, name, "", Path(name)).text()
+        board = self.load(name).board
+        return next(source for source in self.sources if source.board == board).text()
 
     def origin(self, profile: Profile) -> str:
         """Where a profile of this catalogue comes from: `edgekit`, an entry point, a folder."""
         return next((source.origin for source in self.sources if source.board == profile.board), "")
 
-    def _of(self, board: str) -> tuple[Profile, ...]:
+    def of(self, board: str) -> tuple[Profile, ...]:
+        """A board's profiles, its first image first. Raises ProfileError where the file is broken or not the only one."""
         first, *others = [source for source in self.sources if source.board == board]
         if others:
             files = ", ".join(source.where for source in (first, *others))
@@ -117,7 +125,7 @@ class Catalogue:
 
     def _readable(self, board: str) -> tuple[Profile, ...]:
         try:
-            return self._of(board)
+            return self.of(board)
         except ProfileError:
             return ()
 

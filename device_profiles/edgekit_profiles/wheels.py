@@ -1,7 +1,9 @@
 """Which engines install on a board: its architecture, Python and glibc against the tags of the published wheels.
 
-Rules: the newest wheel that fits is the answer; where a profile pins a version only that one counts, and of its format
-no engine that is not pinned; where nothing fits the reason says what stands in the way. No board is named here: a refusal follows from the facts in `wheels.toml`.
+Rules: the newest wheel that fits is the answer, and a package of the image's Debian release where none does; where a
+profile pins a version only that one counts, and of its format no engine that is not pinned; where nothing fits, or
+edgekit itself does not run on that Python, the reason says what stands in the way. No board is named here: a refusal
+follows from the facts in `wheels.toml`.
 
     installable(load("raspberry-pi-5"))[0]      # RuntimeSupport(engine="litert", format="tflite", ok=True, ...)
 """
@@ -18,12 +20,15 @@ from edgekit_profiles.profile import Profile
 from edgekit_profiles.schema import Table
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = ["RuntimeSupport", "Wheel", "installable", "wheels"]
+__all__ = ["DebianPackage", "RuntimeSupport", "Wheel", "debian_packages", "installable", "runtime_python", "wheels"]
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One published wheel line: CPython from python[0] to python[1], glibc at least that, on these machines."""
+    """One published wheel line: CPython from python[0] to python[1], glibc at least that, on these machines.
+
+    package, debian: the package and the Debian release that has it, where it is no wheel.
+    """
 
     engine: str
     version: str
@@ -31,27 +36,56 @@ class Wheel:
     glibc: str
     arch: tuple[str, ...]
     needs: str = ""
+    package: str = ""
+    debian: str = ""
+
+
+@dataclass(frozen=True)
+class DebianPackage:
+    """What Debian calls a distribution of the package index, and which version the image's release has."""
+
+    distribution: str
+    package: str
+    version: str
 
 
 @dataclass(frozen=True)
 class RuntimeSupport:
-    """Whether an engine installs. version: the newest that does, None when none does. reason: a sentence either way."""
+    """Whether an engine installs. version: the newest that does, None when none does. reason: a sentence either way.
+
+    package: Debian's package that brings it, empty where a wheel does.
+    """
 
     engine: str
     format: str
     ok: bool
     version: str | None
     reason: str
+    package: str = ""
 
 
 @functools.cache
 def wheels() -> tuple[Wheel, ...]:
     """The facts of `wheels.toml`, read once, newest first within an engine."""
-    text = (importlib.resources.files("edgekit_profiles") / "wheels.toml").read_text(encoding="utf-8")
-    top = Table(tomllib.loads(text), "wheels.toml")
+    top = _facts()
     found = tuple(_wheel(table) for table in top.tables("wheels"))
     top.refuse()
     return found
+
+
+@functools.cache
+def runtime_python() -> str:
+    """The lowest CPython that edgekit itself runs on: the package's `requires-python`."""
+    return _facts().table("edgekit").text("python")
+
+
+def debian_packages(profile: Profile) -> tuple[DebianPackage, ...]:
+    """What the image's Debian release packages of edgekit's base install; empty where it is no Debian."""
+    rows = [
+        (row.text("distribution"), row.text("package"), row.mapping("versions")) for row in _facts().tables("packages")
+    ]
+    release = profile.os.debian
+    return tuple(DebianPackage(name, package, known[release]) for name, package, known in rows if release in known)
 
 
 def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
@@ -73,6 +107,15 @@ def _support(profile: Profile, engine: str, lines: list[Wheel]) -> RuntimeSuppor
     if found is None:
         return RuntimeSupport(engine, kind.format, False, None, why)
     needs = f", with {found.needs}" if found.needs else ""
+    if _parts(profile.os.python) < _parts(runtime_python()):
+        reason = (
+            f"edgekit's runtime needs Python {runtime_python()}, and the image has {profile.os.python} "
+            f"({kind.distribution} {found.version} would install)"
+        )
+        return RuntimeSupport(engine, kind.format, False, None, reason)
+    if found.package:
+        reason = f"Debian {found.debian} packages {found.package} {found.version} for {profile.arch}{needs}"
+        return RuntimeSupport(engine, kind.format, True, found.version, reason, found.package)
     reason = (
         f"{kind.distribution} {found.version} has a wheel for {profile.arch}, CPython {profile.os.python} "
         f"and glibc {profile.os.glibc}{needs}"
@@ -82,6 +125,9 @@ def _support(profile: Profile, engine: str, lines: list[Wheel]) -> RuntimeSuppor
 
 def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:
     """The first line that fits, or why none does: the first of machine, Python, glibc that empties the list."""
+    if not profile.os.glibc:
+        return None, f"{profile.os.name} has no glibc, which every wheel for Linux needs"
+    lines = [wheel for wheel in lines if wheel.debian in ("", profile.os.debian)]
     if not lines:
         return None, f"{what} has no wheel that edgekit knows of"
     built = [wheel for wheel in lines if profile.arch in wheel.arch]
@@ -110,9 +156,16 @@ def _wheel(table: Table) -> Wheel:
         table.text("glibc"),
         table.texts("arch"),
         table.text("needs", ""),
+        table.text("package", ""),
+        table.text("debian", ""),
     )
     table.done()
     return wheel
+
+
+def _facts() -> Table:
+    text = (importlib.resources.files("edgekit_profiles") / "wheels.toml").read_text(encoding="utf-8")
+    return Table(tomllib.loads(text), "wheels.toml")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ NEEDED = {
     "edgekit_profiles/boards/jetson-nano.toml",
     "edgekit_profiles/boards/x86-64.toml",
     "edgekit_profiles/boards/host-cpu.toml",
+    "edgekit_profiles/boards/cortex-a53.toml",
+    "edgekit_profiles/cores.toml",
     "edgekit_profiles/wheels.toml",
     "edgekit_profiles/roofline.toml",
     *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),

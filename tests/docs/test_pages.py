@@ -67,15 +67,15 @@ def test_the_readme_stays_short():
     assert len(written.splitlines()) <= 160
 
 
-def test_the_builders_reference_names_every_key_recipe_board_and_refusal():
+def test_the_builders_reference_names_every_key_recipe_and_refusal():
     from edgekit_converters.choose import RefusalCode
     from edgekit_converters.contract_file.images import IMAGE_KEYS
     from edgekit_converters.contract_file.tasks import DETECTION_KEYS, EMBEDDING_KEYS
     from edgekit_converters.targets import RECIPES
-    from edgekit_profiles import Grade, names
+    from edgekit_profiles import Grade
 
     keys = ["task", "labels", "scores", "input", "inputs", "kind", *IMAGE_KEYS, *DETECTION_KEYS, *EMBEDDING_KEYS]
-    assert lacking(REFERENCE, [*keys, *RECIPES, *names(), *get_args(RefusalCode), *get_args(Grade)]) == []
+    assert lacking(REFERENCE, [*keys, *RECIPES, *get_args(RefusalCode), *get_args(Grade)]) == []
 
 
 def test_the_builders_reference_names_every_option_of_build():

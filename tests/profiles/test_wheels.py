@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_profiles import Profile, System, installable, load
+from edgekit_profiles import Profile, System, debian_packages, installable, load, runtime_python
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.engines.registry import ENGINES
 
 
-def board(arch: str = "aarch64", python: str = "3.11", glibc: str = "2.36", **more: object) -> Profile:
-    return replace(load("raspberry-pi-4"), arch=arch, os=System("any", python, glibc), **more)  # type: ignore[arg-type]
+def board(
+    arch: str = "aarch64", python: str = "3.11", glibc: str = "2.36", debian: str = "", **more: object
+) -> Profile:
+    system = System("any", python, glibc, debian)
+    return replace(load("raspberry-pi-4"), arch=arch, os=system, **more)  # type: ignore[arg-type]
 
 
 def versions(profile: Profile) -> dict[str, str | None]:
@@ -26,9 +31,14 @@ MATRIX = {
     "trixie, 64 bit": (("aarch64", "3.13", "2.41"), ("2.3.0", None, "1.31.1")),
     "bookworm, 32 bit": (("armv7l", "3.11", "2.36"), (None, "2.14.0", None)),
     "trixie, 32 bit": (("armv7l", "3.13", "2.41"), (None, None, None)),
-    "Ubuntu 22.04": (("aarch64", "3.10", "2.35"), ("2.3.0", "2.14.0", "1.23.2")),
-    "Debian 11": (("aarch64", "3.9", "2.31"), (None, None, "1.19.2")),
-    "an x86-64 machine of that age": (("x86_64", "3.9", "2.31"), (None, "2.14.0", "1.19.2")),
+    "trixie, 32 bit, with Debian's packages": (("armv7l", "3.13", "2.41", "trixie"), (None, None, "1.21.0")),
+    "trixie, 64 bit, with Debian's packages": (("aarch64", "3.13", "2.41", "trixie"), ("2.3.0", None, "1.31.1")),
+    "trixie's packages with another Python": (("armv7l", "3.12", "2.41", "trixie"), (None, None, None)),
+    "Ubuntu 22.04 with Python 3.11": (("aarch64", "3.11", "2.35"), ("2.3.0", "2.14.0", "1.31.1")),
+    "Ubuntu 22.04": (("aarch64", "3.10", "2.35"), (None, None, None)),
+    "Debian 11": (("aarch64", "3.9", "2.31"), (None, None, None)),
+    "an x86-64 machine of that age": (("x86_64", "3.9", "2.31"), (None, None, None)),
+    "Android": (("aarch64", "", ""), (None, None, None)),
     "a current Python on glibc 2.27": (("aarch64", "3.12", "2.27"), ("2.3.0", None, "1.28.0")),
     "JetPack 4": (("aarch64", "3.6", "2.27"), (None, None, None)),
     "ARMv6": (("armv6l", "3.11", "2.36"), (None, None, None)),
@@ -37,7 +47,7 @@ MATRIX = {
 
 
 @pytest.mark.parametrize(("system", "expected"), MATRIX.values(), ids=MATRIX)
-def test_the_newest_wheel_that_fits(system: tuple[str, str, str], expected: tuple[str | None, ...]):
+def test_the_newest_wheel_that_fits(system: tuple[str, ...], expected: tuple[str | None, ...]):
     assert versions(board(*system)) == dict(zip(("litert", "tflite-runtime", "onnxruntime"), expected, strict=True))
 
 
@@ -55,12 +65,46 @@ def test_jetson_nano_is_refused_by_its_python_for_every_engine():
 def test_reasons_name_what_stands_in_the_way():
     reasons = {verdict.engine: verdict.reason for verdict in installable(board("armv7l", "3.11", "2.31"))}
     assert reasons["litert"] == "ai-edge-litert has wheels for aarch64, x86_64 and none for armv7l"
+    assert reasons["onnxruntime"] == "onnxruntime has wheels for aarch64, x86_64 and none for armv7l"
     assert reasons["tflite-runtime"] == "glibc 2.31 is older than the 2.34 that tflite-runtime needs on Python 3.11"
 
 
 def test_tflite_runtime_says_that_it_needs_an_old_numpy():
     verdict = next(item for item in installable(load("raspberry-pi-4")) if item.engine == "tflite-runtime")
     assert verdict.reason.endswith("with numpy<2")
+
+
+def test_an_older_python_than_edgekit_runs_on_is_refused_even_where_a_wheel_exists():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={runtime_python()}"
+    verdict = installable(board("aarch64", "3.10", "2.35"))[0]
+    assert verdict.reason.startswith(
+        "edgekit's runtime needs Python 3.11, and the image has 3.10 (ai-edge-litert 2.3.0"
+    )
+
+
+def test_a_debian_package_is_named_where_it_is_what_is_left():
+    verdict = installable(load("raspberry-pi-4-trixie-32bit"))[2]
+    assert (verdict.ok, verdict.version, verdict.package) == (True, "1.21.0", "python3-onnxruntime")
+    assert verdict.reason == "Debian trixie packages python3-onnxruntime 1.21.0 for armv7l"
+
+
+def test_android_is_refused_in_its_own_words():
+    assert {s.reason for s in installable(load("pixel-4"))} == {
+        "Android has no glibc, which every wheel for Linux needs"
+    }
+
+
+@pytest.mark.parametrize("release", ["bookworm", "trixie"])
+def test_debians_packages_satisfy_the_base_installs_floors(release: str):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["image"]]
+    floors = dict(item.split(">=") for item in wanted)
+    found = {item.distribution: item for item in debian_packages(board(debian=release))}
+    assert set(floors) <= set(found)
+    for name, floor in floors.items():
+        assert [*map(int, found[name].version.split("."))] >= [*map(int, floor.split("."))]
+    assert debian_packages(board()) == ()
 
 
 def test_a_pinned_version_is_the_only_one_that_counts():
@@ -78,7 +122,8 @@ def test_a_pinned_engine_is_the_only_one_of_its_format():
 def test_wheels_stand_newest_first_within_an_engine_and_machine():
     for engine in ENGINES:
         for arch in ("x86_64", "aarch64"):
-            listed = [wheel.version for wheel in wheels() if wheel.engine == engine and arch in wheel.arch]
+            of_engine = [wheel for wheel in wheels() if wheel.engine == engine and not wheel.package]
+            listed = [wheel.version for wheel in of_engine if arch in wheel.arch]
             assert listed == sorted(listed, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
 
 

@@ -1,0 +1,103 @@
+"""The tables of boards in docs/boards.md, made from the profiles. `python tests/boards_table.py` writes it anew.
+
+What was proven of a board is derived, not written down: an estimate's grade by asking for one of MobileNetV1, and what is
+emulated by the images and processors that the tests in tests/arm run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgekit_profiles import CannotEstimateError, Profile, estimate, installable, mobilenet_v1
+from edgekit_profiles.catalogue import built_in
+
+PAGE = Path(__file__).parents[1] / "docs" / "boards.md"
+# What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against tests/arm.
+EMULATED = {
+    ("aarch64", "bookworm"): ("cortex-a53", "cortex-a72", "cortex-a76"),
+    ("aarch64", "trixie"): ("cortex-a72",),
+    ("armv7l", "bookworm"): ("cortex-a72",),
+    ("armv7l", "trixie"): ("cortex-a72",),
+}
+ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime"}
+
+
+def table() -> str:
+    head = "| profile | board | cores | other images | estimate, float32 / INT8 | emulated |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *map(row, built_in().boards())]) + "\n"
+
+
+def row(board: str) -> str:
+    first, *others = built_in().of(board)
+    core, little = first.core, first.little
+    cores = f"{core.count} x {core.type}, {core.clock_ghz:g} GHz"
+    cores += f" + {little.count} x {little.type}" if little else ""
+    modes = [f"`@{mode.name}`" for mode in first.modes if mode.name != first.power_mode]
+    cores += f"; also {', '.join(modes)}" if modes else ""
+    images = ", ".join(f"`-{profile.image}`" for profile in others)
+    return f"| `{board}` | {first.title} | {cores} | {images} | {grades(first)} | {emulated([first, *others])} |"
+
+
+def systems() -> str:
+    """One row for each system that an image may be, with what installs there."""
+    found: dict[tuple[str, str], tuple[str, str, list[str]]] = {}
+    for name in built_in().names():
+        profile = built_in().load(name)
+        system = f"Python {profile.os.python}, glibc {profile.os.glibc}" if profile.os.glibc else profile.os.name
+        key = (f"{system}, {profile.os.debian}" if profile.os.debian else system, profile.arch)
+        on = ", ".join(EMULATED.get((profile.arch, profile.os.debian), ())) or "never"
+        if profile.measured_here:
+            on = "native: CI runs on it"
+        found.setdefault(key, (installs(profile), on, []))[2].append(f"`{name}`")
+    head = "| system | processor | engines that install | emulated on | profiles |"
+    rows = [
+        f"| {system} | {arch} | {engines} | {on} | {', '.join(names)} |"
+        for (system, arch), (engines, on, names) in sorted(found.items(), key=lambda item: -len(item[1][2]))
+    ]
+    return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows]) + "\n"
+
+
+def installs(profile: Profile) -> str:
+    found = [
+        f"{ENGINES[s.engine]} {s.version}" + (" (Debian's)" if s.package else "") for s in installable(profile) if s.ok
+    ]
+    return ", ".join(found) or "none"
+
+
+def grades(profile: Profile) -> str:
+    if profile.measured_here:
+        return "measured by the build, there"
+    return " / ".join(grade(profile, precision) for precision in ("float32", "int8"))
+
+
+def grade(profile: Profile, precision: str) -> str:
+    """By the engine that would run TFLite there; by LiteRT's kernels where none installs."""
+    tflite = [s.engine for s in installable(profile) if s.ok and s.format == "tflite"]
+    try:
+        return estimate(profile, mobilenet_v1(precision), tflite[0] if tflite else "litert").grade  # type: ignore[arg-type]
+    except CannotEstimateError:
+        return "refused"
+
+
+def emulated(profiles: list[Profile]) -> str:
+    """Of the board's images the best: on its own processor, on another one, or not at all."""
+    if profiles[0].measured_here:
+        return "native"
+    on = [EMULATED.get((profile.arch, profile.os.debian), ()) for profile in profiles if installs(profile) != "none"]
+    if any(profile.core.type in processors for profile in profiles for processors in on):
+        return "its processor"
+    return "another processor" if any(on) else "never"
+
+
+def page() -> str:
+    """docs/boards.md with the tables as they should be."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, made in (("boards", table()), ("systems", systems())):
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, rest = text.split(begin)
+        text = before + begin + made + end + rest.split(end, 1)[1]
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
