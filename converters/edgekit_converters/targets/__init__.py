@@ -13,7 +13,7 @@ from __future__ import annotations
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_converters.targets.convert import convert
 from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.recipes import RECIPES, default_recipes, recipe, with_islands
+from edgekit_converters.targets.recipes import RECIPES, default_recipes, per_tensor, recipe, with_islands
 from edgekit_converters.targets.samples import Samples
 from edgekit_converters.targets.workspace import Workspace
 
@@ -26,6 +26,7 @@ __all__ = [
     "Workspace",
     "convert",
     "default_recipes",
+    "per_tensor",
     "recipe",
     "with_islands",
 ]

@@ -20,7 +20,8 @@ class Recipe:
     precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
     of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
     activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is taken as
-    it is, in whatever precision it has. default: tried when no recipe is named.
+    it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as runtimes want it
+    that know no other. default: tried when no recipe is named.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Recipe:
     symmetric: bool = False
     default: bool = True
     finished: bool = False
+    per_tensor: bool = False
 
     @property
     def needs_calibration(self) -> bool:

@@ -1,6 +1,7 @@
 """A finished file as an artifact: its own bytes, described.
 
 packed(source, recipe("tflite-as-is")).data == source.finished()
+packed(source, recipe("tflite-as-is-per-tensor"))       # but for the scales of dense layers
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ def packed(source: SourceModel, recipe: Recipe) -> Artifact:
             "only a .tflite file can be packed as it is", where=f"{source.path.name}, {recipe.name}", do="Leave it out"
         )
     data = source.finished()
+    if recipe.per_tensor:
+        from edgekit_converters.targets.tflite_per_tensor import per_tensor_dense
+
+        data = per_tensor_dense(data)
     macs, weights = quantized_fraction(recipe.format, data)
     precision: Precision = "int8" if macs > 0 else "dynamic" if weights > 0 else "float32"
     inputs, outputs = source.tensors

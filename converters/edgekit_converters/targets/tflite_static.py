@@ -192,6 +192,7 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
                 input_data_type=tf.float32,
                 output_data_type=tf.float32,
                 denylisted_nodes=set(kept) or None,
+                disable_per_channel_for_dense_layers=recipe.per_tensor,
             )
         except Exception as error:  # RuntimeError, and whatever pybind makes of an MLIR failure
             text = f"{error}\n{log.text()}"

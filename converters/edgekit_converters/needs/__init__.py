@@ -1,0 +1,33 @@
+"""What an artifact asks of the runtime that loads it, and which runtimes would refuse it or answer wrongly.
+
+    needs = read_needs("tflite", artifact.data)
+    barriers(needs, Runtime("tflite-runtime", "2.14.0", "aarch64"))         # () where nothing stands in the way
+
+Rules: what is asked is derived from operators and tensors; what a file says of itself (`min_runtime_version`) only ever adds
+to it, because files are seen that claim too little. Nothing is run, and no engine is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.needs.asked import Needs, Use
+from edgekit_converters.needs.rules import Barrier, BarrierCode, Runtime, barriers
+
+__all__ = ["Barrier", "BarrierCode", "Needs", "Runtime", "Use", "barriers", "read_needs"]
+
+READERS = {
+    "tflite": "edgekit_converters.needs.tflite:read",
+    "onnx": "edgekit_converters.needs.onnx:read",
+}
+
+
+def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
+    """format: `tflite` or `onnx`. Raises ConversionError when the bytes are not such a model."""
+    target = READERS.get(format)
+    if target is None:
+        raise ConversionError(f"nothing reads what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")
+    module, function = target.split(":")
+    needs: Needs = getattr(importlib.import_module(module), function)(data)
+    return needs
