@@ -81,7 +81,9 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
 
 def _deb822(text: str, suite: str) -> str:
     """Stanzas of other distributions are left out."""
-    stanzas = [stanza for stanza in re.split(r"\n\s*\n", text) if re.search(rf"^Suites:.*\b{_DEBIAN}\b", stanza, re.M)]
+    stanzas = [
+        stanza for stanza in re.split(r"\n\s*\n", text) if re.search(rf"^Suites:.*\b{_DEBIAN}\b", stanza, re.MULTILINE)
+    ]
     moved = [
         re.sub(r"^Suites:.*$", lambda line: re.sub(rf"\b{_DEBIAN}\b", suite, line[0]), stanza, flags=re.MULTILINE)
         for stanza in stanzas

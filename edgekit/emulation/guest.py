@@ -1,0 +1,99 @@
+"""Runs on the emulated board, with what the wheelhouse installed there and nothing else of this tree.
+
+`python3 guest.py TASKS.json RESULTS.jsonl`: a list of tasks in, one JSON line for each out, after a first line that says what
+system this is and where every package came from. A line is written when its task is done: where the engine takes the
+process down with it, the lines before it stand.
+
+A region whose instructions are counted begins and ends with an fsync of a descriptor that does not exist: the counter in
+the emulator sees the number, and the kernel refuses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+MARK = 10_000
+
+
+def system() -> dict[str, Any]:
+    """Python, libc, machine, and the packages: `wheel` from the virtual environment, `debian` from the system's own."""
+    packages = {}
+    for found in importlib.metadata.distributions():
+        own = str(found.locate_file("")).startswith(sys.prefix)
+        name = found.metadata["Name"].lower().replace("_", "-")
+        packages.setdefault(name, {"name": name, "version": found.version, "source": "wheel" if own else "debian"})
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "packages": sorted(packages.values(), key=lambda one: one["name"]),
+    }
+
+
+def replay(bundle: str, recipe: str, engine: str) -> dict[str, Any]:
+    """Every golden output beside what this board answers, and then the bundle opened as an application opens it."""
+    from edgekit_runtime import open_bundle
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.selftest import compared
+
+    found: dict[str, Any] = {"outputs": [], "failure": "", "opened": False}
+    try:
+        opened = read_bundle(bundle)
+        entry = opened.artifact(recipe)
+        with load_with(engine, entry.format, opened.blob(entry.blob), Setup(threads=1)) as loaded:
+            found["engine"], found["version"] = loaded.info.name, loaded.info.version
+            found["outputs"] = [asdict(one) for one in compared(opened, entry, loaded)]
+        if entry.role == "primary":
+            with open_bundle(bundle, engine=engine, threads=1, batching=False):
+                found["opened"] = True
+    except EdgekitError as error:
+        found["failure"] = str(error)
+    return found
+
+
+def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, Any]:  # noqa: A002
+    """One inference between two marks, after one that packs weights and fills caches; seeded inputs."""
+    import numpy as np
+
+    from edgekit_runtime.engines import Setup, load_with
+
+    random = np.random.default_rng(0)
+    with load_with(engine, format, Path(model).read_bytes(), Setup(threads=1)) as loaded:
+        inputs = []
+        for spec in loaded.inputs:
+            shape = [max(size, 1) for size in spec.shape]
+            values = random.random(shape, dtype=np.float32)
+            inputs.append((values if spec.dtype.startswith("float") else values * 100).astype(spec.dtype))
+        loaded.run(inputs)
+        mark(first_mark)
+        loaded.run(inputs)
+        mark(first_mark + 1)
+        return {"engine": loaded.info.name, "version": loaded.info.version}
+
+
+def mark(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.fsync(MARK + number)
+
+
+def main(tasks: str, results: str) -> None:
+    kinds = {"replay": replay, "count": count}
+    with Path(results).open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(system()) + "\n")
+        for task in json.loads(Path(tasks).read_text(encoding="utf-8")):
+            stream.flush()
+            stream.write(json.dumps(kinds[task.pop("kind")](**task)) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
