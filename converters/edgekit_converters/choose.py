@@ -3,6 +3,7 @@
 A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`), or the
   tools for it are not installed where the build runs (`missing-extra`);
+- that engine would not load it there, or would load it and answer wrongly (the code is the barrier's, see `needs`);
 - it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels, else
   what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
@@ -27,14 +28,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift
+from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "choose"]
+__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
 
-RefusalCode = Literal[
-    "runtime-unavailable", "conversion-failed", "missing-extra", "drop", "memory", "budget", "slower", "not-preferred"
-]
+RefusalCode = (
+    Literal[
+        "runtime-unavailable",
+        "conversion-failed",
+        "missing-extra",
+        "drop",
+        "memory",
+        "budget",
+        "slower",
+        "not-preferred",
+    ]
+    | BarrierCode
+)
 
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
@@ -54,7 +66,9 @@ class Candidate:
     it are not installed.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
-    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known.
+    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers: what
+    the runtime that the profile would use stumbles over. variant: the recipe that was made because of them, "" where none
+    was.
     """
 
     recipe: str
@@ -67,6 +81,8 @@ class Candidate:
     why_no_estimate: str = ""
     memory_bytes: int | None = None
     missing_extra: bool = False
+    barriers: tuple[Barrier, ...] = ()
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,7 @@ def choose(
     for candidate in candidates:
         refusal = (
             _unavailable(profile_name, candidate, support)
+            or _barred(candidate)
             or _too_far(candidate, limits)
             or _too_large(profile_name, candidate, limits)
             or _over_budget(candidate, limits)
@@ -149,6 +166,14 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
     return None
 
 
+def _barred(candidate: Candidate) -> Refusal | None:
+    if not candidate.barriers:
+        return None
+    first = candidate.barriers[0]
+    instead = f"; {candidate.variant} was made instead" if candidate.variant else ""
+    return Refusal(candidate.recipe, f"{first.what}{instead}", first.code)
+
+
 def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
     if limits.max_drop is None:
         return None
@@ -165,16 +190,21 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
 
 
 def _too_large(profile: str, candidate: Candidate, limits: Limits) -> Refusal | None:
-    if limits.ram_mb is None or candidate.memory_bytes is None:
+    reason = beyond_memory(profile, candidate.memory_bytes, limits.ram_mb)
+    return None if reason is None else Refusal(candidate.recipe, reason, "memory")
+
+
+def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:
+    """Why what inference takes (see `workload.memory_bytes`) is more than a board leaves to it; None where it is not."""
+    if ram_mb is None or memory_bytes is None:
         return None
-    needed, left = candidate.memory_bytes / 2**20, OURS * limits.ram_mb
+    needed, left = memory_bytes / 2**20, OURS * ram_mb
     if needed <= left:
         return None
-    reason = (
+    return (
         f"it needs about {needed:.0f} MiB for weights, arena and runtime, "
-        f"and of the {limits.ram_mb} MiB of {profile} {left:.0f} are left to it"
+        f"and of the {ram_mb} MiB of {profile} {left:.0f} are left to it"
     )
-    return Refusal(candidate.recipe, reason, "memory")
 
 
 def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from edgekit.building.kept import kept_json, key
@@ -16,19 +17,38 @@ from edgekit.building.making import Made
 from edgekit.building.subject import Subject
 from edgekit_converters import fidelity, workload
 from edgekit_converters.choose import Candidate
+from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.store import Store
 from edgekit_profiles import CannotEstimateError, Estimate, Profile, RuntimeSupport, estimate, measured
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.engines import pick
 
-__all__ = ["candidates", "is_here", "timer"]
+__all__ = ["barriers_there", "candidates", "is_here", "runtime_of", "timer"]
 
 
 def candidates(
     profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], timed: Callable[[Made], Estimate]
 ) -> list[Candidate]:
     """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
-    return [_candidate(profile, support, m, timed if is_here(profile) else None) for m in made]
+    variants = {one.variant_of: one.recipe.name for one in made if one.variant_of and one.artifact is not None}
+    seen = [_candidate(profile, support, m, timed if is_here(profile) else None) for m in made]
+    return [replace(one, variant=variants.get(one.recipe, "")) for one in seen]
+
+
+def barriers_there(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> tuple[Barrier, ...]:
+    """What the runtime that the board will have stumbles over in an artifact; nothing where it has none."""
+    runtime = runtime_of(profile, support, made.recipe.format)
+    if runtime is None or made.artifact is None:
+        return ()
+    return barriers(read_needs(made.recipe.format, made.artifact.data), runtime)
+
+
+def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str) -> Runtime | None:  # noqa: A002
+    """The one that the board will use for a format: the first that installs."""
+    found = next((one for one in support if one.ok and one.format == format), None)
+    if found is None or found.version is None:
+        return None
+    return Runtime(found.engine, found.version, profile.arch, profile.core.type)
 
 
 def _candidate(
@@ -54,6 +74,7 @@ def _candidate(
         why_no_estimate=why,
         memory_bytes=memory,
         missing_extra=made.missing_extra,
+        barriers=barriers_there(profile, support, made),
     )
 
 

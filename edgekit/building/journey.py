@@ -33,6 +33,7 @@ from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit.building.report import BuildReport, BundleReport, candidate_json, estimate_json, fidelity_json
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
+from edgekit.building.variants import with_variants
 from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
 from edgekit.packaging import (
@@ -81,7 +82,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         subject = open_subject(request, store, workers.progress)
         maker = Maker(subject, subject.workspace(workers.progress), workers)
         limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
-        made = _made(maker, recipes, boards)
+        made = with_variants(maker, _made(maker, recipes, boards), boards)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
         packer = _Packer(request, maker, made, keys, timer(subject, subject.store, made))
         bundles = tuple(packer.bundle(board) for board in boards)

@@ -43,6 +43,7 @@ class Made:
     """One recipe's outcome: the artifact and how far it drifted, or why there is none. missing_extra: its tools are not
     installed here.
 
+    variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the rest.
     differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
     repairing the recipe it was made from, or of repairing it.
     """
@@ -54,6 +55,7 @@ class Made:
     differing: tuple[dict[str, Any], ...] = ()
     repair: dict[str, Any] | None = None
     missing_extra: bool = False
+    variant_of: str = ""
 
     @cached_property
     def sha256(self) -> str:

@@ -14,6 +14,7 @@ import importlib
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.needs.asked import Needs, Use
 from edgekit_converters.needs.rules import Barrier, BarrierCode, Runtime, barriers
+from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["Barrier", "BarrierCode", "Needs", "Runtime", "Use", "barriers", "read_needs"]
 
@@ -24,10 +25,14 @@ READERS = {
 
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
-    """format: `tflite` or `onnx`. Raises ConversionError when the bytes are not such a model."""
+    """format: `tflite` or `onnx`. Raises ConversionError when the bytes are not such a model, MissingExtraError when
+    the tools that read them are not installed."""
     target = READERS.get(format)
     if target is None:
         raise ConversionError(f"nothing reads what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")
     module, function = target.split(":")
-    needs: Needs = getattr(importlib.import_module(module), function)(data)
+    try:
+        needs: Needs = getattr(importlib.import_module(module), function)(data)
+    except ImportError as error:
+        raise MissingExtraError("convert", f"reading what {format} artifacts ask for") from error
     return needs
