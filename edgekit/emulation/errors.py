@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["EmulationError", "EmulatorMissingError", "NotEmulatedError", "UserlandError"]
 

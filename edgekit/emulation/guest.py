@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ MARK = 10_000
 
 def system() -> dict[str, Any]:
     """Python, libc, machine, and the packages: `wheel` from the virtual environment, `debian` from the system's own."""
-    packages = {}
+    packages: dict[str, dict[str, str]] = {}
     for found in importlib.metadata.distributions():
         own = str(found.locate_file("")).startswith(sys.prefix)
         name = found.metadata["Name"].lower().replace("_", "-")
@@ -87,7 +88,7 @@ def mark(number: int) -> None:
 
 
 def main(tasks: str, results: str) -> None:
-    kinds = {"replay": replay, "count": count}
+    kinds: dict[str, Callable[..., dict[str, Any]]] = {"replay": replay, "count": count}
     with Path(results).open("w", encoding="utf-8") as stream:
         stream.write(json.dumps(system()) + "\n")
         for task in json.loads(Path(tasks).read_text(encoding="utf-8")):
