@@ -31,6 +31,8 @@ COMMANDS = {
     "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
     "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
     "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
+    "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
+    "package": ("edgekit.cli.package:package", "Everything a board needs for a bundle, as a folder or a .deb."),
     "warm": ("edgekit.cli.warm:warm", "Answer a folder ahead of time, for the disk cache."),
     "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
     "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),

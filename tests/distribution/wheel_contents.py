@@ -24,7 +24,7 @@ NEEDED = {
     *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),
     *(f"{package}/py.typed" for package in PACKAGES),
 }
-ALLOWED_SUFFIXES = {".py", ".toml", ".typed", ".html", ".css", ".js", ".svg"}
+ALLOWED_SUFFIXES = {".py", ".sh", ".c", ".toml", ".typed", ".html", ".css", ".js", ".svg"}
 
 
 def problems(wheel: Path) -> list[str]:

@@ -1,0 +1,40 @@
+"""edgekit selftest: does a bundle give its golden answers on this machine?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.cli.options import BUNDLE, as_json, print_json, threads, trust
+
+__all__ = ["selftest"]
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@threads
+@trust
+@as_json
+def selftest(bundle: Path, as_json: bool, **options: Any) -> None:
+    """Open BUNDLE as an application does: verify it, choose how to run it, replay its golden examples, warm up.
+
+    Exits 1 where an answer is out of tolerance. A crash of the engine is told as a sentence, because the first replay on a
+    machine runs in a process of its own (EDGEKIT_SELFTEST=in-process runs it in this one).
+    """
+    from edgekit_runtime import open_bundle
+
+    with open_bundle(bundle, **options) as model:
+        told = model.describe()
+    tested, engine = told["selftest"], told["engine"]
+    if as_json:
+        print_json({"bundle": str(bundle), "ok": True, "recipe": told["recipe"], "engine": engine, **tested})
+        return
+    examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
+    by = "that made them" if tested["same_engine"] else "another than made them"
+    click.echo(
+        f"{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
+        f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}"
+    )

@@ -1,0 +1,154 @@
+#!/bin/sh
+# Installs what lies beside this file: a model's bundle, and all that answers with it. Needs Python, and no network, no
+# compiler and no rights but those for the folder that it writes to. Safe to run again: what is there is not done twice.
+#
+#   sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]
+#
+# A bundle that does not give its golden answers here is never switched to; what was there before goes on.
+set -eu
+umask 022
+
+say() { printf '%s\n' "$*"; }
+refuse() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# A link is made beside its place and moved over it: at no moment is there none.
+point() { ln -sfn "$1" "$2.new"; mv -T -f "$2.new" "$2"; }
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+. "$here/package.conf"
+if [ "$(id -u)" = 0 ]; then prefix=/opt/edgekit/$NAME; else prefix=${XDG_DATA_HOME:-$HOME/.local/share}/edgekit/$NAME; fi
+python= service=${SERVICE:-} service_user=${SUDO_USER:-}
+while [ $# -gt 0 ]; do
+    case $1 in
+        --prefix) prefix=${2:?--prefix needs a folder}; shift ;;
+        --python) python=${2:?--python needs a program}; shift ;;
+        --service-user) service_user=${2:?--service-user needs a name}; shift ;;
+        --no-service) service= ;;
+        -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        *) say "usage: sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]" >&2; exit 2 ;;
+    esac
+    shift
+done
+case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
+say "$TITLE"
+say "  into $prefix"
+
+# 1. The files are those that were packed.
+(cd "$here" && sha256sum -c SHA256SUMS) >/dev/null 2>&1 ||
+    refuse "files of this package are missing or have changed (in $here: sha256sum -c SHA256SUMS). Copy it again"
+say "  every file has its SHA-256"
+
+# 2. This is the machine that they are for. The question is asked so that any Python, however old, can answer it.
+ask='
+import os, platform, struct, sys
+bits, machine = struct.calcsize("P") * 8, platform.machine()
+machine = {"aarch64": "armv7l", "x86_64": "i686"}.get(machine, machine) if bits == 32 else machine
+try: libc = os.confstr("CS_GNU_LIBC_VERSION")
+except (AttributeError, ValueError, OSError): libc = "unknown"
+print("%s %d.%d %s" % (machine, sys.version_info[0], sys.version_info[1], libc))
+'
+found= fits=
+for candidate in ${python:-"python$PYTHON" python3 python}; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
+    answer=$("$candidate" -c "$ask" 2>/dev/null) || continue
+    found="$found $candidate is $answer;"
+    # shellcheck disable=SC2086
+    set -- $answer
+    [ "$1" = "$ARCH" ] && [ "$2" = "$PYTHON" ] && [ "$3" = glibc ] || continue
+    [ "$(printf '%s\n%s\n' "$GLIBC" "$4" | sort -V | head -n 1)" = "$GLIBC" ] || continue
+    fits=$(command -v "$candidate") && break
+done
+[ -n "${found}" ] || refuse "there is no Python here; the package is for $PROFILE, with Python $PYTHON"
+[ -n "$fits" ] ||
+    refuse "the package is for $PROFILE ($ARCH, Python $PYTHON, glibc $GLIBC or later), and here$found pack it for this board"
+python=$fits
+say "  $python is the Python $PYTHON that it is for"
+
+# 3. What has no wheel for this machine is Debian's to bring.
+missing=
+for package in $DEBIAN; do
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || status=
+    [ "$status" = installed ] || missing="$missing $package"
+done
+[ -z "$missing" ] || refuse "packages of Debian's are missing. Run: sudo apt-get install$missing"
+[ -z "$DEBIAN" ] || say "  Debian brings: $DEBIAN"
+
+# 4. What install makes is written down, for uninstall.sh: folders that were not there, and files outside the prefix.
+made=
+folder=$prefix
+while [ ! -d "$folder" ]; do made="$folder
+$made"; folder=$(dirname -- "$folder"); done
+mkdir -p "$prefix" 2>/dev/null || refuse "$prefix cannot be made. Give another with --prefix, or run it with sudo"
+[ -w "$prefix" ] || refuse "$prefix cannot be written. Give another with --prefix, or run it with sudo"
+[ -f "$prefix/made-folders" ] || printf '%s' "$made" >"$prefix/made-folders"
+cp "$here/uninstall.sh" "$prefix/uninstall.sh"
+
+# 5. An environment for exactly these wheels. It is the same one as long as they are the same.
+env=$prefix/env-$ENV
+if [ -f "$env/complete" ]; then
+    say "  the environment is there already"
+else
+    rm -rf "$env"
+    say "  installing $WHEELS wheels (no network is asked)"
+    site=
+    [ -z "$DEBIAN" ] || site=--system-site-packages
+    "$python" -m venv --without-pip $site "$env"
+    "$env/bin/python" "$here/wheels/$PIP/pip" --isolated --quiet --disable-pip-version-check install --no-index \
+        --no-deps --no-cache-dir --no-warn-script-location --require-hashes --find-links "$here/wheels" \
+        -r "$here/wheels/requirements.txt"
+    : >"$env/complete"
+fi
+
+# 6. The bundle, under a name that says what it is; then what it says of itself on this very machine.
+mkdir -p "$prefix/releases/$RELEASE" "$prefix/bundles"
+bundle=bundles/$BUNDLE_SHA256.ekb
+if [ ! -f "$prefix/$bundle" ]; then
+    cp "$here/bundle/$BUNDLE" "$prefix/$bundle.part"
+    mv "$prefix/$bundle.part" "$prefix/$bundle"
+fi
+point "../../env-$ENV" "$prefix/releases/$RELEASE/env"
+point "../../$bundle" "$prefix/releases/$RELEASE/bundle.ekb"
+export EDGEKIT_STATE_DIR="$prefix/state"
+"$env/bin/edgekit" selftest "$prefix/releases/$RELEASE/bundle.ekb" ||
+    refuse "the self-test failed, so nothing was switched: what was installed before goes on as it was"
+
+# 7. One link says which release is used. The one before stays, for going back: ln -sfn PREFIX/previous's target.
+was=$(readlink "$prefix/current" 2>/dev/null || true)
+if [ "$was" != "releases/$RELEASE" ]; then
+    [ -z "$was" ] || point "$was" "$prefix/previous"
+    point "releases/$RELEASE" "$prefix/current"
+fi
+for release in "$prefix"/releases/*; do
+    case releases/${release##*/} in
+        "$(readlink "$prefix/current")" | "$(readlink "$prefix/previous" 2>/dev/null || true)") ;;
+        *) rm -rf "$release" ;;
+    esac
+done
+for old in "$prefix"/env-* "$prefix"/bundles/*.ekb; do
+    used=
+    for link in "$prefix"/releases/*/*; do [ "$(readlink -f "$link")" != "$(readlink -f "$old")" ] || used=yes; done
+    [ -n "$used" ] || rm -rf "$old"
+done
+rm -rf "$prefix/licences"
+cp -r "$here/licences" "$prefix/licences"
+
+# 8. The service, where one was packed.
+if [ -n "$service" ]; then
+    if [ "$(id -u)" = 0 ]; then
+        units=${EDGEKIT_UNITS:-/etc/systemd/system} control="systemctl" who=${service_user:+User=$service_user}
+    else
+        units=${EDGEKIT_UNITS:-${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user} control="systemctl --user" who=
+    fi
+    mkdir -p "$units"
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@USER@|$who|" "$here/service/$service" >"$units/$service.new"
+    [ "$(id -u)" = 0 ] || sed -i 's/^WantedBy=.*/WantedBy=default.target/' "$units/$service.new"
+    mv "$units/$service.new" "$units/$service"
+    printf '%s\n' "$units/$service" >"$prefix/made-unit"
+    if $control daemon-reload 2>/dev/null && $control enable --quiet "$service" && $control restart "$service"; then
+        say "  $service runs, and starts with the board ($control status $service)"
+    else
+        say "  $service is written to $units; systemd does not run here, so it was not started"
+    fi
+fi
+
+say "installed. The bundle is $prefix/current/bundle.ekb, and Python with edgekit_runtime is $prefix/current/env/bin/python"
+say "remove all of it: sh $prefix/uninstall.sh"

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Removes what install.sh made, and nothing else: what somebody put beside it stays, and is named.
+#
+#   sh uninstall.sh [--prefix DIR]
+set -eu
+
+say() { printf '%s\n' "$*"; }
+refuse() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+prefix=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+if [ "${1:-}" = --prefix ]; then prefix=${2:?--prefix needs a folder}; fi
+[ -f "$prefix/made-folders" ] || refuse "$prefix holds nothing that install.sh made. Run the uninstall.sh that lies there"
+
+if [ -f "$prefix/made-unit" ]; then
+    unit=$(cat "$prefix/made-unit")
+    if [ "$(id -u)" = 0 ]; then control="systemctl"; else control="systemctl --user"; fi
+    $control disable --now --quiet "${unit##*/}" 2>/dev/null || true
+    rm -f "$unit"
+    $control daemon-reload 2>/dev/null || true
+    say "removed $unit"
+fi
+folders=$(cat "$prefix/made-folders")
+rm -rf "$prefix/current" "$prefix/previous" "$prefix/releases" "$prefix/bundles" "$prefix"/env-* "$prefix/state" \
+    "$prefix/licences" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
+printf '%s\n' "$folders" | sort -r | while read -r folder; do
+    [ -z "$folder" ] || rmdir "$folder" 2>/dev/null || true
+done
+if [ -d "$prefix" ] && [ -n "$(ls -A "$prefix")" ]; then
+    say "left, because install.sh did not make it:"
+    for one in "$prefix"/* "$prefix"/.[!.]*; do [ ! -e "$one" ] || say "  $one"; done
+else
+    say "removed $prefix"
+fi

@@ -1,0 +1,161 @@
+"""The same package as a .deb: files that dpkg owns, and nothing that pip would have to do on the board.
+
+Rules:
+- the environment is packed as it will stand, wheels unpacked, under /opt/edgekit/NAME/current: `dpkg -V` can check it, and
+  removing the package removes it;
+- what has no wheel, Python and the C++ library are Depends; the architecture is the board's;
+- the model replays its golden answers when it is set up, and a model that fails is not set up;
+- the same content gives the same bytes (SOURCE_DATE_EPOCH, where it is set, dates the files).
+
+    pack_deb(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("debs"))).path
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from edgekit.errors import OutputError
+from edgekit.shipping import licences
+from edgekit.shipping.errors import DebError
+from edgekit.shipping.package import PackageRequest, Packed, pack
+from edgekit.shipping.target import Target
+
+__all__ = ["pack_deb", "unpack_wheel"]
+
+_EPOCH = "1580601600"
+_LIBRARIES = ("libstdc++6", "libgcc-s1")  # what every manylinux wheel with C++ in it expects of the system: PEP 599
+_START = (
+    "#!/opt/edgekit/{name}/current/env/bin/python3\nimport sys\n\nfrom edgekit.cli import main\n\nsys.exit(main())\n"
+)
+
+
+def pack_deb(request: PackageRequest) -> Packed:
+    """`output` is the folder that the .deb is written to, which is made. Raises what `pack` raises, and DebError."""
+    tool = shutil.which("dpkg-deb")
+    if tool is None:
+        raise DebError(
+            "dpkg-deb is not installed here",
+            do="Run: sudo apt-get install dpkg (or brew install dpkg), or pack a folder: leave --deb out",
+        )
+    output = request.output
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".edgekit-deb-", dir=output) as folder:
+            packed = pack(replace(request, output=Path(folder) / "package"))
+            tree = Path(folder) / "tree"
+            _fill(tree, packed, Target.of(request.profile))
+            made = _built(tool, tree, Path(folder) / "made.deb")
+            path = output / f"{_package(packed)}_{packed.version}_{Target.of(request.profile).debian_arch}.deb"
+            size = made.stat().st_size
+            made.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
+    return replace(packed, path=path, bytes=size, files=1)
+
+
+def unpack_wheel(wheel: Path, site: Path) -> None:
+    """A wheel's modules into `site`, as an installer lays them. Programs and headers that it brings are left out."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            name = _installed_name(entry.filename)
+            if name is None or entry.is_dir():
+                continue
+            place = site / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(entry) as source, place.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            place.chmod(0o755 if entry.external_attr >> 16 & 0o111 else 0o644)
+
+
+def _installed_name(name: str) -> str | None:
+    parts = PurePosixPath(name).parts
+    if ".." in parts or name.startswith("/"):
+        raise DebError("a wheel names a file outside itself", where=name)
+    if not parts[0].endswith(".data"):
+        return name
+    return "/".join(parts[2:]) if parts[1] in ("purelib", "platlib") else None
+
+
+def _fill(tree: Path, packed: Packed, target: Target) -> None:
+    home = tree / "opt" / "edgekit" / packed.name / "current"
+    env = home / "env"
+    site = env / "lib" / f"python{target.python}" / "site-packages"
+    site.mkdir(parents=True)
+    for wheel in packed.wheels:
+        if wheel.name != "pip":
+            unpack_wheel(packed.path / "wheels" / wheel.file, site)
+    shutil.copyfile(packed.path / "bundle" / f"{packed.name}.ekb", home / "bundle.ekb")
+    _environment(env, packed, target)
+    if packed.service:
+        units = tree / "usr" / "lib" / "systemd" / "system"
+        units.mkdir(parents=True)
+        text = (packed.path / "service" / packed.service).read_text(encoding="utf-8")
+        text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@\n", "")
+        (units / packed.service).write_text(text, encoding="utf-8")
+    documents = tree / "usr" / "share" / "doc" / _package(packed)
+    shutil.copytree(packed.path / "licences", documents / "licences")
+    shutil.copyfile(packed.path / "licences" / licences.LIST, documents / "copyright")
+    _control(tree, packed, target)
+    for path in tree.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+
+
+def _environment(env: Path, packed: Packed, target: Target) -> None:
+    """A virtual environment is three things: a link to Python, a file that says so, and the folder of modules."""
+    (env / "bin").mkdir()
+    (env / "bin" / f"python{target.python}").symlink_to(f"/usr/bin/python{target.python}")
+    for name in ("python3", "python"):
+        (env / "bin" / name).symlink_to(f"python{target.python}")
+    start = env / "bin" / "edgekit"
+    start.write_text(_START.format(name=packed.name), encoding="utf-8")
+    start.chmod(0o755)
+    system = "true" if packed.debian else "false"
+    text = f"home = /usr/bin\ninclude-system-site-packages = {system}\nversion = {target.python}\n"
+    (env / "pyvenv.cfg").write_text(text, encoding="utf-8")
+
+
+def _control(tree: Path, packed: Packed, target: Target) -> None:
+    folder = tree / "DEBIAN"
+    size = sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file()) // 1024 + 1
+    folder.mkdir()
+    (folder / "control").write_text("".join(_fields(packed, target, size)), encoding="utf-8")
+    filled = {"@NAME@": packed.name, "@PACKAGE@": _package(packed), "@SERVICE@": packed.service}
+    for script in ("postinst", "prerm", "postrm"):
+        text = (importlib.resources.files("edgekit.shipping") / "board" / f"{script}.sh").read_text(encoding="utf-8")
+        for word, value in filled.items():
+            text = text.replace(word, value)
+        (folder / script).write_text(text, encoding="utf-8")
+        (folder / script).chmod(0o755)
+
+
+def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
+    major, minor = target.version
+    python = [f"python3 (>= {target.python}~)", f"python3 (<< {major}.{minor + 1}~)", f"libc6 (>= {target.glibc})"]
+    yield f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
+    yield "Maintainer: nobody in particular <root@localhost>\nSection: misc\nPriority: optional\n"
+    yield f"Installed-Size: {size_kb}\nDepends: {', '.join([*python, *_LIBRARIES, *packed.debian])}\n"
+    yield f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
+    yield f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/current/env,\n"
+    yield f" the bundle is /opt/edgekit/{packed.name}/current/bundle.ekb.\n"
+
+
+def _built(tool: str, tree: Path, path: Path) -> Path:
+    environment = os.environ | {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _EPOCH)}
+    command = [tool, "--root-owner-group", "-Zxz", "-z1", "--build", str(tree), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+    if done.returncode != 0:
+        raise DebError(f"dpkg-deb failed: {' '.join(done.stderr.split())}", where=str(path))
+    return path
+
+
+def _package(packed: Packed) -> str:
+    return f"edgekit-{packed.name}"

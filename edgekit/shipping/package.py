@@ -1,0 +1,240 @@
+"""A folder that installs a bundle on a board: from a USB stick, without a network, without a compiler.
+
+Rules:
+- everything is in the folder, and the SHA-256 of every file in `SHA256SUMS`;
+- the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
+- the folder is there whole or not at all, and only a folder of this kind is ever replaced;
+- the board's side is two short shell scripts; they say what they do, and the second undoes the first.
+
+    packed = pack(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("usb")))
+    packed.engine_version, packed.wheels, packed.debian
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import shlex
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit.errors import OutputError
+from edgekit.shipping import licences
+from edgekit.shipping.download import sha256_of
+from edgekit.shipping.errors import NoWheelError
+from edgekit.shipping.plan import Plan, planned
+from edgekit.shipping.service import unit
+from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
+
+if TYPE_CHECKING:
+    from edgekit_profiles import Profile
+    from edgekit_runtime.bundle import Bundle
+
+__all__ = ["RECORD", "PackageRequest", "Packed", "pack", "packed_files"]
+
+RECORD, SUMS = "package.json", "SHA256SUMS"
+_SHORT = 12
+_README = """\
+{title}
+
+Install it on the board, from here or from a copy of this folder (no network, no compiler, no pip is needed there):
+
+    sh install.sh
+
+It checks every file, the board, its Python and glibc, makes an environment of the wheels in wheels/, replays the model's golden
+examples, and only then switches to it. It says where; sh uninstall.sh in that place removes all of it again.
+
+for        {profile}: {arch}, Python {python}, glibc {glibc} or later
+model      bundle/{bundle}
+engine     {engine} {engine_version}
+Debian's   {debian}
+licences   licences/{list}
+"""
+
+
+@dataclass(frozen=True)
+class PackageRequest:
+    """bundle: an .ekb. output: the folder to make. engine: None to choose. service: a command for a systemd unit.
+
+    wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
+    """
+
+    bundle: Path
+    profile: Profile
+    output: Path
+    engine: str | None = None
+    service: str | None = None
+    wheel: Path | None = None
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """path: the folder. release: what names this very content on a board. bytes: of all files."""
+
+    path: Path
+    name: str
+    version: str
+    profile: str
+    arch: str
+    python: str
+    engine: str
+    engine_version: str
+    bundle_sha256: str
+    wheels: tuple[WheelFile, ...]
+    debian: tuple[str, ...]
+    service: str
+    release: str
+    notes: tuple[str, ...]
+    files: int = 0
+    bytes: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"path": str(self.path), "wheels": [asdict(wheel) for wheel in self.wheels]}
+
+
+def pack(request: PackageRequest) -> Packed:
+    """Make the folder. Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and OutputError."""
+    from edgekit_runtime.bundle import read_bundle
+
+    bundle = read_bundle(request.bundle)
+    plan = planned(bundle, request.profile, request.engine, request.extras)
+    service = unit(plan.title, request.service) if request.service else ""
+    output = request.output.absolute()
+    _check_replaceable(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
+            made = Path(folder) / "package"
+            packed = _fill(made, request, plan, bundle, service)
+            _swap(made, output)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
+    return replace(packed, path=request.output)
+
+
+def packed_files(folder: Path) -> dict[str, str]:
+    """Path in the folder -> SHA-256, as SHA256SUMS says, and SHA256SUMS itself."""
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    listed = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    return listed | {SUMS: sha256_of(folder / SUMS)}
+
+
+def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, service: str) -> Packed:
+    house, more = _wheels(request, plan, folder / "wheels")
+    (folder / "bundle").mkdir(parents=True)
+    file = f"{plan.name}.ekb"
+    shutil.copyfile(bundle.path, folder / "bundle" / file)
+    digest = sha256_of(folder / "bundle" / file)
+    unit_name = f"edgekit-{plan.name}.service" if service else ""
+    if service:
+        (folder / "service").mkdir()
+        (folder / "service" / unit_name).write_text(service, encoding="utf-8")
+    model = f"{bundle.manifest.name}: {bundle.manifest.licence or 'its bundle names no licence'}"
+    licences.write(folder / "licences", [house.folder / wheel.file for wheel in house.wheels], house.debian, model)
+    for script in ("install.sh", "uninstall.sh"):
+        text = (importlib.resources.files("edgekit.shipping") / "board" / script).read_text(encoding="utf-8")
+        (folder / script).write_text(text, encoding="utf-8")
+        (folder / script).chmod(0o755)
+    environment = _digest(house.requirements.read_bytes(), " ".join(house.debian).encode())
+    release = _digest(digest.encode(), environment.encode(), service.encode())
+    packed = Packed(
+        path=folder,
+        name=plan.name,
+        version=plan.version,
+        profile=request.profile.name,
+        arch=house.target.arch,
+        python=house.target.python,
+        engine=plan.engine,
+        engine_version=house.engine_version,
+        bundle_sha256=digest,
+        wheels=house.wheels,
+        debian=house.debian,
+        service=unit_name,
+        release=release,
+        notes=(*plan.notes, *more),
+    )
+    (folder / "package.conf").write_text(_conf(packed, plan, house, file, environment), encoding="utf-8")
+    (folder / "README.txt").write_text(_readme(packed, plan, house, file), encoding="utf-8")
+    record = {key: value for key, value in packed.as_json().items() if key not in ("path", "files", "bytes")}
+    (folder / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
+    (folder / SUMS).write_text(sums, encoding="utf-8")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return replace(packed, files=len(names) + 1, bytes=size)
+
+
+def _wheels(request: PackageRequest, plan: Plan, folder: Path) -> tuple[Wheelhouse, list[str]]:
+    """With the engine's version that made the golden answers; where the board cannot have that one, the newest."""
+    profile = request.profile
+    if plan.proven is None or plan.engine in profile.pins:
+        return collect(profile, plan.engine, folder, wheel=request.wheel, extras=plan.extras), []
+    pinned = replace(profile, pins={**profile.pins, plan.engine: plan.proven})
+    try:
+        house = collect(pinned, plan.engine, folder, wheel=request.wheel, extras=plan.extras)
+    except NoWheelError:
+        house = collect(profile, plan.engine, folder, wheel=request.wheel, extras=plan.extras)
+    if house.engine_version == plan.proven:
+        return house, []
+    note = f"the golden answers were made by {plan.engine} {plan.proven}, and the board gets {house.engine_version}"
+    return house, [f"{note}: they are compared by likeness there, not step by step"]
+
+
+def _conf(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str, environment: str) -> str:
+    values = {
+        "NAME": packed.name,
+        "TITLE": plan.title,
+        "PROFILE": packed.profile,
+        "ARCH": house.target.arch,
+        "PYTHON": house.target.python,
+        "GLIBC": house.target.glibc,
+        "DEBIAN": " ".join(packed.debian),
+        "BUNDLE": bundle,
+        "BUNDLE_SHA256": packed.bundle_sha256,
+        "ENV": environment,
+        "RELEASE": packed.release,
+        "WHEELS": str(len(packed.wheels) - 1),
+        "PIP": house.pip.file,
+        "SERVICE": packed.service,
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _readme(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str) -> str:
+    return _README.format(
+        title=plan.title,
+        profile=packed.profile,
+        arch=house.target.arch,
+        python=house.target.python,
+        glibc=house.target.glibc,
+        bundle=bundle,
+        engine=packed.engine,
+        engine_version=packed.engine_version,
+        debian=", ".join(packed.debian) or "nothing but Python itself",
+        list=licences.LIST,
+    )
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:_SHORT]
+
+
+def _check_replaceable(output: Path) -> None:
+    if output.is_dir() and any(output.iterdir()) and not (output / RECORD).is_file():
+        raise OutputError(
+            "the folder holds something else", where=str(output), do="Name a folder that does not exist yet"
+        )
+    if output.exists() and not output.is_dir():
+        raise OutputError("is a file", where=str(output), do="Name a folder")
+
+
+def _swap(made: Path, output: Path) -> None:
+    """An earlier package goes only when the new one is whole."""
+    if output.exists():
+        output.rename(made.with_name("before"))
+    made.replace(output)
