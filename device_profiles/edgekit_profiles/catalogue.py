@@ -75,7 +75,7 @@ class Catalogue:
 
     def names(self) -> tuple[str, ...]:
         """Everything `load` takes, less the modes, sorted by board. A file that cannot be read has no names here."""
-        return tuple(profile.name for board in self.boards() for profile in self._readable(board))
+        return tuple(profile.name for board in self.boards() for profile in self.readable(board))
 
     def broken(self) -> tuple[ProfileError, ...]:
         """What is wrong with files that `names` leaves out."""
@@ -123,7 +123,7 @@ class Catalogue:
             raise ProfileError(f"there are {1 + len(others)} profiles called '{board}': {files}", do=do)
         return first.profiles()
 
-    def _readable(self, board: str) -> tuple[Profile, ...]:
+    def readable(self, board: str) -> tuple[Profile, ...]:
         try:
             return self.of(board)
         except ProfileError:

@@ -1,0 +1,206 @@
+"""Which profile a machine is, how sure that is, and what on it is not as the profile says.
+
+Rules: the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its
+cores, for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these (`unknown`).
+Which image and mode it runs is told by its user land, cores and clock. Every difference says what follows from it.
+
+    found = detect(read_facts(), open_catalogue())
+    found.profile, found.sure, found.differences
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from edgekit_profiles.catalogue import Catalogue
+from edgekit_profiles.facts import Cluster, Facts
+from edgekit_profiles.profile import Profile, in_mode
+from edgekit_profiles.reading import ARCHITECTURES
+from edgekit_profiles.starting import starting_toml
+from edgekit_profiles.wheels import installable
+
+__all__ = ["Detected", "Deviation", "Sure", "detect"]
+
+Sure = Literal["certain", "likely", "guess", "unknown"]
+_SIZES_MB = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 65536)
+_CLOCK = 0.03
+"""A clock that is this close to the profile's is the same one."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`. here, profile: the two values, in words."""
+
+    what: str
+    here: str
+    profile: str
+    means: str
+
+
+@dataclass(frozen=True)
+class Detected:
+    """profile: None where nothing stands for this machine. why: what the answer rests on. toml: a profile to begin
+    with, empty for a machine that no profile can be of."""
+
+    profile: Profile | None
+    sure: Sure
+    why: str
+    differences: tuple[Deviation, ...]
+    facts: Facts
+    toml: str
+
+
+def detect(facts: Facts, catalogue: Catalogue) -> Detected:
+    """Pure: what is read of the machine is in `facts`. A file of the catalogue that is broken is passed over."""
+    boards = [profiles for board in catalogue.boards() if (profiles := catalogue.readable(board))]
+    family, sure, why = _family(facts, boards)
+    if family is None:
+        known = facts.machine in ("", *ARCHITECTURES)
+        return Detected(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
+    profile = _mode(_image(family, facts), facts)
+    return Detected(profile, sure, why, tuple(_differences(profile, facts)), facts, starting_toml(facts, profile))
+
+
+def _family(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
+    """The first entry of `compatible` is the board itself, the later ones what it is made of."""
+    marked = {entry: board for board in reversed(boards) for entry in board[0].marks.compatible}
+    named = f"; the board calls itself '{facts.model}'" if facts.model else ""
+    found = [(place, entry) for place, entry in enumerate(facts.compatible) if entry in marked]
+    if found and found[0][0] == 0:
+        return marked[found[0][1]], "certain", f"its device tree says '{found[0][1]}'{named}"
+    called = [(len(mark), board) for board in boards for mark in board[0].marks.models if _begins(facts.model, mark)]
+    if called:
+        best = max(called, key=lambda item: item[0])[1]
+        return best, "certain", f"the board calls itself '{facts.model}'"
+    if found:
+        why = f"its device tree says '{found[0][1]}', which is the chip{named}"
+        return marked[found[0][1]], "likely", why
+    if facts.machine == "x86_64":
+        return _named("x86-64", boards), "likely", "it is an x86-64 machine"
+    return _by_cores(facts, boards)
+
+
+def _begins(model: str, mark: str) -> bool:
+    """At the end of a word: `Raspberry Pi 4` is not the beginning of `Raspberry Pi 400`."""
+    return model == mark or model.startswith(f"{mark} ")
+
+
+def _by_cores(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
+    called = f"no profile is of '{facts.model}'" if facts.model else "the board has no name"
+    if facts.machine and facts.machine not in ARCHITECTURES:
+        return None, "unknown", f"{called}, and no engine has a wheel for {facts.machine}"
+    for cluster in facts.clusters:
+        board = _named(cluster.generic, boards)
+        if board is not None:
+            return board, "guess", f"{called}; its fast cores are {cluster.type}, for which '{cluster.generic}' stands"
+    types = ", ".join(cluster.type for cluster in facts.clusters) or "cores that tell nothing of themselves"
+    return None, "unknown", f"{called}, and none stands for {types}"
+
+
+def _named(name: str, boards: list[tuple[Profile, ...]]) -> tuple[Profile, ...] | None:
+    return next((board for board in boards if board[0].board == name), None)
+
+
+def _image(family: tuple[Profile, ...], facts: Facts) -> Profile:
+    """The image that agrees in most, the machine before everything; among equals the board's first."""
+
+    def agreement(profile: Profile) -> tuple[bool, bool, bool]:
+        return (
+            profile.arch == facts.machine,
+            bool(facts.codename) and profile.os.debian == facts.codename,
+            _minor(profile.os.python) == _minor(facts.python),
+        )
+
+    return max(family, key=agreement)
+
+
+def _mode(profile: Profile, facts: Facts) -> Profile:
+    """The mode whose cores and clock are those of now, if one is."""
+    fast = _fast(profile, facts)
+    if fast is None or fast.clock_ghz is None:
+        return profile
+    for mode in profile.modes:
+        if mode.cores == fast.count and abs(fast.clock_ghz / mode.clock_ghz - 1) <= _CLOCK:
+            return in_mode(profile, mode.name)
+    return profile
+
+
+def _fast(profile: Profile, facts: Facts) -> Cluster | None:
+    """The cores that the profile's `core` speaks of."""
+    same = (cluster for cluster in facts.clusters if cluster.type == profile.core.type)
+    return next(same, facts.clusters[0] if facts.clusters else None)
+
+
+def _differences(profile: Profile, facts: Facts) -> Iterator[Deviation]:
+    yield from _memory(profile, facts)
+    yield from _cores(profile, facts)
+    yield from _system(profile, facts)
+
+
+def _memory(profile: Profile, facts: Facts) -> Iterator[Deviation]:
+    if facts.ram_mb is None:
+        return
+    fitted = next((size for size in _SIZES_MB if size >= facts.ram_mb), facts.ram_mb)
+    expected = profile.memory.ram_mb
+    if fitted == expected:
+        return
+    means = (
+        "a bundle that was built for the profile may not fit here: copy the profile and set memory.ram_mb"
+        if fitted < expected
+        else "the profile stands for the smallest version, so what fits there fits here"
+    )
+    yield Deviation("memory", f"{facts.ram_mb:,} MB", f"{expected:,} MB", means)
+
+
+def _cores(profile: Profile, facts: Facts) -> Iterator[Deviation]:
+    fast = _fast(profile, facts)
+    if fast is None or profile.measured_here:  # what is measured where it is built is of that machine
+        return
+    core = profile.core
+    if (fast.type, fast.count) != (core.type, core.count):
+        means = "estimates are for the profile's cores"
+        yield Deviation("cores", f"{fast.count} x {fast.type}", f"{core.count} x {core.type}", means)
+    if fast.clock_ghz is not None and abs(fast.clock_ghz / core.clock_ghz - 1) > _CLOCK:
+        faster = fast.clock_ghz > core.clock_ghz
+        means = f"it is {'faster' if faster else 'slower'} than estimated: measure on the board"
+        yield Deviation("clock", f"{fast.clock_ghz:g} GHz", f"{core.clock_ghz:g} GHz", means)
+    missing = [feature for feature in core.simd if facts.simd and feature not in facts.simd]
+    if missing:
+        means = "INT8 and float16 are slower than estimated"
+        yield Deviation("features", f"no {', '.join(missing)}", ", ".join(core.simd), means)
+
+
+def _system(profile: Profile, facts: Facts) -> Iterator[Deviation]:
+    if facts.machine and facts.machine != profile.arch:
+        means = "a wheel for the one does not install on the other"
+        yield Deviation("machine", facts.machine, profile.arch, means)
+    if facts.python and _minor(facts.python) != _minor(profile.os.python):
+        yield Deviation("python", facts.python, profile.os.python or "none", _installs(profile, facts))
+    if facts.glibc and _parts(facts.glibc) < _parts(profile.os.glibc):
+        means = "wheels that the profile counts on may not install"
+        yield Deviation("glibc", facts.glibc, profile.os.glibc or "none", means)
+
+
+def _installs(profile: Profile, facts: Facts) -> str:
+    """What the system as it is takes, in words."""
+    system = replace(profile.os, python=".".join(map(str, _minor(facts.python))), glibc=facts.glibc or profile.os.glibc)
+    verdicts = installable(replace(profile, os=system, arch=facts.machine or profile.arch))
+    engines = [verdict.engine for verdict in verdicts if verdict.ok]
+    return f"here install: {', '.join(engines)}" if engines else f"no engine installs here: {verdicts[0].reason}"
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return _parts(version)[:2]
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Of `3.13.0rc1` the numbers: 3, 13, 0."""
+    found = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        found.append(int(digits))
+    return tuple(found)

@@ -1,0 +1,232 @@
+"""What a board says of itself, read from the files in which Linux says it.
+
+Rules: nothing is run and nothing but files is read, so that a copy of them tells the same anywhere (`root`); what a file
+does not say is empty, never guessed; the user land decides what installs, not the kernel: a Raspberry Pi with a 64-bit
+kernel and a 32-bit user land is a 32-bit board, which the machine name of the kernel would hide.
+
+    facts = read_facts()                     # this machine
+    facts = read_facts(Path("captured"))     # captured/proc/cpuinfo, captured/etc/os-release, ...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit_profiles.cores import CoreType, features_of, identify
+
+__all__ = ["Cluster", "Facts", "read_facts"]
+
+_ELF = {(1, 40): "armv7l", (2, 183): "aarch64", (2, 62): "x86_64", (2, 243): "riscv64", (1, 3): "i686"}
+_MOST = 4 << 20
+_ARMV6 = {(0x41, 0xB76)}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cores of one kind. type: as profiles spell it, `0x41:0xd80` for one that is not known, "x86-64" where it is none
+    of Arm's. clock_ghz: the highest it may run at now, None where the kernel does not tell."""
+
+    type: str
+    count: int
+    clock_ghz: float | None
+    generic: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """model, compatible: of the device tree. machine: of the user land. clusters: fast cores first; those online.
+
+    simd: features that every core has, in edgekit's words. python: of the system, or the one that runs here.
+    codename: of the release (`bookworm`). system: the name that it gives itself. ram_mb: what is there, less than
+    what is soldered on by what firmware keeps.
+    """
+
+    model: str = ""
+    compatible: tuple[str, ...] = ()
+    machine: str = ""
+    clusters: tuple[Cluster, ...] = ()
+    simd: tuple[str, ...] = ()
+    ram_mb: int | None = None
+    system: str = ""
+    codename: str = ""
+    python: str = ""
+    glibc: str = ""
+    governor: str = ""
+
+
+def read_facts(root: Path | None = None) -> Facts:
+    """The facts of this machine, or of the copied files below `root`."""
+    top = Path("/") if root is None else root
+    cpuinfo = _text(top / "proc/cpuinfo")
+    release = _release(_text(top / "etc/os-release") or _text(top / "usr/lib/os-release"))
+    kinds = _kinds(cpuinfo)
+    machine = _machine(top, set(kinds.values()))
+    return Facts(
+        model=_tree(top, "model").strip() or _field(cpuinfo, "Model"),
+        compatible=tuple(entry for entry in _tree(top, "compatible").split("\0") if entry.strip()),
+        machine=machine,
+        clusters=_clusters(top, kinds, machine),
+        simd=_simd(cpuinfo, machine),
+        ram_mb=_ram_mb(_text(top / "proc/meminfo")),
+        system=release.get("PRETTY_NAME", ""),
+        codename=release.get("VERSION_CODENAME", ""),
+        python=_python(top, live=root is None),
+        glibc=_glibc(top, live=root is None),
+        governor=_text(top / "sys/devices/system/cpu/cpufreq/policy0/scaling_governor").strip(),
+    )
+
+
+def _bytes(path: Path, most: int = _MOST) -> bytes:
+    """Empty where there is no such file, or it may not be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def _text(path: Path) -> str:
+    return _bytes(path).decode("utf-8", "replace")
+
+
+def _tree(top: Path, name: str) -> str:
+    """A property of the device tree's root: strings that each end with a zero byte."""
+    found = _text(top / "proc/device-tree" / name) or _text(top / "sys/firmware/devicetree/base" / name)
+    return found.rstrip("\0\n").replace("\n", "\0")
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _release(text: str) -> dict[str, str]:
+    found = re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE)
+    return {name: value.strip().strip("\"'") for name, value in found}
+
+
+def _kinds(cpuinfo: str) -> dict[int, tuple[int, int]]:
+    """Processor -> (implementer, part); (0, 0) where it does not identify itself so, as on x86."""
+    kinds = {}
+    for block in re.split(r"\n\s*\n", cpuinfo):
+        number, implementer, part = (_field(block, name) for name in ("processor", "CPU implementer", "CPU part"))
+        if number.isdecimal():
+            kinds[int(number)] = (_hex(implementer), _hex(part))
+    return kinds
+
+
+def _hex(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0
+
+
+def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
+    """From the header of a program of the user land. Debian's and Raspbian's 32-bit programs look alike in it."""
+    for name in (*_pythons(top), "usr/bin/sh", "bin/sh", "usr/bin/busybox", "bin/busybox"):
+        head = _bytes(top / name, 20)
+        if head[:4] == b"\x7fELF" and len(head) == 20:
+            machine = _ELF.get((head[4], struct.unpack_from("<H", head, 18)[0]), "")
+            return "armv6l" if machine == "armv7l" and kinds & _ARMV6 else machine
+    return ""
+
+
+def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tuple[Cluster, ...]:
+    online = _online(_text(top / "sys/devices/system/cpu/online")) or set(kinds)
+    clocks = _clocks(top)
+    groups: dict[str, tuple[CoreType | None, list[int]]] = {}
+    for number, (implementer, part) in sorted(kinds.items()):
+        if number in online:
+            known = identify(implementer, part)
+            name = known.type if known else f"{implementer:#x}:{part:#x}" if part else _other(machine)
+            groups.setdefault(name, (known, []))[1].append(number)
+    found = [
+        Cluster(name, len(numbers), _highest(clocks, numbers), known.generic if known else "")
+        for name, (known, numbers) in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda cluster: (cluster.clock_ghz or 0, cluster.type), reverse=True))
+
+
+def _other(machine: str) -> str:
+    return "x86-64" if machine == "x86_64" else "unknown"
+
+
+def _online(text: str) -> set[int]:
+    """`0-3,6` is 0, 1, 2, 3 and 6."""
+    found: set[int] = set()
+    for low, high in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found.update(range(int(low), min(int(high or low), int(low) + 4096) + 1))
+    return found
+
+
+def _clocks(top: Path) -> dict[int, float]:
+    """Gigahertz by processor: what it is allowed now, which a power mode or an overclock sets."""
+    found = {}
+    for policy in sorted((top / "sys/devices/system/cpu/cpufreq").glob("policy*")):
+        khz = _text(policy / "scaling_max_freq").strip() or _text(policy / "cpuinfo_max_freq").strip()
+        if khz.isdecimal():
+            for number in _online(_text(policy / "related_cpus").replace(" ", ",")):
+                found[number] = int(khz) / 1e6
+    return found
+
+
+def _highest(clocks: dict[int, float], numbers: list[int]) -> float | None:
+    known = [clocks[number] for number in numbers if number in clocks]
+    return max(known) if known else None
+
+
+def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
+    """What every core has. A 64-bit kernel tells a 32-bit user land's features in 64-bit words, too."""
+    lines = re.findall(r"^(?:Features|flags)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    have = set.intersection(*(set(line.split()) for line in lines)) if lines else set()
+    both = {**features_of("aarch64"), **features_of(machine)} if machine.startswith("armv7") else features_of(machine)
+    return tuple(word for word, kernel in both.items() if kernel in have or (word == "neon" and "asimd" in have))
+
+
+def _ram_mb(meminfo: str) -> int | None:
+    found = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) // 1024 if found else None
+
+
+def _pythons(top: Path) -> list[str]:
+    """Programs usr/bin/python3.N, the one that `python3` means first."""
+    try:
+        names = sorted(path.name for path in (top / "usr/bin").glob("python3.*"))
+    except OSError:
+        return []
+    names = [name for name in names if re.fullmatch(r"python3\.\d+", name)]
+    try:
+        meant = (top / "usr/bin/python3").readlink().name
+    except OSError:
+        meant = ""
+    names.sort(key=lambda name: (name != meant, -int(name.split(".")[1])))
+    return [f"usr/bin/{name}" for name in names]
+
+
+def _python(top: Path, *, live: bool) -> str:
+    if live:
+        import platform
+
+        return platform.python_version()
+    found = _pythons(top)
+    return found[0].removeprefix("usr/bin/python") if found else ""
+
+
+def _glibc(top: Path, *, live: bool) -> str:
+    if live:
+        try:
+            said = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        except (ValueError, OSError, AttributeError):
+            said = ""
+        return said.removeprefix("glibc ").strip()
+    for pattern in ("usr/lib/*/libc.so.6", "lib/*/libc.so.6", "usr/lib*/libc.so.6", "lib*/libc.so.6"):
+        for path in sorted(top.glob(pattern)):
+            found = re.search(rb"GNU C Library .*?version (\d+\.\d+)", _bytes(path))
+            if found:
+                return found[1].decode()
+    return ""
