@@ -30,6 +30,7 @@ COMMANDS = {
     "build": ("edgekit.cli.build:build", "Make, check and pack a bundle for each board."),
     "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
     "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
+    "check": ("edgekit.cli.check:check", "Will it load on that board, and agree there?"),
     "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
     "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
     "package": ("edgekit.cli.package:package", "Everything a board needs for a bundle, as a folder or a .deb."),
@@ -37,6 +38,7 @@ COMMANDS = {
     "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
     "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
     "profiles": ("edgekit.cli.profiles:profiles", "The boards edgekit knows."),
+    "explain": ("edgekit.cli.explain:explain", "What a code or an error message means, and what to do."),
     "doctor": ("edgekit.cli.doctor:doctor", "What is installed here, and what is missing for what."),
     "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
 }

@@ -1,0 +1,80 @@
+"""Every code that edgekit prints, and every message of a loader or converter that it knows the cause of. Data: `catalogue.toml`.
+
+    entry("op-version").why
+    matching("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
+
+Rules: a code is explained once, whoever prints it; a message is found by a regular expression, whatever stands around it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["Entry", "UnexplainedError", "entries", "entry", "matching"]
+
+Kind = Literal["check", "refusal", "error", "data", "message"]
+
+
+class UnexplainedError(EdgekitError):
+    """Neither a code nor a message that the catalogue knows."""
+
+    code = "unexplained"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command or
+    is raised to an application, `data` is said of data and models, `message` is other software's. messages: regular
+    expressions. sources: where the facts are from."""
+
+    code: str
+    kind: Kind
+    what: str
+    why: str
+    do: str
+    level: Literal["error", "warning"] = "error"
+    messages: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """Code -> entry, in the file's order."""
+    text = (importlib.resources.files("edgekit.checking") / "catalogue.toml").read_text(encoding="utf-8")
+    return {code: _entry(code, table) for code, table in tomllib.loads(text).items()}
+
+
+def entry(code: str) -> Entry:
+    """Raises UnexplainedError with the nearest codes."""
+    found = entries().get(code)
+    if found is None:
+        near = difflib.get_close_matches(code, entries(), n=3, cutoff=0.6)
+        do = f"Did you mean {' or '.join(near)}?" if near else "`edgekit explain` lists all codes"
+        raise UnexplainedError(f"there is no code '{code}'", do=do)
+    return found
+
+
+def matching(text: str) -> list[Entry]:
+    """The entries of which a message is in `text`, the one that matches most of it first."""
+    lengths = []
+    for found in entries().values():
+        hits = [match for pattern in found.messages if (match := re.search(pattern, text, re.IGNORECASE))]
+        if hits:
+            lengths.append((max(len(hit[0]) for hit in hits), found))
+    return [found for _, found in sorted(lengths, key=lambda pair: -pair[0])]
+
+
+def _entry(code: str, table: dict[str, Any]) -> Entry:
+    lists = {name: tuple(table.pop(name, ())) for name in ("messages", "sources")}
+    return Entry(code, **{name: " ".join(str(value).split()) for name, value in table.items()}, **lists)  # type: ignore[arg-type]

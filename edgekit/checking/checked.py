@@ -1,0 +1,93 @@
+"""The journey of a check: open, look, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit.checking.finding import Finding, finding
+from edgekit.checking.replay import Replayed, natively, under_emulation
+from edgekit.checking.static import Chosen, chosen_runtimes, static
+from edgekit.checking.subject import Subject, opened
+from edgekit_profiles import Profile
+
+__all__ = ["Checked", "Request", "check"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """path: a bundle, or a .tflite or .onnx file. runtimes: (engine, version) pairs instead of what the profile installs.
+    replay: whether anything is run at all. emulate: on the profile's processor too."""
+
+    path: Path
+    profile: Profile
+    runtimes: tuple[tuple[str, str], ...] = ()
+    replay: bool = True
+    emulate: bool = False
+
+
+@dataclass(frozen=True)
+class Checked:
+    """ok: no finding is an error. replays: one an artifact and place, the primary artifact's first."""
+
+    profile: str
+    findings: tuple[Finding, ...]
+    replays: tuple[Replayed, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        return not any(found.level == "error" for found in self.findings)
+
+    @property
+    def replayed(self) -> Replayed | None:
+        """The one that says most: emulated before native."""
+        return next((one for one in self.replays if one.where == "emulated"), self.replays[0] if self.replays else None)
+
+    def as_json(self) -> dict[str, Any]:
+        replayed = self.replayed
+        return {
+            "profile": self.profile,
+            "ok": self.ok,
+            "findings": [found.as_json() for found in self.findings],
+            "replayed": None if replayed is None else replayed.as_json(),
+            "replays": [one.as_json() for one in self.replays],
+        }
+
+
+def check(request: Request) -> Checked:
+    """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle."""
+    profile = request.profile
+    runtimes = chosen_runtimes(profile, request.runtimes)
+    with opened(request.path) as subject:
+        findings = static(subject, profile, runtimes)
+        replays: list[Replayed] = []
+        if request.replay:
+            found, more = _replayed(subject, request, runtimes)
+            replays, findings = found, [*findings, *more]
+    order = {"error": 0, "warning": 1}
+    return Checked(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
+
+
+def _replayed(subject: Subject, request: Request, runtimes: Sequence[Chosen]) -> tuple[list[Replayed], list[Finding]]:
+    if subject.bundle is None:
+        return [], [finding("replay-impossible", subject.why_no_replay)]
+    replays: list[Replayed] = []
+    findings: list[Finding] = []
+    for one in sorted(subject.artifacts, key=lambda each: each.role != "primary"):
+        chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
+        if chosen is None or one.role == "batch":
+            continue
+        found, more = natively(subject.bundle, one.recipe, chosen.runtime)
+        replays += [] if found is None else [found]
+        findings += more
+    if request.emulate:
+        found, more = under_emulation(subject.bundle, _with_pins(request))
+        replays += [] if found is None else [found]
+        findings += more
+    return replays, findings
+
+
+def _with_pins(request: Request) -> Profile:
+    return replace(request.profile, pins={**request.profile.pins, **dict(request.runtimes)})

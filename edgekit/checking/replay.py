@@ -1,0 +1,164 @@
+"""The golden examples on the very version of a runtime that a board will have: natively in an environment beside this one,
+or under emulation.
+
+    replayed, findings = natively(bundle, "tflite-int8", Runtime("tflite-runtime", "2.14.0"))
+
+Rules: it is the board's own self-test that is run, with its tolerances: with the engine and version that made the golden
+answers values agree within steps, across runtimes the best class and the direction do. tflite-runtime answers with its
+reference kernels, which give the same bits on every processor; what it would answer with the others on x86 says nothing of
+an ARM board. A child that crashes is a finding, never this process's end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgekit.checking.finding import Finding, finding
+from edgekit.checking.sidebyside import NoEnvironmentError, environment
+from edgekit_converters.needs import Runtime
+from edgekit_runtime.errors import EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit.emulation import Replayed as Emulated
+    from edgekit_profiles import Profile
+
+__all__ = ["Replayed", "natively", "under_emulation"]
+
+_TIMEOUT_S = 240.0
+Where = Literal["native", "emulated"]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None where
+    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated."""
+
+    runtime: str
+    where: Where
+    worst: float | None
+    cosine: float | None = None
+    examples: int = 0
+    artifact: str = ""
+    cpu: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | None, list[Finding]]:
+    """Nothing where no environment with that version can be made: a warning says why."""
+    name = str(runtime)
+    try:
+        python = environment(runtime.engine, runtime.version)
+    except NoEnvironmentError as error:
+        return None, [finding("replay-unavailable", error.what, do=error.do, artifact=recipe, runtime=name)]
+    kernels = "reference" if runtime.engine == "tflite-runtime" else "default"
+    with _only_the_runtime() as folder:
+        child = str(Path(__file__).with_name("replayed_child.py"))
+        command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine, kernels]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+                env=_environment(folder), stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            what = f"{name} did not answer the golden examples within {_TIMEOUT_S:.0f} s"
+            return Replayed(name, "native", None, artifact=recipe), [
+                finding("replay-late", what, artifact=recipe, runtime=name)
+            ]
+    return _told(done, recipe, name)
+
+
+def _told(done: subprocess.CompletedProcess[str], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
+    nothing = Replayed(name, "native", None, artifact=recipe)
+    if done.returncode < 0:
+        how = signal.Signals(-done.returncode).name
+        what = f"{name} crashed with {how} on the golden examples"
+        return nothing, [finding("replay-crashed", what, artifact=recipe, runtime=name)]
+    try:
+        told = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        what = f"{name} could not be asked: {last[:300]}"
+        return nothing, [finding("replay-failed", what, artifact=recipe, runtime=name)]
+    if "failed" in told:
+        return _failure(told, nothing, recipe, name)
+    return Replayed(name, "native", told["steps"], told["cosine"], told["examples"], recipe), []
+
+
+def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
+    what = " ".join(str(told["what"]).split())
+    if told["failed"] == "load":
+        return nothing, [finding("replay-refused", what, artifact=recipe, runtime=name)]
+    apart = re.search(r"by (\d+) steps.*?cosine (-?[\d.]+)", what)
+    worst, cosine = (float(apart[1]), float(apart[2])) if apart else (None, None)
+    found = Replayed(name, "native", worst, cosine, artifact=recipe)
+    return found, [finding("replay-differs", f"on {name} {what}", artifact=recipe, runtime=name)]
+
+
+def under_emulation(bundle: Path, profile: Profile) -> tuple[Replayed | None, list[Finding]]:
+    """Of all artifacts that the board's engine runs, on its processor. What is missing for it is an error with the command
+    that installs it: it was asked for."""
+    try:
+        from edgekit.emulation import replay
+    except ImportError as error:
+        what = f"this installation cannot emulate boards: {error}"
+        return None, [finding("emulator-missing", what)]
+    try:
+        found = replay(bundle, profile)
+    except EdgekitError as error:
+        return None, [finding(error.code, error.what, do=error.do, level="error")]
+    cosine = min((golden.cosine for golden in found.goldens), default=None)
+    worst = found.worst if found.goldens else None
+    count = len({(golden.recipe, golden.golden) for golden in found.goldens})
+    replayed = Replayed(found.runtime, "emulated", worst, cosine, count, cpu=found.cpu)
+    return replayed, [] if found.ok else [_emulated_failure(found)]
+
+
+def _emulated_failure(found: Emulated) -> Finding:
+    said = " ".join(found.said.split())
+    what = f"{found.failure} ({found.label})" + (f"; it said: {said[-300:]}" if said else "")
+    if any(not golden.fits for golden in found.goldens):
+        code = "replay-differs"
+    elif "Python" in found.failure and "emulated board" in found.failure:
+        code = "replay-crashed"
+    else:
+        code = "replay-refused" if found.packages else "emulation-install"
+    return finding(code, what, runtime=found.runtime)
+
+
+@contextmanager
+def _only_the_runtime() -> Iterator[Path]:
+    """A folder with `edgekit_runtime` in it and nothing else: what stands beside it here was installed for another Python."""
+    import edgekit_runtime
+
+    with tempfile.TemporaryDirectory(prefix="edgekit-replay-") as folder:
+        assert edgekit_runtime.__file__ is not None
+        own = Path(edgekit_runtime.__file__).parent
+        try:
+            (Path(folder) / own.name).symlink_to(own, target_is_directory=True)
+        except OSError:  # Windows, without the right to make links
+            import shutil
+
+            shutil.copytree(own, Path(folder) / own.name)
+        yield Path(folder)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    keep: Sequence[str] = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH")
+    return {
+        **{name: os.environ[name] for name in keep if name in os.environ},
+        "PYTHONPATH": str(folder),
+        "EDGEKIT_SELFTEST": "in-process",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

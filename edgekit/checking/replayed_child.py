@@ -1,0 +1,42 @@
+"""Run in another environment: the golden examples of one artifact on the engine that is there. NumPy and an engine are enough.
+
+    python replayed_child.py BUNDLE RECIPE ENGINE KERNELS        # one line of JSON
+
+It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main(arguments: list[str]) -> int:
+    path, recipe, engine, kernels = arguments
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.selftest import replay
+
+    stage = "load"
+    try:
+        bundle = read_bundle(path)
+        entry = bundle.artifact(recipe)
+        with load_with(engine, entry.format, bundle.blob(entry.blob), Setup(kernels=kernels)) as loaded:  # type: ignore[arg-type]
+            stage = "answer"
+            found = replay(bundle, entry, loaded)
+    except EdgekitError as error:
+        print(json.dumps({"failed": stage, "what": error.what}))
+        return 1
+    told = {
+        "steps": found.worst_steps,
+        "cosine": found.worst_cosine,
+        "examples": found.examples,
+        "same": found.same_engine,
+    }
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

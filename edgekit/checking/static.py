@@ -1,0 +1,148 @@
+"""What can be told of an artifact on a board without running anything.
+
+    for found in static(subject, profile, chosen_runtimes(profile)):
+        print(found.code, found.what)
+
+Rules: the runtime that the board will use is the first that installs, and what stands in its way is an error; what stands in
+the way of another that installs there too is a warning, because boards differ from their profile. The rules themselves are
+the build's: `needs.barriers`, `installable`, `beyond_memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from edgekit.checking.finding import Finding, Level, finding
+from edgekit.checking.sidebyside import numpy_for
+from edgekit.checking.subject import Checkable, Subject
+from edgekit_converters import workload
+from edgekit_converters.choose import beyond_memory
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.needs import Barrier, Needs, Runtime, barriers, read_needs
+from edgekit_converters.targets import RECIPES, per_tensor, with_islands
+from edgekit_profiles import Profile, installable
+from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["Chosen", "UnknownRuntimeError", "chosen_runtimes", "runtime_named", "static"]
+
+_SHARE_OF_RAM = 0.25
+
+
+class UnknownRuntimeError(EdgekitError):
+    """What was given as --runtime names no engine and version."""
+
+    code = "runtime-name"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A runtime that a board may have for a format. first: it is the one that it will use."""
+
+    format: str
+    runtime: Runtime
+    first: bool
+
+
+def runtime_named(text: str) -> tuple[str, str]:
+    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too. Raises UnknownRuntimeError."""
+    name, separator, version = (part.strip() for part in text.partition("=="))
+    engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
+    if name not in engines or not separator or not all(part.isdigit() for part in version.split(".")):
+        do = f"Write ENGINE==VERSION, with one of {', '.join(ENGINES)}: --runtime tflite-runtime==2.14.0"
+        raise UnknownRuntimeError(f"'{text}' is no runtime", where="--runtime", do=do)
+    return engines[name], version
+
+
+def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:
+    """For each format what the board will use first, then what else installs there. named: instead of what the profile says,
+    for the formats that those engines run."""
+    arch, core = profile.arch, profile.core.type
+    found = [Chosen(ENGINES[e].format, Runtime(e, v, arch, core), True) for e, v in named]
+    told = {one.format for one in found}
+    for verdict in installable(profile):
+        if verdict.ok and verdict.version is not None and verdict.format not in told:
+            first = verdict.format not in {one.format for one in found}
+            found.append(Chosen(verdict.format, Runtime(verdict.engine, verdict.version, arch, core), first))
+    return tuple(found)
+
+
+def static(subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> list[Finding]:
+    """Of every artifact, then of the file as a whole."""
+    found: list[Finding] = []
+    for one in subject.artifacts:
+        found += _artifact(one, subject, profile, runtimes)
+    found += _whole(subject, profile)
+    return found
+
+
+def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Iterator[Finding]:
+    own = [chosen for chosen in runtimes if chosen.format == one.format]
+    if not own:
+        why = "; ".join(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
+        yield finding(
+            "runtime-unavailable", f"no {one.format} runtime installs on {profile.name}: {why}", artifact=one.recipe
+        )
+    try:
+        needs = read_needs(one.format, one.data)
+    except ConversionError as error:
+        yield finding("not-a-model", error.what, artifact=one.recipe)
+        return
+    for chosen in own:
+        yield from _loads(one, subject, needs, chosen, profile)
+    if needs.free_axes:
+        what = f"'{needs.free_axes[0]}' has a size that is only known at run time"
+        yield finding("free-shape", what, artifact=one.recipe)
+    reason = beyond_memory(profile.name, workload.memory_bytes(one.format, one.data), profile.memory.ram_mb)
+    if reason is not None:
+        yield finding("memory", reason, artifact=one.recipe)
+
+
+def _loads(one: Checkable, subject: Subject, needs: Needs, chosen: Chosen, profile: Profile) -> Iterator[Finding]:
+    runtime = str(chosen.runtime)
+    for barrier in barriers(needs, chosen.runtime):
+        do = _way_out(barrier, one, subject, chosen)
+        what = barrier.what if chosen.first else f"if the board has {runtime} instead: {barrier.what}"
+        level: Level | None = None if chosen.first else "warning"
+        yield finding(barrier.code, what, do=do, level=level, artifact=one.recipe, runtime=runtime)
+    if chosen.first and numpy_for(chosen.runtime.engine, chosen.runtime.version) != "numpy":
+        yield finding(
+            "numpy-2", f"{runtime} works with NumPy 1 alone, and does not say so", artifact=one.recipe, runtime=runtime
+        )
+
+
+def _way_out(barrier: Barrier, one: Checkable, subject: Subject, chosen: Chosen) -> str:
+    """The command that makes what would run, where there is one."""
+    form = _form(one.recipe, barrier, subject) if chosen.first and barrier.remedy is not None else None
+    if form is None:
+        return ""
+    model, pin = (subject.path.name if subject.made_up else "MODEL"), chosen.runtime
+    return (
+        f"edgekit build {model} --recipe {form} --profile NAME makes the form that runs there; for a profile whose [pins] say "
+        f'{pin.engine} = "{pin.version}" the build makes it by itself'
+    )
+
+
+def _form(recipe: str, barrier: Barrier, subject: Subject) -> str | None:
+    """The recipe that helps: of a bare file the one that changes nothing else, None where only the model it is from does."""
+    if subject.made_up:
+        return "tflite-as-is-per-tensor" if barrier.remedy == "per-tensor" else None
+    known = RECIPES.get(recipe)
+    if known is None:
+        return None
+    if barrier.remedy == "float-layers":
+        return with_islands(known).name if known.needs_calibration else None
+    form = per_tensor(known)
+    return "tflite-dynamic" if form is None else form.name
+
+
+def _whole(subject: Subject, profile: Profile) -> Iterator[Finding]:
+    size = subject.size / 2**20
+    if size > _SHARE_OF_RAM * profile.memory.ram_mb:
+        what = f"the file has {size:.0f} MiB and is read as a whole, and {profile.name} has {profile.memory.ram_mb} MiB"
+        yield finding("file-size", what)
+    target = subject.target
+    if target is not None and target.profile != profile.name:
+        what = f"it was built for {target.profile} ({target.arch}), and this is {profile.name} ({profile.arch})"
+        yield finding("other-board", what)

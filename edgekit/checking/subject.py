@@ -1,0 +1,155 @@
+"""What is checked: a bundle's artifacts, or one model file with made-up inputs.
+
+    with opened(Path("net.tflite")) as subject:
+        subject.artifacts[0].format, subject.bundle
+
+Rules: a model file is put into a bundle of its own, its golden answers are those of this machine's engine to inputs that are
+made up (seeded), so that it is replayed like any other; a file that this machine cannot run is checked without a replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.errors import BundleError, EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit_runtime.engines import Engine
+
+__all__ = ["Checkable", "Subject", "opened"]
+
+_EXAMPLES = 8
+_LARGEST = 4 << 20  # elements of one made-up item
+
+
+@dataclass(frozen=True)
+class Checkable:
+    """One artifact. recipe: as the bundle calls it; of a bare file its name."""
+
+    recipe: str
+    role: str
+    format: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Subject:
+    """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
+    why_no_replay says why. target: what a bundle was built for. made_up: its golden inputs are."""
+
+    path: Path
+    size: int
+    artifacts: tuple[Checkable, ...]
+    bundle: Path | None
+    target: Target | None = None
+    made_up: bool = False
+    why_no_replay: str = ""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Subject]:
+    """Raises BundleError for a file that is neither a bundle nor a model."""
+    head = _head(path)
+    if head[4:8] == b"TFL3" or path.suffix == ".onnx":
+        with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
+            yield _of_file(path, Path(folder))
+        return
+    bundle = read_bundle(path)
+    artifacts = tuple(
+        Checkable(entry.recipe, entry.role, entry.format, bundle.blob(entry.blob))
+        for entry in bundle.manifest.artifacts
+    )
+    yield Subject(path, bundle.size, artifacts, path, bundle.manifest.target)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(8)
+    except (OSError, ValueError) as error:
+        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise BundleError(what, where=str(path), do="Pass a bundle (.ekb), a .tflite or an .onnx file") from error
+
+
+def _of_file(path: Path, folder: Path) -> Subject:
+    data = path.read_bytes()
+    form = "tflite" if data[4:8] == b"TFL3" else "onnx"
+    only = (Checkable(path.name, "primary", form, data),)
+    try:
+        bundle = _packed(only[0], folder)
+    except EdgekitError as error:
+        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what)
+    return Subject(path, len(data), only, bundle, made_up=True)
+
+
+def _packed(one: Checkable, folder: Path) -> Path:
+    """The file in a bundle with answers of this machine's engine. Raises EngineError where it does not run here."""
+    from edgekit.packaging import Content, assemble, write_bundle
+    from edgekit_converters.targets import Artifact, Recipe
+    from edgekit_runtime.engines import load_engine
+
+    with load_engine(one.format, one.data, threads=1) as engine:
+        contract = _contract(engine)
+        precision = "float32" if all(spec.dtype.startswith("float") for spec in engine.outputs) else "int8"
+        recipe = Recipe(one.recipe, one.format, precision)  # type: ignore[arg-type]
+        artifact = Artifact(recipe, one.data, engine.inputs, engine.outputs, 0.0, 0.0, {})
+        content = Content(
+            name="checked",
+            version="1",
+            model_id=hashlib.sha256(one.data).hexdigest(),
+            contract=contract,
+            target=Target("any", "any", 1),
+            artifact=artifact,
+            golden=[_item(contract, seed) for seed in range(_EXAMPLES)],
+        )
+        draft, manifest = assemble(content)
+    bundle = folder / "checked.ekb"
+    write_bundle(bundle, draft, manifest, [])
+    return bundle
+
+
+def _contract(engine: Engine) -> Any:
+    """What goes in and comes out as the file has it, in real numbers."""
+    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+
+    def real(dtype: str, quantized: bool) -> str:
+        return "float32" if quantized or dtype == "float16" else dtype
+
+    def sides(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(max(1, side) for side in shape[1:])
+
+    inputs = tuple(
+        InputContract(spec.name, sides(spec.shape), real(spec.dtype, spec.quantization is not None))
+        for spec in engine.inputs
+    )
+    outputs = tuple(
+        OutputContract(spec.name, sides(spec.shape), real(spec.dtype, spec.quantization is not None))
+        for spec in engine.outputs
+    )
+    for name, shape in [*((spec.name, spec.shape) for spec in inputs), *((spec.name, spec.shape) for spec in outputs)]:
+        if math.prod(shape) > _LARGEST:
+            raise BundleError(f"'{name}' is too large to make inputs up for it")
+    return Contract("raw", inputs, outputs)
+
+
+def _item(contract: Any, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    made = {}
+    for spec in contract.inputs:
+        if spec.dtype.startswith("float"):
+            made[spec.name] = random.normal(size=spec.shape).astype(spec.dtype)
+        elif spec.dtype == "bool":
+            made[spec.name] = random.integers(0, 2, spec.shape).astype(bool)
+        else:
+            made[spec.name] = random.integers(0, 2, spec.shape).astype(spec.dtype)
+    return made
