@@ -7,6 +7,7 @@ VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
+JOBS ?= 2
 
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
@@ -19,8 +20,9 @@ demo: setup-demo
 test: test-main test-tflite test-onnx-tflite
 	@echo "left out: PyTorch's suite, because it installs PyTorch (make test-torch runs it)"
 
+# Files are dealt to JOBS processes in the order of the tree; what a file shares it shares within one process.
 test-main: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-tflite: setup-tflite
 ifneq ($(PYTHON_TFLITE),)
