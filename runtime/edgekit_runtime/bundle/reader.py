@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,11 +116,10 @@ def _read(path: Path) -> bytes:
             raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MAX_BUNDLE_BYTES:
-                raise BundleError(
-                    f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(path)
-                )
-            return file.read(MAX_BUNDLE_BYTES + 1)
+            most = min(MAX_BUNDLE_BYTES, sys.maxsize - 1)  # on a 32-bit board nothing longer can be read at once
+            if size > most:
+                raise BundleError(f"{size:,} bytes is more than a bundle may have ({most:,})", where=str(path))
+            return file.read(size + 1)  # room is made for all that is asked for: 2 GiB would be more than a board has
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise BundleError(
             f"cannot be read: {getattr(error, 'strerror', None) or error}",
