@@ -11,6 +11,7 @@ the emulator sees the number, and the kernel refuses it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -22,10 +23,16 @@ from pathlib import Path
 from typing import Any
 
 MARK = 10_000
+# What the runtime imports late or not at all in a replay, and an application will: distribution -> module.
+LATE = {"click": "click", "xxhash": "xxhash", "pillow": "PIL.Image",
+        "cryptography": "cryptography.hazmat.primitives.asymmetric.ed25519"}  # fmt: skip
 
 
 def system() -> dict[str, Any]:
-    """Python, libc, machine, and the packages: `wheel` from the virtual environment, `debian` from the system's own."""
+    """Python, libc, machine, and the packages: `wheel` from the virtual environment, `debian` from the system's own.
+
+    broken: why an installed package cannot be imported, by its name.
+    """
     packages: dict[str, dict[str, str]] = {}
     for found in importlib.metadata.distributions():
         own = str(found.locate_file("")).startswith(sys.prefix)
@@ -36,7 +43,16 @@ def system() -> dict[str, Any]:
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
         "packages": sorted(packages.values(), key=lambda one: one["name"]),
+        "broken": {name: why for name, module in LATE.items() if name in packages and (why := _unimportable(module))},
     }
+
+
+def _unimportable(module: str) -> str:
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def replay(bundle: str, recipe: str, engine: str) -> dict[str, Any]:

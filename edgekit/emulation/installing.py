@@ -3,7 +3,7 @@
     site = installed(land, house)           # a folder that `Machine(..., site=site)` runs with
 
 Rules: no index is asked; every file is checked against the wheelhouse's hashes; a wheel for another machine, Python or
-glibc is refused by the board's own rules, not by ours; what is already installed from Debian's packages counts.
+glibc is refused by the board's own rules, not by ours; what has no wheel there lies beside it, from Debian's packages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _pip(house: Wheelhouse, root: Path) -> Path:
 def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
     """The processor does not matter to pip: the plainest of the machine's does it for all."""
     cpu = next(cpu for cpu in CPUS.values() if cpu.machine == land.image.machine)
-    asked = ["install", "--no-index", "--find-links", str(house.folder.absolute()), "--require-hashes"]
+    # As a package's install.sh asks it: the list is whole, and Debian's packages tell pip too little to be counted on
+    # (python3-xxhash says that it is version 0.0.0). Bytecode is made of what is imported, when it is.
+    asked = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
     asked += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
     with Machine(land, cpu, site=draft) as machine:
         done = machine.python(

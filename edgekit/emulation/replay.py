@@ -178,6 +178,8 @@ def _precision(recipe: str) -> str:
 
 
 def _failure(tasks: list[dict[str, Any]], told: Told, goldens: tuple[GoldenVerdict, ...]) -> str:
+    for name, why in told.system.broken.items():
+        return f"{name} is installed and cannot be imported: {why}"
     for task, answer in zip(tasks, told.answers, strict=False):
         if answer["failure"]:
             return f"{task['recipe']}: {answer['failure']}"

@@ -31,12 +31,13 @@ class Package:
 
 @dataclass(frozen=True)
 class System:
-    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`."""
+    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`. broken: packages that do not import."""
 
     python: str
     machine: str
     libc: str
     packages: tuple[Package, ...]
+    broken: dict[str, str]
 
 
 @dataclass(frozen=True)
