@@ -26,7 +26,7 @@ test-main: setup
 
 test-tflite: setup-tflite
 ifneq ($(PYTHON_TFLITE),)
-	$(VENV_TFLITE)/bin/python -m pytest tests/contracts tests/runtime tests/packaging
+	$(VENV_TFLITE)/bin/python -m pytest -n $(JOBS) --dist loadfile tests/contracts tests/runtime tests/packaging
 else
 	@echo "left out: tflite-runtime has wheels for Python 3.11 on Linux only (install python3.11 to run its suite)"
 endif
@@ -57,7 +57,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 
 $(VENV_TFLITE)/.test: pyproject.toml
 	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
-	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image,telemetry]' 'rfc8785>=0.1.4' 'prometheus-client>=0.20' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	$(VENV_TFLITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite,image,telemetry]' 'rfc8785>=0.1.4' 'prometheus-client>=0.20' 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	touch $@
 
 # ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.
