@@ -13,11 +13,12 @@ from pathlib import Path
 
 from edgekit_profiles.catalogue import built_in
 from edgekit_profiles.cores import known_types
-from edgekit_profiles.errors import ProfileError
+from edgekit_profiles.errors import CannotEstimateError, ProfileError
+from edgekit_profiles.estimate import estimate
 from edgekit_profiles.profile import Profile
 from edgekit_profiles.reading import mistakes_of, read
-from edgekit_profiles.roofline import constants
 from edgekit_profiles.wheels import installable
+from edgekit_profiles.workload import Precision, mobilenet_v1
 
 __all__ = ["Validated", "validate"]
 
@@ -59,14 +60,22 @@ def _warnings(found: tuple[Profile, ...]) -> Iterator[str]:
     first = found[0]
     if first.name in built_in().boards():
         yield f"edgekit comes with a profile '{first.name}': in a folder of --profile-path the two exclude each other"
-    if first.core.type not in constants()["rates"]:
-        known = (*constants()["rates"], *known_types())
-        near = difflib.get_close_matches(first.core.type, known, n=1)
-        meant = f" (did you mean '{near[0]}'?)" if near and near[0] != first.core.type else ""
-        yield f"no latency can be estimated for '{first.core.type}' cores{meant}; an anchor does not change that"
-    elif first.memory.bandwidth_gbps is None:
-        yield "without memory.bandwidth_gbps no latency can be estimated"
+    yield from _estimates(first)
     for profile in found:
         verdicts = installable(profile)
         if not any(verdict.ok for verdict in verdicts):
             yield f"no engine installs on {profile.name}: {verdicts[0].reason}"
+
+
+def _estimates(profile: Profile) -> Iterator[str]:
+    """By asking for one, with the engine that an INT8 or float network would get there."""
+    tflite = [verdict.engine for verdict in installable(profile) if verdict.ok and verdict.format == "tflite"]
+    precisions: tuple[Precision, ...] = ("float32", "int8")
+    for precision in precisions:
+        try:
+            estimate(profile, mobilenet_v1(precision), tflite[0] if tflite else "litert")
+        except CannotEstimateError as error:
+            near = difflib.get_close_matches(profile.core.type, known_types(), n=1)
+            typo = bool(near) and profile.core.type not in known_types()
+            meant = f" (is core.type meant to be '{near[0]}'?)" if typo else ""
+            yield f"no latency of {precision} can be estimated: {error.what}{meant}"

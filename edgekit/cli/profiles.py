@@ -105,8 +105,11 @@ def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: boo
     if as_json:
         print_json({"profile": asdict(profile), "engines": [asdict(s) for s in support]})
         return
+    images = [other.name for other in catalogue.readable(profile.board) if other.image != profile.image]
     for line in (*_lines(profile), *_origins(profile, support)):
         click.echo(line)
+    if images:
+        click.echo(f"  images   {', '.join(images)}")
 
 
 def _lines(profile: Profile) -> Iterator[str]:
@@ -226,11 +229,13 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
 
 def _differences(found: tuple[Difference, ...]) -> Iterator[str]:
     width = max((len(item.key) for item in found), default=0)
+    told = ("", "")
     for item in found:
         yield f"{item.key:<{width}}  {_shown(item.first)} -> {_shown(item.second)}"
-        for sign, source in (("-", item.first_source), ("+", item.second_source)):
-            if source and item.first_source != item.second_source:
-                yield f"{'':<{width}}  {sign} {source}"
+        sources = (item.first_source, item.second_source)
+        if sources != told and sources[0] != sources[1]:  # one source may stand for several figures in a row
+            yield from (f"{'':<{width}}  {sign} {source}" for sign, source in zip("-+", sources, strict=True) if source)
+        told = sources
 
 
 def _shown(value: Any) -> str:

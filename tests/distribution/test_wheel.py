@@ -81,6 +81,7 @@ def test_the_commands_of_a_board_work_on_the_base_install(board, tmp_path):
     assert "tiny version 1" in run([edgekit, "inspect", bundle], cwd=tmp_path).stdout
     assert "nothing is wrong here" in run([edgekit, "doctor"], cwd=tmp_path).stdout
     assert json.loads(run([edgekit, "bench", bundle, "-n", "20", "--json"], cwd=tmp_path).stdout)["n"] == 20
+    assert " user land" in run([edgekit, "profiles", "detect"], cwd=tmp_path).stdout
 
 
 @pytest.mark.network

@@ -1,0 +1,167 @@
+"""`edgekit profiles`: what is printed of boards, in words and as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import captured
+import pytest
+from conftest import Ran
+
+from edgekit.cli import main
+from edgekit_profiles import names
+from edgekit_profiles.catalogue import built_in
+
+
+@pytest.fixture
+def edgekit(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """`edgekit ARGUMENTS` in this process: nothing here depends on how one starts."""
+
+    def run(*arguments: str | Path) -> Ran:
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments)])
+        said = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def own(folder: Path, name: str = "gateway") -> Path:
+    folder.mkdir(exist_ok=True)
+    text = built_in().text("raspberry-pi-4").replace('name = "raspberry-pi-4"', f'name = "{name}"', 1)
+    (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+def test_the_list_names_every_profile_and_what_installs_there(edgekit):
+    ran = edgekit("profiles", "list", "--json")
+    listed = {item["name"]: item for item in ran.json["profiles"]}
+    assert tuple(listed) == names()
+    assert listed["raspberry-pi-4-trixie-32bit"]["engines"] == ["onnxruntime"]
+    assert listed["jetson-nano"]["modes"] == ["10w", "5w"]
+    assert {item["origin"] for item in listed.values()} == {"edgekit"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("raspberry", "pi4", "trixie"), {"raspberry-pi-4-trixie", "raspberry-pi-4-trixie-32bit"}),
+        (("jetson",), {"jetson-nano", "jetson-orin-nano"}),
+        (("rk3588",), {"orange-pi-5", "orange-pi-5-trixie", "rock-5b", "rock-5b-trixie"}),
+    ],
+)
+def test_words_narrow_the_list(edgekit, words: tuple[str, ...], expected: set[str]):
+    ran = edgekit("profiles", "list", *words)
+    assert {line.split()[0] for line in ran.out.splitlines()} == expected
+    assert ran.code == 0
+
+
+def test_words_that_nothing_has_say_so(edgekit):
+    ran = edgekit("profiles", "list", "toaster")
+    assert (ran.code, ran.out) == (1, "")
+    assert "no profile has all of these words" in ran.err
+
+
+def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Path):
+    folder = own(tmp_path / "mine")
+    (folder / "broken.toml").write_text("name = 'broken'\n")
+    ran = edgekit("profiles", "list", "--profile-path", folder)
+    assert ran.code == 1
+    assert "gateway-trixie-32bit" in ran.out
+    assert ran.err.startswith(f"broken: {folder / 'broken.toml'}: 7 mistakes: 'title' is missing")
+    shown = edgekit("profiles", "show", "gateway@1.8ghz", "--profile-path", folder)
+    assert shown.out.startswith("gateway@1.8ghz: Raspberry Pi 4 Model B")
+    assert "1.8ghz: 4 cores at 1.8 GHz, set" in shown.out
+    same = edgekit("profiles", "diff", "gateway", "raspberry-pi-4", "--profile-path", folder)
+    assert same.out == "gateway and raspberry-pi-4 describe the same\n"
+
+
+def test_the_file_of_a_profile_can_be_begun_from(edgekit, tmp_path: Path):
+    ran = edgekit("profiles", "show", "cortex-a76", "--toml")
+    assert tomllib.loads(ran.out)["core"]["type"] == "cortex-a76"
+    assert edgekit("profiles", "show", "cortex-a76", "--toml", "--json").code == 2
+
+
+def test_differences_carry_both_sources(edgekit):
+    found = edgekit("profiles", "diff", "raspberry-pi-4", "raspberry-pi-5", "--json").json["differences"]
+    by_key = {item["key"]: item for item in found}
+    assert (by_key["core.clock_ghz"]["first"], by_key["core.clock_ghz"]["second"]) == (1.5, 2.4)
+    assert "BCM2712" in by_key["core.clock_ghz"]["second_source"]
+    assert "os.python" not in by_key
+    assert by_key["caches.l3_kb"]["first"] is None
+
+
+def test_what_is_the_same_is_left_out_and_a_source_said_once(edgekit):
+    ran = edgekit("profiles", "diff", "raspberry-pi-4", "raspberry-pi-4-trixie")
+    assert ran.out.count("Debian 13, on which") == 1
+    assert ran.out.splitlines()[-1].split() == ["engines.tflite-runtime", "2.14.0", "->", "nothing"]
+
+
+def test_every_mistake_of_every_file_is_printed_with_its_key(edgekit, tmp_path: Path):
+    own(tmp_path, "good")
+    (tmp_path / "bad.toml").write_text('name = "bed"\nthreds = 4\n[core]\ntype = "cortex-a72"\ncount = "4"\n')
+    ran = edgekit("profiles", "validate", tmp_path)
+    assert ran.code == 1
+    for mistake in (
+        "bad.toml: 'name' is 'bed', and the file is called 'bad.toml'. Make the two agree",
+        "bad.toml: 'threds' is not a key of the format. Did you mean 'threads'?",
+        "bad.toml: 'core.count' is a string, not a whole number",
+        "bad.toml: 'os' is missing. Add it: it is a table",
+        "good.toml: a profile (good, good-32bit, good-trixie, good-trixie-32bit)",
+    ):
+        assert mistake in ran.out
+    told = edgekit("profiles", "validate", tmp_path, "--json").json
+    assert told["ok"] is False
+    assert {error["key"] for error in told["files"][0]["errors"]} >= {"name", "threds", "core.count", "os", "memory"}
+    assert told["files"][1]["errors"] == []
+    assert edgekit("profiles", "validate", tmp_path / "good.toml").code == 0
+
+
+def test_a_board_is_detected_from_copies_of_its_files(edgekit, tmp_path: Path):
+    root = captured.lay_out("raspberry-pi-5", tmp_path / "pi")
+    ran = edgekit("profiles", "detect", "--root", root)
+    assert ran.code == 0
+    assert ran.out.startswith(
+        "raspberry-pi-5-trixie: Raspberry Pi 5, Raspberry Pi OS trixie, 64-bit\n  sure     certain: "
+    )
+    assert "next     edgekit build MODEL --profile raspberry-pi-5-trixie" in ran.out
+    told = edgekit("profiles", "detect", "--root", root, "--json").json
+    assert (told["profile"], told["sure"]) == ("raspberry-pi-5-trixie", "certain")
+    assert told["facts"]["simd"] == ["neon", "fp16", "dotprod", "aes", "sha2"]
+
+
+def test_an_unknown_board_gets_the_nearest_profile_and_a_file_to_begin_with(edgekit, tmp_path: Path):
+    root = captured.lay_out("khadas-vim3", tmp_path / "vim")
+    ran = edgekit("profiles", "detect", "--root", root)
+    assert ran.out.startswith("cortex-a72: ")
+    assert "edgekit profiles detect --toml > khadas-vim3.toml" in ran.out
+    (tmp_path / "khadas-vim3.toml").write_text(edgekit("profiles", "detect", "--root", root, "--toml").out)
+    assert edgekit("profiles", "validate", tmp_path / "khadas-vim3.toml").code == 0
+
+
+def test_a_machine_that_no_profile_stands_for_ends_with_one(edgekit, tmp_path: Path):
+    ran = edgekit("profiles", "detect", "--root", captured.lay_out("visionfive-2", tmp_path / "v"))
+    assert (ran.code, ran.out.splitlines()[0]) == (1, "no profile stands for this machine")
+    assert edgekit("profiles", "detect", "--root", tmp_path / "nowhere").code == 1
+
+
+def test_detecting_needs_the_base_install_alone(tmp_path: Path):
+    """On a board no engine and nothing of the workstation may be there."""
+    script = (
+        "import sys\n"
+        "for name in ('onnxruntime', 'tensorflow', 'ai_edge_litert', 'tflite_runtime', 'rich', 'jinja2', 'PIL'):\n"
+        "    sys.modules[name] = None\n"
+        "from edgekit.cli import main\n"
+        "main(['profiles', 'detect', '--json', '--root', sys.argv[1]])\n"
+    )
+    root = captured.lay_out("raspberry-pi-zero-2-w", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(root)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["profile"] == "raspberry-pi-zero-2-w"
