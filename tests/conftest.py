@@ -188,3 +188,11 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keras.Model(x, keras.layers.Dense(5, name="y")(shares)).save(folder / "divided.keras")
     np.savez(folder / "x.npz", x=np.random.default_rng(0).normal(size=(80, 16)).astype(np.float32))
     return folder
+
+
+@pytest.fixture(scope="session")
+def planted(digits_model: Digits, tmp_path_factory: pytest.TempPathFactory):
+    """Files that some runtimes refuse, or answer wrongly with: see `planted.Planted`."""
+    from planted import planted as made
+
+    return made(digits_model.model, digits_model.calibration, tmp_path_factory.mktemp("planted"))

@@ -66,13 +66,13 @@ def entry(code: str) -> Entry:
 
 
 def matching(text: str) -> list[Entry]:
-    """The entries of which a message is in `text`, the one that matches most of it first."""
+    """The entries of which a message is in `text`: codes of edgekit's own first, then by how much of it they match."""
     lengths = []
     for found in entries().values():
         hits = [match for pattern in found.messages if (match := re.search(pattern, text, re.IGNORECASE))]
         if hits:
             lengths.append((max(len(hit[0]) for hit in hits), found))
-    return [found for _, found in sorted(lengths, key=lambda pair: -pair[0])]
+    return [found for _, found in sorted(lengths, key=lambda pair: (pair[1].kind == "message", -pair[0]))]
 
 
 def _entry(code: str, table: dict[str, Any]) -> Entry:

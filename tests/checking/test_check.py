@@ -1,0 +1,169 @@
+"""Before a board is at hand, a check says what it would do to the bundle: refuse it, answer wrongly, or run it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from parts import missing
+
+from edgekit.checking import Request, check
+from edgekit.checking.sidebyside import NoEnvironmentError, environment
+from edgekit.checking.static import UnknownRuntimeError, runtime_named
+from edgekit_profiles import load
+from edgekit_runtime.engines import available
+from edgekit_runtime.errors import BundleError
+
+OLD = (("tflite-runtime", "2.14.0"),)
+
+
+def codes(checked, level="error"):
+    return [found.code for found in checked.findings if found.level == level]
+
+
+@pytest.fixture(scope="session")
+def old_runtime():
+    """tflite-runtime 2.14.0 beside this environment, or the reason why not."""
+    try:
+        return environment("tflite-runtime", "2.14.0")
+    except NoEnvironmentError as error:
+        return missing("tflite-runtime 2.14.0 for this Python", f"a package index and Python 3.11 ({error.what})")
+
+
+@pytest.fixture(scope="session")
+def bundle(digits_model, tmp_path_factory):
+    """The digits network for a Raspberry Pi 4, with int8 and float artifacts."""
+    from edgekit.building import BuildRequest, build
+
+    folder = tmp_path_factory.mktemp("checked")
+    report = build(
+        BuildRequest(
+            digits_model.model,
+            ("raspberry-pi-4",),
+            folder,
+            calibration=str(digits_model.calibration),
+            evaluation=str(digits_model.evaluation),
+            recipes=("tflite-int8", "tflite-f32"),
+        )
+    )
+    assert report.bundles[0].path is not None
+    return report.bundles[0].path
+
+
+def test_a_version_that_the_runtime_lacks_is_found_in_the_file_and_by_loading_it(planted, old_runtime):
+    checked = check(Request(planted.version_12, load("raspberry-pi-4"), OLD))
+    assert not checked.ok
+    assert codes(checked) == ["op-version", "replay-refused"]
+    assert "FULLY_CONNECTED version 12" in checked.findings[0].what
+    assert "tflite-as-is-per-tensor" in checked.findings[0].do
+    assert "Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'" in checked.findings[1].what
+
+
+def test_a_silently_wrong_file_is_found_in_its_tensors_and_by_its_answers(planted, old_runtime):
+    checked = check(Request(planted.claims_1, load("raspberry-pi-4"), OLD))
+    assert codes(checked) == ["wrong-dense-hybrid", "replay-differs"]
+    assert checked.replayed is not None
+    assert checked.replayed.cosine is not None
+    assert checked.replayed.cosine < 0.95
+
+
+def test_both_are_right_on_the_runtime_that_the_board_would_use(planted):
+    for file in (planted.version_12, planted.claims_1):
+        checked = check(Request(file, load("raspberry-pi-4")))
+        assert checked.ok, checked.findings
+        assert checked.replayed is not None
+        assert checked.replayed.runtime == f"litert {available()['litert']}"
+        others = [found for found in checked.findings if found.runtime == "tflite-runtime 2.14.0"]
+        assert [found.level for found in others] == ["warning"]
+
+
+def test_a_bundle_is_replayed_artifact_by_artifact_on_another_runtime(bundle, old_runtime):
+    checked = check(Request(bundle, load("raspberry-pi-4"), OLD))
+    assert checked.ok, checked.findings
+    assert codes(checked, "warning") == ["numpy-2"] * len(checked.replays)
+    assert {one.runtime for one in checked.replays} == {"tflite-runtime 2.14.0"}
+    assert all(one.cosine > 0.99 and one.examples > 0 for one in checked.replays)
+
+
+def test_what_files_tell_is_told_without_an_engine_in_under_a_second(bundle, monkeypatch):
+    import subprocess
+
+    monkeypatch.setattr(subprocess, "run", None)
+    check(Request(bundle, load("raspberry-pi-4"), replay=False))
+    begun = time.perf_counter()
+    checked = check(Request(bundle, load("raspberry-pi-4"), replay=False))
+    assert time.perf_counter() - begun < 1
+    assert checked.ok
+    assert checked.replays == ()
+
+
+def test_a_board_without_a_runtime_and_one_without_memory(bundle):
+    old = check(Request(bundle, load("jetson-nano"), replay=False))
+    assert set(codes(old)) == {"runtime-unavailable"}
+    profile = load("raspberry-pi-4")
+    small = replace(profile, memory=replace(profile.memory, ram_mb=64))
+    assert "memory" in codes(check(Request(bundle, small, replay=False)))
+    tiny = replace(profile, memory=replace(profile.memory, ram_mb=0))
+    assert "file-size" in codes(check(Request(bundle, tiny, replay=False)))
+
+
+def test_a_bundle_of_another_board_is_said_and_no_error(bundle):
+    checked = check(Request(bundle, load("raspberry-pi-5"), replay=False))
+    assert checked.ok
+    assert codes(checked, "warning") == ["other-board"]
+
+
+def test_a_forged_golden_answer_is_found(bundle, tmp_path):
+    """The bundle packs other answers than the artifact gives."""
+    from edgekit.packaging import BundleDraft, write_bundle
+    from edgekit_runtime.bundle import read_bundle
+
+    opened = read_bundle(bundle)
+    manifest, draft = opened.manifest, BundleDraft()
+    for blob in manifest.blobs:
+        draft.add(opened.blob(blob.sha256))
+    first, *rest = manifest.golden
+    forged = replace(
+        first,
+        answers=tuple(
+            replace(a, outputs={name: draft.add(opened.blob(blob)[::-1]) for name, blob in a.outputs.items()})
+            for a in first.answers
+        ),
+    )
+    path = tmp_path / "forged.ekb"
+    write_bundle(path, draft, replace(manifest, golden=(forged, *rest), blobs=()), [])
+    checked = check(Request(path, load("raspberry-pi-4")))
+    assert codes(checked)[0] == "replay-differs"
+
+
+def test_a_runtime_that_no_index_has_is_a_warning(bundle):
+    checked = check(Request(bundle, load("raspberry-pi-4"), (("litert", "0.0.1"),)))
+    assert checked.ok
+    assert "replay-unavailable" in codes(checked, "warning")
+    assert checked.replayed is None
+
+
+def test_an_onnx_file_is_checked_too(digits_onnx):
+    checked = check(Request(digits_onnx, load("raspberry-pi-4")))
+    assert checked.ok, checked.findings
+    assert checked.replayed is not None
+    assert checked.replayed.runtime.startswith("onnxruntime ")
+
+
+@pytest.mark.parametrize("text", ["tflite-runtime", "tflite-runtime=2.14", "tensorflow==2.21", "litert==new", ""])
+def test_what_names_no_runtime_is_refused(text):
+    with pytest.raises(UnknownRuntimeError):
+        runtime_named(text)
+
+
+def test_a_runtime_may_go_by_its_distribution():
+    assert runtime_named("ai-edge-litert==2.1.1") == runtime_named("litert == 2.1.1") == ("litert", "2.1.1")
+
+
+def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("no model")
+    for path in (file, tmp_path / "nothing.ekb"):
+        with pytest.raises(BundleError):
+            check(Request(path, load("raspberry-pi-4")))
