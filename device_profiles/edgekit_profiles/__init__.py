@@ -8,10 +8,11 @@ estimate(profile, workload, "litert")             # low, middle and high millise
 
 from __future__ import annotations
 
+from edgekit_profiles.anchors import HostTimes
 from edgekit_profiles.catalogue import Catalogue, open_catalogue
 from edgekit_profiles.cores import CoreType, features_of, identify, known_types
 from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
-from edgekit_profiles.estimate import Estimate, Grade, estimate, measured, milliseconds
+from edgekit_profiles.estimate import Estimate, Grade, Known, estimate, measured, milliseconds
 from edgekit_profiles.loader import load, names, parse
 from edgekit_profiles.profile import (
     Accelerator,
@@ -41,6 +42,8 @@ __all__ = [
     "DebianPackage",
     "Estimate",
     "Grade",
+    "HostTimes",
+    "Known",
     "Marks",
     "Memory",
     "Mode",

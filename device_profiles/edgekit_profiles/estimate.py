@@ -1,13 +1,16 @@
 """How long one inference will take on a board: a range and its grade, never a bare number.
 
 Rules:
-- `measured` is a time taken on that board. `anchored` is the roofline's ratio to MobileNetV1 times what MobileNetV1
-  was timed at on that board, with the same kernels, precision and threads. `estimated` is the roofline alone.
-- The range holds what 90 % of the published latencies held, each grade with its own band (`roofline.toml`).
+- `measured` is a time taken on that board. `anchored` goes from the time of MobileNetV1 on that board, with the same
+  kernels, precision and threads, to the artifact's: by the ratio of the two on the workstation and by the roofline's, or
+  by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
+- The range holds what 90 % of the published latencies held on boards that the fit had not seen, each way of estimating
+  with its own band (`roofline.toml`). What was never tested has a wider one, and says so.
 - What the evidence does not cover is refused with CannotEstimateError, not extrapolated: uncounted operations, a batch,
   more threads than cores, a core without fitted rates.
 
     estimate(load("raspberry-pi-4"), mobilenet_v1("int8"), "litert").mid_ms     # 24.0: it is the anchor itself
+    estimate(profile, work, "litert", known=Known(host=HostTimes(3.1, 3.9, "litert")))
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from edgekit_profiles.anchors import HostTimes, blended, carried, choose_anchor
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.roofline import MEASURE, Machine, constants, predict
 from edgekit_profiles.workload import Workload, mobilenet_v1
 
-__all__ = ["Estimate", "Grade", "estimate", "measured", "milliseconds"]
+__all__ = ["DOMINATED", "Estimate", "Grade", "Known", "estimate", "measured", "milliseconds"]
 
 Grade = Literal["measured", "anchored", "estimated"]
-ANCHOR_MODEL = "mobilenet_v1_1.0_224"
 DOMINATED = {
     "pw": "1x1 convolutions",
     "c3": "3x3 convolutions",
@@ -34,6 +37,7 @@ DOMINATED = {
     "memory": "memory traffic",
     "overhead": "dispatch of operations",
 }
+Band = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,34 @@ class Estimate:
         return replace(self, low_ms=self.low_ms * low, mid_ms=self.mid_ms * mid, high_ms=self.high_ms * high)
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known beyond the profile and the file. host: times of the artifact and of MobileNetV1 on the workstation.
+    anchors: of anchor files that `edgekit profiles measure` wrote on the board."""
+
+    host: HostTimes | None = None
+    anchors: tuple[Anchor, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One question, with its checks passed. kernels: what the engine runs, as the roofline calls it."""
+
+    profile: Profile
+    workload: Workload
+    engine: str
+    kernels: str
+    threads: int
+
+    def terms(self, workload: Workload, clock_ghz: float) -> dict[str, float]:
+        core, bandwidth = self.profile.core, self.profile.memory.bandwidth_gbps
+        if bandwidth is None:
+            what = "the profile does not say its memory's bandwidth"
+            raise CannotEstimateError(what, where=self.profile.name, do=MEASURE)
+        machine = Machine(core.type, clock_ghz, bandwidth, self.threads)
+        return predict(machine, workload, self.workload.precision, self.kernels)
+
+
 def milliseconds(value: float) -> str:
     """Three digits, however small; whole numbers from 100 on."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -68,23 +100,30 @@ def measured(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, sourc
     return Estimate(low, p50_ms, p95_ms, "measured", source=source)
 
 
-def estimate(profile: Profile, workload: Workload, framework: str, *, threads: int | None = None) -> Estimate:
+def estimate(
+    profile: Profile, workload: Workload, framework: str, *, threads: int | None = None, known: Known | None = None
+) -> Estimate:
     """The range for one inference of `workload` on `profile` by an engine of the runtime (`litert`, `onnxruntime`, ...).
 
     threads: default the profile's. Raises CannotEstimateError.
     """
+    known = known or Known()
     threads = profile.threads if threads is None else threads
     _check(profile, workload, framework, threads)
     if workload.precision == "dynamic":
-        return _dynamic(profile, workload, framework, threads)
+        return _dynamic(profile, workload, framework, threads, known)
     stand_in = constants()["stand_ins"].get(framework)
+    like = framework if stand_in is None else stand_in["engine"]
+    case = _Case(profile, workload, framework, constants()["engines"][like][workload.precision], threads)
+    own = known.anchors if stand_in is None else tuple(a for a in known.anchors if a.engine == framework)
+    where = profile if stand_in is None else replace(profile, anchors=())
+    anchor = choose_anchor(where, own, framework, case.kernels, workload.precision, threads)
+    if anchor is not None:
+        return _anchored(case, anchor, known.host)
     if stand_in is not None:
-        return _stand_in(estimate(profile, workload, stand_in["engine"], threads=threads), framework, stand_in)
-    kernels = constants()["engines"][framework][workload.precision]
-    anchor = _anchor(profile, workload.precision, kernels, threads)
-    if anchor is None:
-        return _roofline(profile, workload, kernels, threads)
-    return _anchored(profile, workload, anchor)
+        rest = replace(known, host=None, anchors=tuple(a for a in known.anchors if a.engine == like))
+        return _stand_in(estimate(profile, workload, like, threads=threads, known=rest), framework, stand_in)
+    return _roofline(case)
 
 
 def _check(profile: Profile, workload: Workload, framework: str, threads: int) -> None:
@@ -102,48 +141,65 @@ def _check(profile: Profile, workload: Workload, framework: str, threads: int) -
     if not 1 <= threads <= profile.core.count:
         do = f"Ask for 1 to {profile.core.count} threads"
         raise CannotEstimateError(f"{threads} threads on {profile.core.count} cores", where=where, do=do)
-    if profile.core.type not in constants()["rates"]:
+    if profile.core.type not in constants()["cores"]:
         raise CannotEstimateError(f"no rate was fitted for {profile.core.type} cores", where=where, do=MEASURE)
 
 
-def _roofline(profile: Profile, workload: Workload, kernels: str, threads: int) -> Estimate:
-    terms = _terms(profile, workload, kernels, threads, profile.core.clock_ghz)
-    total = sum(terms.values())
-    low, high = constants()["bands"]["estimated"]
-    source = f"roofline fitted to published latencies of {profile.core.type} and other cores, {kernels} kernels"
-    return Estimate(total * low, total, total * high, "estimated", _largest(terms), source)
+def _roofline(case: _Case) -> Estimate:
+    terms = case.terms(case.workload, case.profile.core.clock_ghz)
+    total, core = sum(terms.values()), case.profile.core.type
+    band, notes = _band("estimated"), []
+    if case.workload.precision in constants()["cores"][core]["inferred"]:
+        band = _joined(band, _band("inferred_rate"))
+        notes.append(f"no {case.workload.precision} time of {core} was published: its rate is inferred from float16")
+    source = f"roofline fitted to published latencies of {core} and other cores, {case.kernels} kernels"
+    return _ranged(total, band, "estimated", _largest(terms), (source, notes))
 
 
-def _anchored(profile: Profile, workload: Workload, anchor: Anchor) -> Estimate:
+def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     """Both rooflines with the kernels and threads of the anchor; the model's at the profile's clock."""
-    precision, kernels, threads = workload.precision, anchor.framework, anchor.threads
-    terms = _terms(profile, workload, kernels, threads, profile.core.clock_ghz)
-    reference = sum(_terms(profile, mobilenet_v1(precision), kernels, threads, anchor.clock_ghz).values())
-    correction = anchor.ms[precision] / reference
-    total = sum(terms.values()) * correction
-    low, high = _anchor_band(anchor)
-    notes = []
-    if anchor.grade == "derived":
-        notes.append("the board's MobileNetV1 was derived, not measured, so the range is wider")
-    if anchor.clock_ghz != profile.core.clock_ghz:
-        notes.append(f"scaled from {anchor.clock_ghz} to {profile.core.clock_ghz} GHz")
-    bounds = constants()["bands"]["estimated"]
-    if not bounds[0] <= correction <= bounds[1]:
-        notes.append(
-            f"MobileNetV1 takes {correction:.2f} times what the roofline says on this board: "
-            "something it does not see, most likely memory, sets the pace"
+    precision, clock = case.workload.precision, case.profile.core.clock_ghz
+    reference = mobilenet_v1(precision)
+    terms, anchor_terms = case.terms(case.workload, clock), case.terms(reference, anchor.clock_ghz)
+    total = carried(terms, anchor_terms, anchor.ms[precision])
+    how, band, notes = "the roofline's ratio to it", _band("carried"), []
+    if host is not None and _same_kernels(host, case):
+        scaled = sum(case.terms(reference, clock).values()) / sum(anchor_terms.values())
+        total = blended(total, host.ratio * scaled * anchor.ms[precision])
+        tested = case.engine in constants()["engines"]
+        band = _band("blended") if tested else band
+        how = (
+            f"{host.ratio:.3g} times its time on this workstation ({host.engine}, one thread), and the roofline's ratio"
         )
-    source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms with {threads} threads: {anchor.source}"
-    return Estimate(total * low, total, total * high, "anchored", _largest(terms), source, tuple(notes))
+    if case.engine not in constants()["engines"]:
+        notes.append(f"ratios to MobileNetV1 were never tested for {case.engine}")
+    if anchor.grade == "derived":
+        band = _joined(band, _band("derived_anchor"))
+        notes.append("the board's MobileNetV1 was derived, not measured, so the range is wider")
+    if anchor.clock_ghz != clock:
+        notes.append(f"scaled from {anchor.clock_ghz:g} to {clock:g} GHz")
+    notes += _off_the_roofline(anchor.ms[precision] / sum(anchor_terms.values()))
+    by = f" by {anchor.engine} {anchor.engine_version}" if anchor.engine else ""
+    source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {anchor.threads} threads: {anchor.source}; {how}"
+    return _ranged(total, band, "anchored", _largest(terms), (source, notes))
 
 
-def _anchor_band(anchor: Anchor) -> tuple[float, float]:
-    """The band of anchored estimates; for a derived anchor its own error is added in quadrature of the logarithms."""
-    low, high = constants()["bands"]["anchored"]
-    if anchor.grade == "published":
-        return low, high
-    less, more = constants()["bands"]["derived_anchor"]
-    return math.exp(-math.hypot(math.log(low), math.log(less))), math.exp(math.hypot(math.log(high), math.log(more)))
+def _off_the_roofline(error: float) -> list[str]:
+    low, high = _band("estimated")
+    if low <= error <= high:
+        return []
+    return [
+        f"MobileNetV1 takes {error:.2f} times what the roofline says on this board: "
+        "something it does not see, most likely memory, sets the pace"
+    ]
+
+
+def _same_kernels(host: HostTimes, case: _Case) -> bool:
+    """Whether what ran on the workstation is what will run on the board."""
+    if host.engine == case.engine:
+        return True
+    engines = constants()["engines"]
+    return case.engine in engines and engines.get(host.engine, {}).get(case.workload.precision) == case.kernels
 
 
 def _stand_in(base: Estimate, framework: str, facts: dict[str, Any]) -> Estimate:
@@ -155,8 +211,10 @@ def _stand_in(base: Estimate, framework: str, facts: dict[str, Any]) -> Estimate
     return replace(base.scaled(low, 1.0, high), grade="estimated", notes=notes)
 
 
-def _dynamic(profile: Profile, workload: Workload, framework: str, threads: int) -> Estimate:
-    base = estimate(profile, replace(workload, precision="float32"), framework, threads=threads)
+def _dynamic(profile: Profile, workload: Workload, framework: str, threads: int, known: Known) -> Estimate:
+    """From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known."""
+    known = replace(known, host=None)
+    base = estimate(profile, replace(workload, precision="float32"), framework, threads=threads, known=known)
     dense = sum(op.macs for op in workload.ops if op.kind == "fc")
     shape = "dense" if 2 * dense > workload.macs else "convolutional"
     low, mid, high = constants()["dynamic"][framework][shape]
@@ -167,21 +225,20 @@ def _dynamic(profile: Profile, workload: Workload, framework: str, threads: int)
     return replace(base.scaled(low, mid, high), grade="estimated", notes=notes)
 
 
-def _anchor(profile: Profile, precision: str, kernels: str, threads: int) -> Anchor | None:
-    """The board's MobileNetV1 with these kernels, precision and threads; published before derived, near clock first."""
-    wanted = (ANCHOR_MODEL, kernels, threads)
-    same = (anchor for anchor in profile.anchors if (anchor.model, anchor.framework, anchor.threads) == wanted)
-    found = [anchor for anchor in same if precision in anchor.ms]
-    order = {"published": 0, "derived": 1}
-    found.sort(key=lambda anchor: (order[anchor.grade], abs(anchor.clock_ghz - profile.core.clock_ghz)))
-    return found[0] if found else None
+def _band(name: str) -> Band:
+    low, high = constants()["bands"][name]
+    return low, high
 
 
-def _terms(profile: Profile, workload: Workload, kernels: str, threads: int, clock_ghz: float) -> dict[str, float]:
-    bandwidth = profile.memory.bandwidth_gbps
-    if bandwidth is None:
-        raise CannotEstimateError("the profile does not say its memory's bandwidth", where=profile.name, do=MEASURE)
-    return predict(Machine(profile.core.type, clock_ghz, bandwidth, threads), workload, workload.precision, kernels)
+def _joined(band: Band, other: Band) -> Band:
+    """Two errors that know nothing of each other: in quadrature of the logarithms."""
+    low = math.exp(-math.hypot(math.log(band[0]), math.log(other[0])))
+    return low, math.exp(math.hypot(math.log(band[1]), math.log(other[1])))
+
+
+def _ranged(ms: float, band: Band, grade: Grade, dominated_by: str, told: tuple[str, list[str]]) -> Estimate:
+    source, notes = told
+    return Estimate(ms * band[0], ms, ms * band[1], grade, dominated_by, source, tuple(notes))
 
 
 def _largest(terms: dict[str, float]) -> str:

@@ -30,8 +30,9 @@ __all__ = [
 
 Kind = Literal["board", "phone", "generic", "host"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-AnchorGrade = Literal["published", "derived"]
-ANCHOR_GRADES: tuple[AnchorGrade, ...] = get_args(AnchorGrade)
+AnchorGrade = Literal["published", "derived", "measured"]
+ANCHOR_GRADES: tuple[AnchorGrade, ...] = ("published", "derived")
+"""Of a profile's anchors. `measured` is what `edgekit profiles measure` wrote on one very board."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ class Anchor:
     """One known model timed on this board: what ties the roofline's ratios to milliseconds.
 
     framework: `xnnpack` (what LiteRT runs). ms: by precision (`float32`, `int8`), batch 1. grade: `published` was
-    measured by somebody on this board; `derived` was worked out from another model, runtime or board (about 25 %).
+    measured by somebody on this board; `derived` was worked out from another model, runtime or board (about 25 %);
+    `measured` was timed by `edgekit profiles measure`, and then engine and engine_version say with what.
     """
 
     framework: str
@@ -161,6 +163,8 @@ class Anchor:
     ms: dict[str, float] = field(hash=False)
     grade: AnchorGrade
     source: str
+    engine: str = ""
+    engine_version: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ NEEDED = {
     "edgekit_profiles/boards/cortex-a53.toml",
     "edgekit_profiles/cores.toml",
     "edgekit_profiles/wheels.toml",
+    "edgekit_profiles/engines.toml",
     "edgekit_profiles/roofline.toml",
     *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),
     *(f"{package}/py.typed" for package in PACKAGES),

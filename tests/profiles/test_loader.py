@@ -123,5 +123,5 @@ def test_no_figure_of_a_shipped_profile_is_without_a_source(name: str):
 
 
 def test_the_data_files_are_valid_toml():
-    for file in ("wheels.toml", "roofline.toml"):
+    for file in ("wheels.toml", "roofline.toml", "engines.toml"):
         tomllib.loads((importlib.resources.files("edgekit_profiles") / file).read_text(encoding="utf-8"))

@@ -1,0 +1,122 @@
+"""The estimate's benchmark: what it reads, that nothing is predicted by what it was fitted to, and what the product holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "benchmarks" / "estimate"
+TABLE = ROOT / "device_profiles" / "edgekit_profiles" / "roofline.toml"
+MODULES = ("additive", "baselines", "fit", "held_out", "inferred", "networks", "published", "table", "unseen")
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_the_table_has_its_rows_and_every_row_its_source():
+    from published import read
+
+    rows = read()
+    assert (len(rows), len({row.site for row in rows}), len({row.machine.core for row in rows})) == (1514, 50, 10)
+    assert all(row.source for row in rows)
+
+
+# Millions, from the papers and from keras.applications: multiply-accumulates and parameters.
+SIZES = {
+    "mobilenet_v1_1.0_224": (569, 4.21),
+    "mobilenet_v2_1.0_224": (301, 3.47),
+    "mobilenet_v3_large_224": (217, 5.45),
+    "efficientnet_lite0_224": (385, 4.61),
+    "efficientnet_b0_224": (386, 5.24),
+    "resnet50_224": (3858, 25.50),
+    "resnet18_224": (1814, 11.68),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_networks_have_their_published_size(name: str):
+    from networks import workload
+
+    work = workload(name)
+    assert (round(work.macs / 1e6), round(work.weights / 1e6, 2)) == SIZES[name]
+
+
+def test_the_anchor_is_the_products_own():
+    from networks import workload
+
+    from edgekit_profiles import mobilenet_v1
+
+    ours = [replace(op, name="") for op in mobilenet_v1("float32").ops]
+    assert list(workload("mobilenet_v1_1.0_224").ops) == ours
+
+
+def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_fitted():
+    from fit import Fit
+    from held_out import ANCHORING
+    from published import read, terms
+    from table import differences
+
+    held = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    fit = Fit(read())
+    x = fit.solve(fit.all)
+    fitted = fit.constants(x)
+    bands = held.pop("bands")
+    assert list(differences(held, fitted | {"anchoring": ANCHORING})) == []
+    some = fit.all[:: 1 if os.environ.get("CI") == "true" else 7]
+    product = [sum(terms(fit.rows[i], fitted).values()) for i in some]
+    assert product == pytest.approx(fit.ms(x, some))
+    assert all(low < 1 < high for low, high in bands.values())
+
+
+def test_a_board_that_is_left_out_has_no_part_in_its_own_prediction():
+    from fit import Fit
+    from held_out import errors
+    from published import read
+
+    rows = read()
+    slower = [replace(row, ms=10 * row.ms) if row.site == "Raspberry Pi 4B" else row for row in rows]
+    told = []
+    for table in (rows, slower):
+        fit = Fit(table)
+        left = np.array([row.site == "Raspberry Pi 4B" for row in table])
+        test = fit.all[left]
+        error = errors(fit, fit.solve(fit.all[~left]), test)
+        told.append(np.log([table[i].ms for i in test]) - error["estimated"])
+    assert len(told[0]) > 5
+    assert told[0] == pytest.approx(told[1])
+
+
+def test_a_band_holds_the_next_error_as_often_as_it_says():
+    from held_out import CONFIDENCE, band
+
+    random = np.random.default_rng(5)
+    inside = []
+    for _ in range(400):
+        drawn = random.normal(0.1, 0.3, 60)
+        low, high = band(drawn[:-1], np.zeros(59, bool) | (np.arange(59) % 2 == 0))
+        inside.append(np.log(low) <= drawn[-1] <= np.log(high))
+    assert CONFIDENCE - 0.04 < np.mean(inside) < 1.0
+
+
+def test_what_differs_between_two_tables_is_named():
+    from table import differences, rounded, written
+
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    assert tomllib.loads(written(rounded(table))) == table
+    other = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    other["cores"]["cortex-a53"]["int8"] *= 1.05
+    del other["bands"]["blended"]
+    found = list(differences(table, other))
+    assert [line.split(":")[0].split(" ")[0] for line in found] == ["bands.blended", "cores.cortex-a53.int8"]
