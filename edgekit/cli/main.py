@@ -34,6 +34,7 @@ COMMANDS = {
     "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
     "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
     "package": ("edgekit.cli.package:package", "Everything a board needs for a bundle, as a folder or a .deb."),
+    "push": ("edgekit.cli.push:push", "Install a bundle on a board over SSH, test and time it there."),
     "warm": ("edgekit.cli.warm:warm", "Answer a folder ahead of time, for the disk cache."),
     "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
     "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),

@@ -4,6 +4,7 @@ target       a board's machine, Python and glibc, told to a resolver and to a ma
 resolve      exact versions for that board, by uv
 wheelhouse   the wheels themselves, and Debian's packages for what has none
 package      a folder that installs all of it on a board; deb: the same as a Debian package
+push         the same over ssh, with a self-test and a timing there; a second time only what changed
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ from __future__ import annotations
 from edgekit.shipping.deb import pack_deb
 from edgekit.shipping.errors import BoardRefusedError, DebError, DownloadError, NoWheelError, ShippingError, SshError
 from edgekit.shipping.package import PackageRequest, Packed, pack
+from edgekit.shipping.push import Pushed, PushRequest, bench_on, push
+from edgekit.shipping.remote_board import RemoteBoard, probe
+from edgekit.shipping.ssh import Address, Connection
 from edgekit.shipping.target import Target
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 
 __all__ = [
+    "Address",
     "BoardRefusedError",
+    "Connection",
     "DebError",
     "DownloadError",
     "NoWheelError",
     "PackageRequest",
     "Packed",
+    "PushRequest",
+    "Pushed",
+    "RemoteBoard",
     "ShippingError",
     "SshError",
     "Target",
     "WheelFile",
     "Wheelhouse",
+    "bench_on",
     "collect",
     "pack",
     "pack_deb",
+    "probe",
+    "push",
 ]

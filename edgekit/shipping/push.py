@@ -1,0 +1,234 @@
+"""A bundle onto a board over ssh: copied, installed, self-tested and timed; a second time only what changed.
+
+Rules:
+- what is there is asked for before anything is sent, and a board that cannot take it is refused then;
+- the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what came
+  is believed only when its SHA-256 is right;
+- the installer switches in one step, and only to a bundle that gave its golden answers there.
+
+    pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
+    pushed.sent_bytes, pushed.bench["p50_ms"]
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit.shipping.errors import BoardRefusedError, ShippingError
+from edgekit.shipping.package import PackageRequest, Packed, pack, packed_files
+from edgekit.shipping.plan import package_name
+from edgekit.shipping.remote_board import RemoteBoard, probe, script, suited
+from edgekit.shipping.ssh import Address, Connection
+
+if TYPE_CHECKING:
+    from edgekit_profiles import Catalogue, Profile
+
+__all__ = ["PushRequest", "Pushed", "bench_on", "push"]
+
+_SMALL = 1 << 20
+_UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
+_INSTALL_S, _BENCH_S = 3600.0, 3600.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
+
+    bench: arguments for `edgekit bench` there, None for no timing. service, engine, wheel, extras: as for a package.
+    """
+
+    bundle: Path
+    address: Address
+    profile: Profile | None = None
+    prefix: str = ""
+    bench: tuple[str, ...] | None = ()
+    service: str | None = None
+    engine: str | None = None
+    wheel: Path | None = None
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """prefix: where it is on the board. sent, kept: files. bench: the record of `edgekit bench`, None where not asked for."""
+
+    packed: Packed
+    board: RemoteBoard
+    prefix: str
+    sent: int
+    kept: int
+    sent_bytes: int
+    installed: tuple[str, ...]
+    selftest: dict[str, Any]
+    bench: dict[str, Any] | None
+
+
+def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> Pushed:
+    """say: told what happens, a sentence a step. Raises SshError, BoardRefusedError, and what `pack` raises."""
+    from edgekit_runtime.bundle import read_bundle
+
+    name = package_name(read_bundle(request.bundle).manifest.name)
+    with Connection(request.address) as connection, tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder:
+        board = probe(connection, catalogue, request.prefix)
+        profile = suited(board, request.profile, request.address.to)
+        say(f"{request.address.to} is {profile.name} ({board.detected.sure}: {board.detected.why})")
+        prefix = _prefix(board, name, request.prefix)
+        asked = PackageRequest(
+            *(request.bundle, profile, Path(folder) / "package", request.engine),
+            *(request.service, request.wheel, request.extras),
+        )
+        packed = pack(asked)
+        say(
+            f"packed {packed.bytes / 1e6:,.1f} MB for Python {packed.python} with {packed.engine} {packed.engine_version}"
+        )
+        _check_room(board, packed, request.address.to)
+        sent, kept, size = _send(connection, packed, prefix, say)
+        lines = _install(connection, packed, prefix, say)
+        selftest = json.loads(connection.check(_command(prefix, "selftest", "--json"), timeout_s=_INSTALL_S))
+        record = None if request.bench is None else _bench(connection, prefix, request.bench, say)
+    return Pushed(packed, board, prefix, sent, kept, size, lines, selftest, record)
+
+
+def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    """The record of `edgekit bench` on the board, where this very bundle was pushed to. Raises SshError, ShippingError."""
+    from edgekit.shipping.download import sha256_of
+    from edgekit_runtime.bundle import read_bundle
+
+    name = package_name(read_bundle(bundle).manifest.name)
+    with Connection(address) as connection:
+        home = connection.check('printf "%s\\n%s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"').splitlines()
+        place = _place(home[0] == "0", home[1], name, prefix)
+        there = connection.run('sha256sum <"$1/current/bundle.ekb"', place)
+        if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
+            what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
+            raise ShippingError(what, where=address.to, do=f"Run: edgekit push {bundle} {address.to}")
+        return _bench(connection, place, arguments, lambda _: None)
+
+
+def _place(root: bool, home: str, name: str, prefix: str) -> str:
+    return prefix.rstrip("/") or f"{'/opt' if root else home}/edgekit/{name}"
+
+
+def _prefix(board: RemoteBoard, name: str, asked: str) -> str:
+    if asked and not asked.startswith("/"):
+        raise ShippingError(f"{asked!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
+    return _place(board.root, board.home, name, asked)
+
+
+def _check_room(board: RemoteBoard, packed: Packed, where: str) -> None:
+    needed = packed.bytes / 1e6 * (1 + _UNPACKED)
+    if board.free_mb and board.free_mb < needed:
+        raise BoardRefusedError(
+            f"it has {board.free_mb:,.0f} MB free, and copying and installing takes up to {needed:,.0f}",
+            where=where,
+            do="Make room there, or name another place with --prefix",
+        )
+
+
+def _send(connection: Connection, packed: Packed, prefix: str, say: Say) -> tuple[int, int, int]:
+    """(files sent, files that were there, bytes sent). Two rounds: what arrived damaged is sent once more, from its start."""
+    files = packed_files(packed.path)
+    places = {digest: packed.path / name for name, digest in files.items()}
+    sent, size = 0, 0
+    for _ in range(2):
+        wanted = _wanted(connection, prefix, places)
+        if not wanted:
+            break
+        say(f"sending {len(wanted)} of {len(places)} files")
+        sent, size = sent + len(wanted), size + _send_files(connection, prefix, places, wanted)
+    else:
+        if _wanted(connection, prefix, places):
+            raise ShippingError(
+                "files arrive there damaged, twice", where=connection.address.to, do="Is its disk sound?"
+            )
+    listing = "".join(f"{digest} {name}\n" for name, digest in files.items()).encode()
+    _store(connection, prefix, "place", packed.release, given=listing)
+    return sent, max(len(places) - sent, 0), size
+
+
+def _wanted(connection: Connection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
+    """What the board lacks: SHA-256 -> bytes that came of it in an earlier try."""
+    asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
+    lines = [line.split() for line in _store(connection, prefix, "wanted", given=asked).splitlines()]
+    return {digest: int(have) for digest, have in lines if digest in places}
+
+
+def _send_files(connection: Connection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
+    """Small files in one go, large ones one by one from where they stopped. Returns bytes sent."""
+    small = [digest for digest in wanted if places[digest].stat().st_size < _SMALL]
+    size = 0
+    if small:
+        stream = _tar({digest: places[digest] for digest in small})
+        size += len(stream)
+        _store(connection, prefix, "unpack", given=stream)
+        _store(connection, prefix, "keep", *small)
+    for digest in sorted(set(wanted) - set(small), key=lambda one: places[one].stat().st_size):
+        with places[digest].open("rb") as source:
+            source.seek(wanted[digest])
+            _store(connection, prefix, "append", digest, given=source)
+        size += places[digest].stat().st_size - wanted[digest]
+        _store(connection, prefix, "keep", digest)
+    return size
+
+
+def _tar(files: dict[str, Path]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for digest, path in files.items():
+            entry = tarfile.TarInfo(digest)
+            entry.size, entry.mode = path.stat().st_size, 0o644
+            with path.open("rb") as source:
+                archive.addfile(entry, source)
+    return buffer.getvalue()
+
+
+def _install(connection: Connection, packed: Packed, prefix: str, say: Say) -> tuple[str, ...]:
+    say(f"installing into {prefix}")
+    installer = f"{prefix}/pushed/{packed.release}/install.sh"
+    done = connection.run('sh "$1" --prefix "$2" 2>&1', installer, prefix, timeout_s=_INSTALL_S)
+    lines = tuple(line for line in done.out.splitlines() if line.strip())
+    if done.code != 0:
+        said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+        why = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), said)
+        raise ShippingError(
+            f"it was not installed: {why or (lines[-1] if lines else 'the installer said nothing')}",
+            where=connection.address.to,
+            do="What was installed there before goes on as it was",
+        )
+    _store(connection, prefix, "prune", packed.release)
+    return lines
+
+
+def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], say: Say) -> dict[str, Any]:
+    say("timing it there")
+    told = connection.run(_command(prefix, "bench", "--json", *arguments), timeout_s=_BENCH_S)
+    try:
+        record: dict[str, Any] = json.loads(told.out)
+    except ValueError as error:
+        last = (told.err.strip().splitlines() or ["it said nothing"])[-1]
+        raise ShippingError(f"it could not be timed: {last}", where=connection.address.to) from error
+    if "error" in record:
+        failed = record["error"]
+        raise ShippingError(f"it could not be timed: {failed['what']}", where=connection.address.to, do=failed["do"])
+    return record | {"on": connection.address.to}
+
+
+def _command(prefix: str, command: str, *arguments: str) -> str:
+    import shlex
+
+    bundle = f"{prefix}/current/bundle.ekb"
+    words = [f"{prefix}/current/env/bin/edgekit", command, bundle, *arguments]
+    return f"EDGEKIT_STATE_DIR={shlex.quote(f'{prefix}/state')} {shlex.join(words)}"
+
+
+def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:
+    store = f"{prefix.rpartition('/')[0]}/.store"
+    return connection.check(script("store"), store, prefix, task, *names, given=given, timeout_s=_INSTALL_S)
