@@ -32,7 +32,7 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
-from edgekit_runtime.forked import ForkGuard
+from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.opened import Opened
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
@@ -92,16 +92,13 @@ class Journey:
         self._meter = meter
         self._settling = Settling()
         self._counting = threading.Lock()
-        self._guard = ForkGuard()
+        self.guard = ForkGuard()
         self._closed = self._retired = False
         self.predicted_late = 0
 
-    @property
-    def forked(self) -> bool:
-        """Whether this process was forked after the bundle was opened."""
-        return self._guard.forked
-
     def predict(self, request: Request, inputs: Any) -> Answer:
+        if self.guard.forked:
+            raise self.guard.error()
         try:
             while True:
                 pending = self._arrive(request, inputs, keep=False)
@@ -120,7 +117,9 @@ class Journey:
             raise
 
     def submit(self, request: Request, inputs: Any) -> Future[Answer]:
-        answer: Future[Answer] = Future()
+        if self.guard.forked:
+            raise self.guard.error()
+        answer: Future[Answer] = promised()
         try:
             self._submit(answer, request, inputs)
         except BaseException as error:
@@ -165,8 +164,6 @@ class Journey:
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
-        if self._guard.forked:
-            raise self._guard.error()
         if self._closed:
             raise ClosedError("the model was closed", do="Open the bundle again")
         if self.contract.state != "none":

@@ -85,6 +85,8 @@ class Companion(Protocol):
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread.
 
+    In a child that was forked afterwards they raise ForkedError; `health` tells, `describe` describes, `close` does nothing.
+
     opener: opens another bundle the way this one was opened, for `swap`.
     """
 
@@ -160,6 +162,7 @@ class Model:
         nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may drain.
         Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
+        self._journey.guard.check()
         with self._swapping:
             if self._closed:
                 raise _closed()
@@ -188,10 +191,12 @@ class Model:
 
         Raises SessionError for a model that keeps none, ClosedError.
         """
+        self._journey.guard.check()
         return self._sessions.open()
 
     def stats(self) -> Stats:
         journey = self._journey
+        journey.guard.check()
         return Stats(
             self._meter.stats(),
             journey.cache.stats() if journey.cache is not None else None,
@@ -207,7 +212,7 @@ class Model:
         """Whether it answers, and if not, why."""
         if self._closed:
             return Health("closed")
-        if self._journey.forked:
+        if self._journey.guard.forked:
             return Health("dead", "the process was forked after the model was opened")
         hung = self._journey.device.hung
         return Health("ready") if hung is None else Health("dead", str(hung))
@@ -251,6 +256,7 @@ class Model:
         from edgekit_runtime.metrics import CacheFigures, Measured
 
         journey = self._journey
+        journey.guard.check()
         prepared, cache = journey.opened.prepared, journey.cache
         manifest, info = journey.opened.bundle.manifest, prepared.engine.info
         caches = {}
@@ -280,6 +286,7 @@ class Model:
 
     def flush_cache(self) -> None:
         """Forget every cached answer."""
+        self._journey.guard.check()
         cache = self._journey.cache
         if cache is not None:
             cache.flush()
@@ -291,6 +298,7 @@ class Model:
         """
         from edgekit_runtime.telemetry import About, Reporter
 
+        self._journey.guard.check()
         bundle = self._journey.opened.bundle
         manifest = bundle.manifest
         about = About(
@@ -309,9 +317,12 @@ class Model:
     def close(self, timeout_s: float = 5.0) -> None:
         """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
 
-        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it.
+        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a forked child
+        nothing is done: what there is to free, end or send is the parent's.
         """
         self._closed = True
+        if self._journey.guard.forked:
+            return
         try:
             self._sessions.close(timeout_s)
             self._journey.close(timeout_s)
@@ -325,6 +336,7 @@ class Model:
 
     def close_with(self, companion: Companion) -> None:
         """Close it, too, when the model closes; it is not kept alive for that. Raises ClosedError."""
+        self._journey.guard.check()
         with self._accompanying:
             self._companions.add(companion)
         if self._closed:

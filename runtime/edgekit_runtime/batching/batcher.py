@@ -548,9 +548,9 @@ class Batcher(Generic[Item, Result]):
         """In the child: the worker and whoever held a lock are not here. Nothing of the parent's is answered here."""
         waiting = [*self._running, *self._lanes]
         self._fresh()
-        self._refusal = ForkedError(
+        self._refusal = error = ForkedError(
             "the process was forked after the model was opened", do="Open the bundle in the child process"
         )
         for request in waiting:
             if isinstance(request, Promise):
-                request.forked(copy(self._refusal))
+                request.forked(copy(error))

@@ -18,7 +18,8 @@ from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.errors import EngineError, ForkedError
+from edgekit_runtime.forked import orphan
 
 __all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member", "wake_all"]
 
@@ -160,12 +161,11 @@ class Promise(Request):
         else:
             self.future.set_result(outcome)
 
-    def forked(self, error: BaseException) -> None:
-        """In a forked child nobody will tell it, and its lock is as some thread of the parent left it."""
-        self.future._condition = threading.Condition()
-        if not self.future.done():
-            self.state = State.ENDED
-            self.tell(error)
+    def forked(self, error: ForkedError) -> None:
+        """In a forked child nobody will tell it."""
+        self.state, self.item = State.ENDED, None
+        self.future.unbind()
+        orphan(self.future, error)
 
 
 class _Future(Future[Served[Any]]):

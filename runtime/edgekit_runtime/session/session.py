@@ -18,7 +18,7 @@ from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.errors import EdgekitError, InputError, SessionError
-from edgekit_runtime.forked import ForkGuard
+from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.request import checked_budget
 from edgekit_runtime.session.parts import SessionParts, Tensors
 from edgekit_runtime.session.turns import Turns, closed
@@ -86,7 +86,7 @@ class Session:
         """As `predict`, without waiting. Bad input raises here; the future carries later errors. Cancelled before its turn,
         the frame is never fed."""
         frame = self._arrive(inputs, budget_ms, keep=True)
-        answer: Future[Answer] = Future()
+        answer: Future[Answer] = promised()
         if self._worker is None:
             with self._turns.lock:
                 self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="edgekit-session")
@@ -123,7 +123,12 @@ class Session:
             self._turns.give()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Fail what waits with ClosedError, wait at most timeout_s for the running frame, free the session's engine."""
+        """Fail what waits with ClosedError, wait at most timeout_s for the running frame, free the session's engine.
+
+        In a forked child it does nothing: the engine and the frames are the parent's.
+        """
+        if self._guard.forked:
+            return
         if self._turns.close(self._free, timeout_s) and self._worker is not None:
             self._worker.shutdown(wait=False)
         self._forget(self)
@@ -224,8 +229,7 @@ class Session:
         self._turns.wait()
 
     def _check_open(self) -> None:
-        if self._guard.forked:
-            raise self._guard.error()
+        self._guard.check()
         if self._turns.closed:
             raise closed()
 
