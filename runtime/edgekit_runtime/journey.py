@@ -74,7 +74,10 @@ _LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
 
 
 class Journey:
-    """Thread-safe. After `close` every request fails with ClosedError. cache: None where there is nothing to keep."""
+    """Thread-safe. After `close` every request fails with ClosedError. meter: counts what goes through this bundle alone.
+
+    cache: None where there is nothing to keep.
+    """
 
     def __init__(self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None) -> None:
         self.opened = opened
@@ -89,7 +92,7 @@ class Journey:
         self.cache = cache
         self._flights: Flights[_Landed] = Flights()
         self._namespace = opened.namespace
-        self._meter = meter
+        self.meter = meter
         self._settling = Settling()
         self._counting = threading.Lock()
         self.guard = ForkGuard()
@@ -305,7 +308,7 @@ class Journey:
         total = (perf_counter() - request.start) * 1e3
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
-        self._meter.record(source, total, met, request.timings, request.clipped)
+        self.meter.record(source, total, met, request.timings, request.clipped)
         return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry)
 
     def _settle_following(self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_Landed]) -> None:
@@ -342,8 +345,8 @@ class Journey:
         if not lost:
             return
         if isinstance(error, BudgetExceeded):
-            self._meter.refused()
-        self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+            self.meter.refused()
+        self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
     def _named(self, inputs: Any) -> Mapping[str, Any]:
         names = self._decoders.keys()

@@ -34,6 +34,7 @@ from edgekit_runtime.options import Options
 from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
+from edgekit_runtime.telemetry.counts import Counts
 from edgekit_runtime.telemetry.slow import SlowWatch
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ MOST_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Stats:
-    """meter: answers and latencies. cache: None when it is off. queued: requests waiting now.
+    """meter: answers and latencies, since the model was opened. cache: None when it is off. queued: requests waiting now.
 
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
     which that was more than was left of their budget, though its median was not, so that the device answered them all
-    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together.
+    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After `swap`
+    cache, queued, max_batch, device_p90_ms and batching are those of the bundle that answers now.
     """
 
     meter: MeterStats
@@ -93,10 +95,9 @@ class Model:
     def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
         self._options = options
         self._opener = opener
-        manifest = opened.bundle.manifest
-        budget_ms = options.budget_ms or manifest.target.budget_ms
-        self._meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
+        self._counts, self._predicted_late = Counts(), 0
         self._journey = self._started(opened)
+        self._counts.begin(self._journey.meter)
         self._sessions = Sessions(self._session_parts(self._journey))
         self._swapping = threading.Lock()
         self._closed = False
@@ -178,10 +179,15 @@ class Model:
             except BaseException:
                 opened.close()
                 raise
+            self._counts.begin(fresh.meter)
             old, self._journey = self._journey, fresh
             if self._closed:
                 fresh.close(0.0)
-            old.retire(timeout_s)
+            try:
+                old.retire(timeout_s)
+            finally:
+                self._predicted_late += old.predicted_late
+                self._counts.end(old.meter)
             if self._reporter is not None and self._reporting is not None:
                 self._reporter.close()
                 self.report(self._reporting)
@@ -198,12 +204,12 @@ class Model:
         journey = self._journey
         journey.guard.check()
         return Stats(
-            self._meter.stats(),
+            self._counts.stats(),
             journey.cache.stats() if journey.cache is not None else None,
             journey.device.queued,
             journey.device.costs.limit,
             journey.device.prospect().p90_ms,
-            journey.predicted_late,
+            self._predicted_late + journey.predicted_late,
             self._reporter.stats() if self._reporter is not None else None,
             journey.device.stats(),
         )
@@ -270,7 +276,7 @@ class Model:
         return Measured(
             manifest.name,
             manifest.version,
-            self._meter.counted(),
+            journey.meter.counted(),
             {"recipe": prepared.entry.recipe, "engine": info.name, "engine_version": info.version},
             journey.device.queued,
             journey.device.stats().batches,
@@ -310,7 +316,7 @@ class Model:
             manifest.target.budget_ms,
             self._journey.cache is not None,
         )
-        reporter = Reporter(self._meter, about, reporting)
+        reporter = Reporter(self._journey.meter, about, reporting)
         reporter.start()
         self._reporter, self._reporting = reporter, reporting
 
@@ -351,18 +357,21 @@ class Model:
         self.close()
 
     def _started(self, opened: Opened) -> Journey:
-        stateless = opened.bundle.manifest.contract.state == "none"
+        manifest = opened.bundle.manifest
+        stateless = manifest.contract.state == "none"
         cache = self._options.cache(opened.namespace, opened.prepared.cache_mb) if stateless else None
-        return Journey(opened, self._options, self._meter, cache)
+        budget_ms = self._options.budget_ms or manifest.target.budget_ms
+        meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
+        return Journey(opened, self._options, meter, cache)
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened
 
         def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
-            self._meter.record("device", total_ms, met, timings)
+            journey.meter.record("device", total_ms, met, timings)
 
         def failed(error: BaseException) -> None:
-            self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+            journey.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
         return SessionParts(
             journey.contract,

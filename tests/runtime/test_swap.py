@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import tiny
 
 from edgekit_runtime import BundleError, ClosedError, ContractError, open_bundle
+from edgekit_runtime.bundle import Target
 from edgekit_runtime.engines import available
 
 ENGINE = min(available())
@@ -39,6 +41,43 @@ def test_new_requests_go_to_the_new_bundle(first, second):
         assert (answer.top(1)[0].label, answer.source) == ("red'", "device")  # not the other bundle's cached answer
         assert model.describe()["version"] == "2"
         assert model.stats().meter.requests == 2
+
+
+def test_what_names_a_bundle_tells_of_that_bundle_alone(first, second):
+    with open_bundle(first, cache_mb=0) as model:
+        for _ in range(3):
+            model.predict(tiny.RED, budget_ms=10_000)
+        assert 'edgekit_requests_total{model="tiny",version="1",source="device"} 3' in model.metrics_text()
+        model.swap(second)
+        model.predict(tiny.RED, budget_ms=10_000)
+        page, meter = model.metrics_text(), model.stats().meter
+    assert 'edgekit_requests_total{model="tiny",version="2",source="device"} 1' in page
+    assert 'version="1"' not in page
+    assert (meter.requests, meter.met, meter.device_ms.p50 is not None) == (4, 4, True)  # the model's, of both
+
+
+def test_the_line_about_slow_answers_names_the_bundle_that_gave_them(first, tmp_path, caplog, monkeypatch):
+    from edgekit_runtime.telemetry import slow
+
+    now, watch = [0.0], slow.SlowWatch
+    monkeypatch.setattr("edgekit_runtime.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
+    (tmp_path / "other").mkdir()
+    target = Target("x86-64", "x86_64", budget_ms=1e-6, threads=1)  # a promise that no machine keeps
+    other = tiny.bundle(tmp_path / "other", RECIPE, engine=ENGINE, name="other", target=target)
+    with open_bundle(first, cache_mb=0) as model, caplog.at_level(logging.WARNING, logger="edgekit_runtime"):
+        model.swap(other)
+        for _ in range(120):
+            model.predict(tiny.RED)
+        now[0] += 10.0
+        model.stats()
+        model.swap(first)  # which promises nothing
+        for _ in range(120):
+            model.predict(tiny.RED)
+        now[0] += 100.0
+        model.stats()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("other: p99 was ")
+    assert "twice the budget of 1e-06 ms" in record.getMessage()
 
 
 def test_no_request_is_lost_while_bundles_are_swapped(first, second):

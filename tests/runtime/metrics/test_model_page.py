@@ -88,7 +88,7 @@ def test_a_budget_that_is_missed_by_far_is_a_line_in_the_log(tmp_path, caplog, m
             model.predict(tiny.RED)
         now[0] += 10.0
         model.stats()
-        model._meter._watch._budget_ms = 0.001  # what a promise would be that this machine cannot keep
+        model._journey.meter._watch._budget_ms = 0.001  # what a promise would be that this machine cannot keep
         for _ in range(120):
             model.predict(tiny.RED)
         now[0] += 10.0

@@ -84,6 +84,19 @@ def test_closing_sends_the_last_window_before_its_time(broker, ingestor, tmp_pat
     assert waiting_in(tmp_path / "s.db") == []
 
 
+def test_a_window_tells_of_the_bundle_that_answered_in_it(tmp_path):
+    """Across a swap, with no broker in reach: what was spooled names each version with its own answers."""
+    (tmp_path / "next").mkdir()
+    first, second = tiny.bundle(tmp_path), tiny.bundle(tmp_path / "next", version="2")
+    url, spool = f"mqtt://127.0.0.1:{free_port()}", tmp_path / "s.db"
+    with open_bundle(first, telemetry=url, device="porch-1", window_s=3600, spool=spool, cache_mb=0) as model:
+        for _ in range(3):
+            model.predict(tiny.RED)
+        model.swap(second)
+        model.predict(tiny.RED)
+    assert [(window["model"]["ver"], window["n"]) for window in waiting_in(spool)] == [("1", 3), ("2", 1)]
+
+
 def test_nothing_but_the_documented_fields_leaves_the_board(broker, ingestor, tmp_path):
     """On the wire, of a model that reads a file, has labels and fails on an input."""
     from PIL import Image
