@@ -1,0 +1,160 @@
+"""Emulated boards, made once for all of the proof: user lands of Debian's packages, and wheelhouses installed in them.
+
+Everything is made anew in a temporary folder, as CI would; two at a time, for most of it waits or is the emulator's.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parts import missing
+
+from edgekit.emulation import EmulatorMissingError, UserlandError, image_for
+from edgekit.emulation.installing import installed
+from edgekit.emulation.machine import INSTALL, emulator
+from edgekit.emulation.userland import Userland, userland
+from edgekit.packaging import Content, assemble, write_bundle
+from edgekit.shipping import DownloadError, Wheelhouse, collect
+from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_profiles import Profile, load
+from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.engines import load_engine
+
+# profile, engine, edgekit's extras beside it
+BOARDS = {
+    "bookworm": ("raspberry-pi-4", "litert", ("image", "onnx")),
+    "trixie": ("raspberry-pi-4-trixie", "litert", ("image", "onnx")),
+    "bookworm, 32 bits": ("raspberry-pi-4-32bit", "tflite-runtime", ("image",)),
+    "trixie, 32 bits": ("raspberry-pi-4-trixie-32bit", "onnxruntime", ("image",)),
+}
+
+
+@dataclass(frozen=True)
+class Board:
+    profile: Profile
+    house: Wheelhouse
+    land: Userland
+    site: Path
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("emulation")
+
+
+@pytest.fixture(scope="session")
+def boards(cache) -> dict[str, Board]:
+    """By the names of BOARDS. Skips without the emulator or a network, and fails then where CI=true."""
+
+    def made(name: str) -> Board:
+        profile_name, engine, extras = BOARDS[name]
+        profile = load(profile_name)
+        house = collect(profile, engine, cache / "wheels" / profile_name, extras=extras)
+        land = userland(image_for(profile), house.debian, cache_dir=cache)
+        return Board(profile, house, land, installed(land, house, cache_dir=cache))
+
+    try:
+        for name in ("raspberry-pi-4", "raspberry-pi-4-32bit"):
+            emulator(image_for(load(name)))
+        with ThreadPoolExecutor(2) as pool:
+            return dict(zip(BOARDS, pool.map(made, BOARDS), strict=True))
+    except EmulatorMissingError as error:
+        return missing(f"the ARM emulator ({error.what})", INSTALL)
+    except (UserlandError, DownloadError) as error:
+        return missing(
+            f"what an emulated board is made of ({error.what})", "a network with Debian's mirror and a package index"
+        )
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Bundles of the digits network, a trained one. arm: for a Raspberry Pi 4, with int8, float and ONNX artifacts. debian: for 32 bits
+    and trixie, ONNX alone. old: its int8 artifact, with the golden answers of tflite-runtime's reference kernels."""
+
+    arm: Path
+    debian: Path
+    old: Path
+
+
+@pytest.fixture(scope="session")
+def digits(digits_model, tmp_path_factory) -> Digits:
+    from edgekit.building import BuildRequest, build
+
+    folder = tmp_path_factory.mktemp("digits-arm")
+    request = BuildRequest(
+        digits_model.model,
+        ("raspberry-pi-4", "raspberry-pi-4-trixie-32bit"),
+        folder,
+        calibration=str(digits_model.calibration),
+        evaluation=str(digits_model.evaluation),
+        recipes=("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32"),
+        alternates=3,
+    )
+    arm, debian = (bundle.path for bundle in build(request).bundles)
+    assert arm is not None
+    assert debian is not None
+    return Digits(arm, debian, _with_old_answers(arm, folder / "old.ekb"))
+
+
+def _with_old_answers(bundle: Path, path: Path) -> Path:
+    """What tflite-runtime 2.14 answers with its reference kernels, run on this machine beside this environment."""
+    import subprocess
+
+    from edgekit.checking.sidebyside import NoEnvironmentError, environment
+
+    try:
+        python = environment("tflite-runtime", "2.14.0")
+    except NoEnvironmentError as error:
+        missing("tflite-runtime 2.14.0 for this Python", f"a package index and Python 3.11 ({error.what})")
+    asked = read_bundle(bundle)
+    entry = asked.artifact("tflite-int8")
+    content = contents(
+        asked.blob(entry.blob), "tflite-int8", [asked.golden_items(one) for one in asked.manifest.golden]
+    )
+    draft, manifest = assemble(content)
+    script = (
+        "import sys, numpy as np\n"
+        "from edgekit_runtime.bundle import read_bundle\n"
+        "from edgekit_runtime.engines import Setup, load_with\n"
+        "from edgekit_runtime.stepping import Stepper\n"
+        "bundle = read_bundle(sys.argv[1])\n"
+        "entry, contract = bundle.artifact('tflite-int8'), bundle.manifest.contract\n"
+        "with load_with('tflite-runtime', 'tflite', bundle.blob(entry.blob), Setup(kernels='reference')) as engine:\n"
+        "    stepper = Stepper(contract, entry.inputs, entry.outputs, engine)\n"
+        "    answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in bundle.manifest.golden]\n"
+        "np.save(sys.argv[2], np.stack(answers))\n"
+    )
+    raw = path.with_suffix(".npy")
+    runtime = Path(__file__).parents[2] / "runtime"
+    subprocess.run(
+        [python, "-c", script, str(bundle), str(raw)], check=True, env={**os.environ, "PYTHONPATH": str(runtime)}
+    )
+    golden = []
+    for one, answer in zip(manifest.golden, np.load(raw), strict=True):
+        (before,) = one.answers
+        outputs = {name: draft.add(np.ascontiguousarray(answer).tobytes()) for name in before.outputs}
+        after = replace(before, engine="tflite-runtime", engine_version="2.14.0", outputs=outputs)
+        golden.append(replace(one, answers=(after,)))
+    write_bundle(path, draft, replace(manifest, golden=tuple(golden)), [])
+    return path
+
+
+def contents(data: bytes, recipe: str, golden) -> Content:
+    """One artifact of the digits network as a bundle's contents. golden: canonical items, `image` float32 [8, 8, 1]."""
+    from edgekit_runtime.contract import Contract, InputContract, OutputContract
+
+    contract = Contract(
+        task="classification",
+        inputs=(InputContract("image", (8, 8, 1), "float32"),),
+        outputs=(OutputContract("probs", (10,), "float32"),),
+        scores="probabilities",
+    )
+    with load_engine("tflite", data) as engine:
+        inputs, outputs = (replace(engine.inputs[0], name="image"),), (replace(engine.outputs[0], name="probs"),)
+    artifact = Artifact(Recipe(recipe, "tflite", "int8"), data, inputs, outputs, 1.0, 1.0, {})
+    return Content("digits", "1", "0" * 64, contract, Target("raspberry-pi-4", "aarch64", 1), artifact, golden)

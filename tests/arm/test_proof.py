@@ -1,0 +1,280 @@
+"""On ARM, under QEMU and not on hardware: what is shipped installs, loads, and answers as it does here; what must not, does not.
+
+Three processors of 64 bits (Raspberry Pi 3 and Zero 2 W, 4, 5), both Debian releases, and both 32-bit systems.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from arm.conftest import contents
+from planted import dynamic_range
+
+from edgekit.emulation import CPUS, InstallError, NotEmulatedError, replay
+from edgekit.emulation.installing import installed
+from edgekit.emulation.instructions import Model, count
+from edgekit.emulation.machine import Machine
+from edgekit.emulation.replay import judged, tasks_for
+from edgekit.emulation.tasks import ask
+from edgekit.packaging import assemble, write_bundle
+from edgekit_profiles import load
+from edgekit_runtime.bundle import read_bundle
+
+CPUS_64 = ("cortex-a53", "cortex-a72", "cortex-a76")
+MODELS = Path(__file__).parents[1] / "models"
+RECORDED = Path(__file__).with_name("recorded.json")
+COUNTED = {name: MODELS / f"{name}.tflite" for name in ("cnn_f32", "cnn_int8")}
+
+
+def judgement(board, cpu, bundle, engine):
+    """The verdict of one start of the emulated Python."""
+    tasks = tasks_for(read_bundle(bundle), engine)
+    with Machine(board.land, CPUS[cpu], site=board.site) as machine:
+        return judged(board.profile, CPUS[cpu], tasks, ask(machine, tasks))
+
+
+@pytest.fixture(scope="session", params=CPUS_64)
+def on_cpu(request, boards, digits, cache):
+    """One start for both engines' replays: LiteRT's verdict, ONNX Runtime's, the processor."""
+    board, cpu = boards["bookworm"], CPUS[request.param]
+    tasks = {engine: tasks_for(read_bundle(digits.arm), engine) for engine in ("litert", "onnxruntime")}
+    with Machine(board.land, cpu, site=board.site) as machine:
+        told = ask(machine, [task for each in tasks.values() for task in each])
+    split = len(tasks["litert"])
+    parts = {"litert": told.answers[:split], "onnxruntime": told.answers[split:]}
+    return {
+        engine: judged(board.profile, cpu, tasks[engine], replace(told, answers=part)) for engine, part in parts.items()
+    }
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("engine", ["litert", "onnxruntime"])
+def test_every_64_bit_processor_answers_as_x86(on_cpu, engine):
+    found = on_cpu[engine]
+    assert found.ok, (found.failure, found.said)
+    assert found.runtime.startswith(engine)
+    assert found.as_on_x86 is True
+    assert {one.recipe for one in found.goldens} == {
+        "litert": {"tflite-int8", "tflite-f32"},
+        "onnxruntime": {"onnx-int8-qdq", "onnx-f32"},
+    }[engine]
+    assert {package.source for package in found.packages} == {"wheel"}
+    assert "not on hardware" in found.label
+    assert found.cpu in found.label
+
+
+@pytest.mark.network
+def test_a_bundle_opens_there_as_an_application_opens_it(on_cpu):
+    assert on_cpu["litert"].opened
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("engine", ["litert", "onnxruntime"])
+def test_trixie_with_python_3_13_answers_as_x86(boards, digits, engine):
+    found = judgement(boards["trixie"], "cortex-a72", digits.arm, engine)
+    assert found.ok, (found.failure, found.said)
+    assert found.as_on_x86 is True
+    assert "trixie aarch64, Python 3.13" in found.label
+
+
+BASE = {"numpy": "debian", "pillow": "debian", "cryptography": "debian", "xxhash": "debian", "edgekit-deploy": "wheel"}
+
+
+@pytest.mark.network
+def test_32_bit_bookworm_has_tflite_runtime_and_debian_s_numpy(boards, digits, cache):
+    board = boards["bookworm, 32 bits"]
+    found = replay(digits.old, board.profile, house=board.house, cache_dir=cache)
+    assert found.ok, (found.failure, found.said)
+    assert (found.runtime, found.cpu, found.stands_for) == ("tflite-runtime 2.14.0", "cortex-a15", "cortex-a72")
+    assert found.worst == 0, "tflite-runtime's reference kernels give the same bits on every processor"
+    assert found.as_on_x86 is True
+    assert {package.name: package.source for package in found.packages}.items() >= (
+        BASE | {"tflite-runtime": "wheel"}
+    ).items()
+
+
+@pytest.mark.network
+def test_32_bit_trixie_has_debian_s_onnxruntime(boards, digits, cache):
+    board = boards["trixie, 32 bits"]
+    found = replay(digits.debian, board.profile, house=board.house, cache_dir=cache)
+    assert found.ok, (found.failure, found.said)
+    assert found.runtime == "onnxruntime 1.21"
+    assert found.as_on_x86 is None, (
+        "the golden answers are of a newer ONNX Runtime: likeness is all there is to compare"
+    )
+    assert min(one.cosine for one in found.goldens) > 0.999
+    assert {package.name: package.source for package in found.packages}.items() >= (
+        BASE | {"onnxruntime": "debian"}
+    ).items()
+
+
+# What must fail.
+
+
+@pytest.fixture
+def forged(tmp_path):
+    """A bundle in which red's golden answer is given for blue, and blue's for red."""
+    draft, manifest = assemble(tiny.content())
+    red, blue = manifest.golden
+    path = tmp_path / "forged.ekb"
+    write_bundle(
+        path,
+        draft,
+        replace(manifest, golden=(replace(red, answers=blue.answers), replace(blue, answers=red.answers))),
+        [],
+    )
+    return path
+
+
+@pytest.mark.network
+def test_a_forged_golden_answer_is_caught_there(boards, forged):
+    found = judgement(boards["bookworm"], "cortex-a72", forged, "litert")
+    assert not found.ok
+    assert not found.opened
+    assert [one.fits for one in found.goldens] == [False, False]
+    assert "golden example 0 of 'probs' differs by" in found.failure
+
+
+@pytest.mark.network
+def test_a_wheel_for_another_machine_is_refused_by_the_board_s_pip(boards, tmp_path, cache):
+    board = boards["bookworm"]
+    wheel = next(wheel for wheel in board.house.wheels if wheel.name == "xxhash")
+    there = tmp_path / "wheels"
+    there.mkdir()
+    for file in (wheel.file, board.house.pip.file):
+        shutil.copy(board.house.folder / file, there / file.replace("aarch64", "x86_64"))
+    (there / "requirements.txt").write_text(f"xxhash=={wheel.version} --hash=sha256:{wheel.sha256}\n")
+    with pytest.raises(InstallError, match="Could not find a version that satisfies the requirement xxhash"):
+        installed(board.land, replace(board.house, folder=there), cache_dir=cache)
+
+
+@pytest.mark.network
+def test_a_wheel_that_lies_about_its_machine_is_found_when_it_is_imported(boards, tmp_path, cache, forged):
+    """Its name says aarch64 and its library is for x86-64: pip believes it."""
+    import xxhash
+
+    board = boards["bookworm"]
+    site = lied_to(board, tmp_path)
+    library = next((site / "python3.11/site-packages/xxhash").glob("_xxhash*.so"))
+    library.unlink()
+    shutil.copy(next(Path(xxhash.__file__).parent.glob("_xxhash*.so")), library)
+    found = judgement(replace(board, site=site), "cortex-a72", forged, "litert")
+    assert not found.ok
+    assert "xxhash is installed and cannot be imported: ImportError" in found.failure
+
+
+def lied_to(board, folder) -> Path:
+    """A copy of what is installed; links where the copy is not written to."""
+    site = folder / "site"
+    shutil.copytree(board.site, site, copy_function=lambda source, target: Path(target).hardlink_to(source))
+    return site
+
+
+@pytest.mark.network
+def test_numpy_2_with_tflite_runtime_is_one_sentence(boards, tmp_path):
+    """It installs and imports; an interpreter cannot be made of it."""
+    board = boards["bookworm"]
+    site = lied_to(board, tmp_path)
+    from edgekit.shipping import collect
+
+    old = collect(load("raspberry-pi-4"), "tflite-runtime", tmp_path / "wheels", extras=())
+    (wheel,) = [wheel for wheel in old.wheels if wheel.name == "tflite-runtime"]
+    with zipfile.ZipFile(old.folder / wheel.file) as archive:  # as pip puts it there
+        archive.extractall(site / "python3.11/site-packages")
+    found = judgement(replace(board, site=site), "cortex-a72", tiny.bundle(tmp_path), "tflite-runtime")
+    assert not found.ok
+    assert "tflite-runtime 2.14.0 cannot make an interpreter with NumPy 2" in found.failure
+    assert "pip install 'numpy<2'" in found.failure
+
+
+@pytest.mark.network
+def test_fully_connected_version_12_does_not_load_on_tflite_runtime_and_does_on_litert(
+    boards, digits_model, digits, tmp_path
+):
+    items = [{"image": np.full((8, 8, 1), 0.5, np.float32)}]
+    path = tmp_path / "version-12.ekb"
+    write_bundle(path, *assemble(contents(dynamic_range(digits_model.model), "tflite-dynamic", items)), [])
+    found = judgement(boards["bookworm, 32 bits"], "cortex-a15", path, "tflite-runtime")
+    assert not found.ok
+    assert "Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'" in found.failure
+    assert judgement(boards["bookworm"], "cortex-a72", path, "litert").ok
+
+
+@pytest.mark.network
+def test_a_program_that_crashes_is_a_result_with_its_signal(boards):
+    board = boards["bookworm"]
+    with Machine(board.land, CPUS["cortex-a72"], site=board.site) as machine:
+        done = machine.python(["-c", "import ctypes; ctypes.string_at(0)"])
+    assert done.ended == "crashed with SIGSEGV"
+
+
+@pytest.mark.network
+def test_a_program_that_does_not_end_is_ended_and_leaves_nothing(boards):
+    board = boards["bookworm"]
+    with Machine(board.land, CPUS["cortex-a72"], site=board.site) as machine:
+        root = machine.root
+        done = machine.python(["-c", "while True: pass"], timeout_s=1.5)
+        assert done.ended == "did not end in time"
+    assert not root.exists()
+
+
+def test_the_processor_that_gives_wrong_numbers_is_refused():
+    with pytest.raises(NotEmulatedError, match="'max' gives wrong INT8 numbers"):
+        replay(MODELS / "none.ekb", load("raspberry-pi-4"), cpu="max")
+
+
+# Instructions, emulated: a ratio and a gate, never milliseconds.
+
+
+@pytest.fixture(scope="session")
+def counts(boards, cache):
+    """By processor, the instructions of one inference of each model."""
+    found = {}
+    for name, engine, cpus in (
+        ("bookworm", "litert", CPUS_64),
+        ("bookworm, 32 bits", "tflite-runtime", ("cortex-a15",)),
+    ):
+        board = boards[name]
+        models = [Model(model, "tflite", engine, path) for model, path in COUNTED.items()]
+        for cpu in cpus:
+            found[cpu] = count(board.land, board.site, CPUS[cpu], models, cache_dir=cache)
+    return found
+
+
+@pytest.mark.network
+def test_the_int8_dot_product_runs_where_there_is_one(counts):
+    assert counts["cortex-a76"]["cnn_int8"].dot > 10_000
+    for cpu in ("cortex-a53", "cortex-a72"):
+        assert counts[cpu]["cnn_int8"].dot == 0
+    assert all(counts[cpu]["cnn_f32"].fmla > 10_000 for cpu in CPUS_64)
+
+
+@pytest.mark.network
+def test_int8_saves_little_on_a_pi_4_and_much_on_a_pi_5(counts, record_property):
+    ratio = {cpu: found["cnn_int8"].all / found["cnn_f32"].all for cpu, found in counts.items()}
+    for cpu, value in ratio.items():
+        record_property(f"INT8 / float32 on {cpu}, instructions, emulated", round(value, 3))
+    assert ratio["cortex-a76"] < 0.75
+    assert 0.75 < ratio["cortex-a72"] < 1.1
+
+
+@pytest.mark.network
+def test_counts_stay_within_2_percent_of_the_recorded_ones(counts):
+    recorded = json.loads(RECORDED.read_text())["counts"]
+    unknown = {}
+    for cpu, models in counts.items():
+        for model, found in models.items():
+            before = recorded.get(found.engine, {}).get(cpu, {}).get(model)
+            if before is None:
+                unknown.setdefault(found.engine, {}).setdefault(cpu, {})[model] = asdict(found)["all"]
+            else:
+                assert found.all == pytest.approx(before, rel=0.02), f"{model} on {cpu} with {found.engine}"
+    if unknown:
+        pytest.skip(f"nothing is recorded of {', '.join(unknown)}: add to {RECORDED.name} {json.dumps(unknown)}")
