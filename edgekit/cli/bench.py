@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
 from edgekit.cli.progress import shown
+from edgekit.cli.push import identity, port
 
 if TYPE_CHECKING:
     from edgekit.bench import Load, Setup
@@ -65,6 +67,10 @@ __all__ = ["bench"]
 @click.option(
     "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
 )
+@click.option("--on", metavar="USER@HOST", help="Time it on a board that `edgekit push` has put it on, over ssh.")
+@port
+@identity
+@click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit push --prefix` put it there.")
 @as_json
 def bench(
     bundle: Path, as_json: bool, old: Path | None, output: Path | None, similarity: Path | None, **asked: Any
@@ -76,7 +82,13 @@ def bench(
     edgekit bench net.ekb --concurrency 8 --duration-s 10
     edgekit bench net.ekb --rate 100 --budget-ms 20 -o before.json
     edgekit bench net.ekb --rate 100 --budget-ms 20 --compare before.json
+    edgekit bench net.ekb --on pi@raspberrypi -o board.json     # the board's own record
     """
+    board = _Board(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
+    if board.to is not None and similarity is not None:
+        raise click.UsageError("--similarity is measured here: leave --on out.")
+    if board.to is None and (board.port or board.identity or board.prefix):
+        raise click.UsageError("--port, --identity and --prefix go with --on.")
     if similarity is not None:
         return _similarity(bundle, similarity, asked["frames_per_s"], as_json)
     if asked["frames_per_s"] is not None:
@@ -85,10 +97,13 @@ def bench(
     from edgekit.bench import compare, measure, read_record
 
     then = read_record(old) if old is not None else None
-    if then is not None:
-        _refuse_early(old, then, load)
-    with shown() as progress:
-        found = measure(bundle, setup, load, progress=progress)
+    if board.to is not None:
+        found = _there(bundle, board, asked)
+    else:
+        if then is not None:
+            _refuse_early(old, then, load)
+        with shown() as progress:
+            found = measure(bundle, setup, load, progress=progress)
     compared = compare(then, found) if then is not None else None
     if compared is not None:
         found["compared"] = compared.as_json()
@@ -100,6 +115,31 @@ def bench(
         for line in (*bench_lines(found), *comparison_lines(old, compared)):
             click.echo(line)
     return 1 if compared is not None and compared.refused else 0
+
+
+@dataclass(frozen=True)
+class _Board:
+    """Where --on is to time it; to: None for here."""
+
+    to: str | None
+    port: int | None
+    identity: Path | None
+    prefix: str
+
+
+def _there(bundle: Path, board: _Board, asked: dict[str, Any]) -> dict[str, Any]:
+    """The record of the same command on the board."""
+    from edgekit.shipping import Address, bench_on
+
+    names = {"runs": "-n", "cache": "--cache"}
+    words: list[str] = []
+    for name, value in asked.items():
+        if value is None or value is False or name == "frames_per_s":
+            continue
+        option = names.get(name, f"--{name.replace('_', '-')}")
+        words += [option] if value is True else [option, str(value)]
+    assert board.to is not None
+    return bench_on(Address(board.to, board.port, board.identity), bundle, tuple(words), board.prefix)
 
 
 def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:

@@ -93,7 +93,10 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         sent, kept, size = _send(connection, packed, prefix, say)
         lines = _install(connection, packed, prefix, say)
         selftest = json.loads(connection.check(_command(prefix, "selftest", "--json"), timeout_s=_INSTALL_S))
-        record = None if request.bench is None else _bench(connection, prefix, request.bench, say)
+        record = None
+        if request.bench is not None:
+            say("timing it there")
+            record = _bench(connection, prefix, request.bench, request.bundle)
     return Pushed(packed, board, prefix, sent, kept, size, lines, selftest, record)
 
 
@@ -110,7 +113,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
         if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
             what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
             raise ShippingError(what, where=address.to, do=f"Run: edgekit push {bundle} {address.to}")
-        return _bench(connection, place, arguments, lambda _: None)
+        return _bench(connection, place, arguments, bundle)
 
 
 def _place(root: bool, home: str, name: str, prefix: str) -> str:
@@ -207,8 +210,8 @@ def _install(connection: Connection, packed: Packed, prefix: str, say: Say) -> t
     return lines
 
 
-def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], say: Say) -> dict[str, Any]:
-    say("timing it there")
+def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
+    """The board's record, but for the bundle's name, which is the one that it has here."""
     told = connection.run(_command(prefix, "bench", "--json", *arguments), timeout_s=_BENCH_S)
     try:
         record: dict[str, Any] = json.loads(told.out)
@@ -218,7 +221,7 @@ def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], say:
     if "error" in record:
         failed = record["error"]
         raise ShippingError(f"it could not be timed: {failed['what']}", where=connection.address.to, do=failed["do"])
-    return record | {"on": connection.address.to}
+    return record | {"bundle": str(bundle), "on": connection.address.to}
 
 
 def _command(prefix: str, command: str, *arguments: str) -> str:

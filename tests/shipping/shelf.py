@@ -78,3 +78,12 @@ class Shelf:
                 self.put(name, version, f"cp311-cp311-{platform}")
             self.put("cryptography", "43.0.0", f"cp39-abi3-{platform}", needs=("cffi>=1.12",))
             self.put("cffi", "1.17.1", f"cp311-cp311-{platform}")
+
+    def stock(self) -> None:
+        """An engine for 64-bit and one for 32-bit boards with CPython 3.11, and what they need."""
+        arm = "manylinux_2_28_aarch64"
+        self.base(arm, "manylinux_2_28_x86_64")
+        self.put("ai-edge-litert", "2.3.0", f"cp311-cp311-{arm}", needs=("numpy>=1.23", "tqdm"))
+        self.put("tqdm", "4.70.1")
+        for platform in ("manylinux_2_34_aarch64", "manylinux_2_34_armv7l", "manylinux2014_x86_64"):
+            self.put("tflite-runtime", "2.14.0", f"cp311-cp311-{platform}", needs=("numpy>=1.23.2",))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shipping.shelf import Shelf
 
 from edgekit.shipping import DownloadError, NoWheelError, ShippingError, collect, ours
 from edgekit_profiles import load
@@ -23,19 +22,6 @@ BOOKWORM = replace(PI_4.os, python="3.11", glibc="2.36", debian="bookworm")
 BOOKWORM_32 = replace(PI_4, name="pi-32", arch="armv7l", os=BOOKWORM)
 TRIXIE_32 = replace(PI_4, name="pi-32-trixie", arch="armv7l", os=TRIXIE)
 DEBIAN = ("python3-cryptography", "python3-numpy", "python3-pil", "python3-xxhash")
-
-
-@pytest.fixture
-def shelf(tmp_path, monkeypatch):
-    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
-    shelf = Shelf(tmp_path / "shelf", monkeypatch)
-    shelf.base(ARM, X86)
-    shelf.put("ai-edge-litert", "2.3.0", f"cp311-cp311-{ARM}", needs=("numpy>=1.23", "tqdm"))
-    shelf.put("tqdm", "4.70.1")
-    shelf.put("tflite-runtime", "2.14.0", "cp311-cp311-manylinux_2_34_aarch64", needs=("numpy>=1.23.2",))
-    shelf.put("tflite-runtime", "2.14.0", "cp311-cp311-manylinux_2_34_armv7l", needs=("numpy>=1.23.2",))
-    shelf.put("tflite-runtime", "2.14.0", "cp311-cp311-manylinux2014_x86_64", needs=("numpy>=1.23.2",))
-    return shelf
 
 
 def names(house):

@@ -1,0 +1,143 @@
+"""The folder that `edgekit package` makes: what is in it, for boards that are not this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgekit.errors import OutputError
+from edgekit.shipping import PackageRequest, pack
+from edgekit_profiles import load
+
+PI_4 = load("raspberry-pi-4")
+PI_32 = replace(PI_4, name="pi-32", arch="armv7l", os=replace(PI_4.os, debian="bookworm"))
+
+
+@pytest.fixture
+def request_(shelf, tiny_bundle, tmp_path):
+    return PackageRequest(tiny_bundle, PI_4, tmp_path / "usb", wheel=shelf.edgekit())
+
+
+def files(folder: Path) -> dict[str, str]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_every_file_is_listed_with_its_hash(request_):
+    packed = pack(request_)
+    listed = dict(reversed(line.split("  ")) for line in (packed.path / "SHA256SUMS").read_text().splitlines())
+    found = files(packed.path)
+    assert found.pop("SHA256SUMS")
+    assert listed == found
+    assert (packed.files, packed.bytes) == (
+        len(found) + 1,
+        sum(p.stat().st_size for p in packed.path.rglob("*") if p.is_file()),
+    )
+    assert packed.bundle_sha256 == found["bundle/tiny.ekb"] == hashlib.sha256(request_.bundle.read_bytes()).hexdigest()
+
+
+def test_the_same_again_gives_the_same_bytes(request_, tmp_path):
+    first, second = pack(request_), pack(replace(request_, output=tmp_path / "again"))
+    assert files(first.path) == files(second.path)
+    assert first.release == second.release
+
+
+def test_another_bundle_wheel_or_service_is_another_release(request_, shelf, tiny_bundle, tmp_path):
+    releases = {pack(request_).release, pack(replace(request_, service="app {bundle}")).release}
+    releases.add(pack(replace(request_, engine="tflite-runtime")).release)
+    assert len(releases) == 3
+
+
+def test_its_record_says_what_was_packed(request_):
+    packed = pack(request_)
+    record = json.loads((packed.path / "package.json").read_text())
+    assert record["wheels"] == [vars(wheel) for wheel in packed.wheels]
+    assert (record["engine"], record["engine_version"], record["profile"]) == ("litert", "2.3.0", "raspberry-pi-4")
+    assert str(packed.path.parent) not in (packed.path / "package.json").read_text()
+
+
+def test_on_32_bits_the_rest_is_debian_s(request_):
+    packed = pack(replace(request_, profile=PI_32))
+    assert packed.engine == "tflite-runtime"
+    assert packed.debian == ("python3-cryptography", "python3-numpy", "python3-pil", "python3-xxhash")
+    assert "DEBIAN='python3-cryptography python3-numpy" in (packed.path / "package.conf").read_text()
+    told = (packed.path / "licences" / "LICENCES.txt").read_text()
+    assert "python3-numpy: from Debian, see /usr/share/doc/python3-numpy/copyright on the board" in told
+
+
+def test_the_engine_s_version_is_the_one_that_made_the_golden_answers(request_, shelf):
+    proven = pack(request_)
+    shelf.put("ai-edge-litert", "2.9.0", "cp311-cp311-manylinux_2_28_aarch64", needs=("numpy>=1.23",))
+    assert pack(request_).engine_version == proven.engine_version == "2.3.0"
+    assert proven.notes == ("the bundle was built for x86-64: its latencies were not judged for raspberry-pi-4",)
+
+
+def test_where_the_board_cannot_have_that_version_it_is_said(request_, shelf):
+    (shelf.folder / "ai_edge_litert-2.3.0-cp311-cp311-manylinux_2_28_aarch64.whl").unlink()
+    shelf.put("ai-edge-litert", "2.9.0", "cp311-cp311-manylinux_2_28_aarch64", needs=("numpy>=1.23",))
+    packed = pack(request_)
+    assert packed.engine_version == "2.9.0"
+    assert "the golden answers were made by litert 2.3.0, and the board gets 2.9.0" in packed.notes[-1]
+
+
+def test_licences_are_listed_with_their_texts(request_, shelf):
+    with zipfile.ZipFile(shelf.folder / "tqdm-4.70.1-py3-none-any.whl", "a") as archive:
+        archive.writestr("tqdm-4.70.1.dist-info/licenses/LICENCE", "the text of it")
+    packed = pack(request_)
+    told = (packed.path / "licences" / "LICENCES.txt").read_text()
+    assert "tiny: its bundle names no licence" in told
+    assert "tqdm-4.70.1/licenses_LICENCE" in told
+    assert (packed.path / "licences" / "tqdm-4.70.1" / "licenses_LICENCE").read_text() == "the text of it"
+    assert all(wheel.name in told.lower().replace("_", "-") for wheel in packed.wheels)
+    assert "its wheel carries no text" in told  # of the wheels that were made for this test
+
+
+def test_an_earlier_package_is_replaced_and_nothing_else_ever(request_):
+    pack(request_)
+    (request_.output / "wheels" / "stale.whl").write_text("stale")
+    assert not (pack(request_).path / "wheels" / "stale.whl").exists()
+    (request_.output / "package.json").unlink()
+    with pytest.raises(OutputError, match="the folder holds something else"):
+        pack(request_)
+    assert (request_.output / "install.sh").is_file()
+
+
+def test_a_package_that_failed_leaves_nothing(request_, shelf, tmp_path):
+    for wheel in shelf.folder.glob("xxhash*"):
+        wheel.unlink()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(Exception, match="xxhash"):
+        pack(request_)
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "state") == [
+        p for p in before if p.name != "state"
+    ]
+
+
+def test_a_board_of_another_kind_is_refused_by_the_installer(request_, tmp_path):
+    packed = pack(request_)
+    done = install(packed.path, "--prefix", tmp_path / "board")
+    assert done.returncode == 1
+    assert (
+        "error: the package is for raspberry-pi-4 (aarch64, Python 3.11, glibc 2.36 or later), and here" in done.stderr
+    )
+    assert not (tmp_path / "board").exists()
+
+
+def test_a_changed_file_is_refused_by_the_installer(request_, tmp_path):
+    packed = pack(request_)
+    with (packed.path / "bundle" / "tiny.ekb").open("ab") as stream:
+        stream.write(b"x")
+    done = install(packed.path, "--prefix", tmp_path / "board")
+    assert done.returncode == 1
+    assert "files of this package are missing or have changed" in done.stderr
+
+
+def install(package: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = ["sh", package / "install.sh", *arguments]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
