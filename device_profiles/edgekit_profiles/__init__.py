@@ -11,8 +11,8 @@ from __future__ import annotations
 from edgekit_profiles.anchors import HostTimes
 from edgekit_profiles.catalogue import Catalogue, open_catalogue
 from edgekit_profiles.cores import CoreType, features_of, identify, known_types
-from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
-from edgekit_profiles.estimate import Estimate, Grade, Known, estimate, measured, milliseconds
+from edgekit_profiles.errors import AnchorError, CannotEstimateError, ProfileError, UnknownProfileError
+from edgekit_profiles.estimate import Estimate, Grade, Known, estimate, layer_terms, measured, milliseconds
 from edgekit_profiles.loader import load, names, parse
 from edgekit_profiles.profile import (
     Accelerator,
@@ -34,6 +34,7 @@ from edgekit_profiles.workload import Op, OpKind, Precision, Workload, mobilenet
 __all__ = [
     "Accelerator",
     "Anchor",
+    "AnchorError",
     "Caches",
     "CannotEstimateError",
     "Catalogue",
@@ -65,6 +66,7 @@ __all__ = [
     "in_mode",
     "installable",
     "known_types",
+    "layer_terms",
     "load",
     "measured",
     "milliseconds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["CannotEstimateError", "ProfileError", "UnknownProfileError"]
+__all__ = ["AnchorError", "CannotEstimateError", "ProfileError", "UnknownProfileError"]
 
 
 class ProfileError(EdgekitError):
@@ -28,3 +28,9 @@ class CannotEstimateError(EdgekitError):
     """A latency that nothing edgekit knows can predict. It is refused rather than extrapolated: measure on the board."""
 
     code = "estimate"
+
+
+class AnchorError(EdgekitError):
+    """An anchor file that cannot be read, is not one, or does not belong to the board that it is given for."""
+
+    code = "anchor"

@@ -22,10 +22,10 @@ from typing import Any, Literal
 from edgekit_profiles.anchors import HostTimes, blended, carried, choose_anchor
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.profile import Anchor, Profile
-from edgekit_profiles.roofline import MEASURE, Machine, constants, predict
+from edgekit_profiles.roofline import MEASURE, Machine, constants, op_terms, predict
 from edgekit_profiles.workload import Workload, mobilenet_v1
 
-__all__ = ["DOMINATED", "Estimate", "Grade", "Known", "estimate", "measured", "milliseconds"]
+__all__ = ["DOMINATED", "Estimate", "Grade", "Known", "estimate", "layer_terms", "measured", "milliseconds"]
 
 Grade = Literal["measured", "anchored", "estimated"]
 DOMINATED = {
@@ -44,7 +44,8 @@ Band = tuple[float, float]
 class Estimate:
     """Milliseconds for one item. dominated_by: the largest term in words, None where the time was measured.
 
-    source: what the figure rests on. notes: what a reader must know before believing it.
+    source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a workstation
+    that were known, whether they were used or not: they do not depend on the board.
     """
 
     low_ms: float
@@ -54,6 +55,7 @@ class Estimate:
     dominated_by: str | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
+    host: HostTimes | None = None
 
     def scaled(self, low: float, mid: float, high: float) -> Estimate:
         return replace(self, low_ms=self.low_ms * low, mid_ms=self.mid_ms * mid, high_ms=self.high_ms * high)
@@ -79,12 +81,14 @@ class _Case:
     threads: int
 
     def terms(self, workload: Workload, clock_ghz: float) -> dict[str, float]:
+        return predict(self.machine(clock_ghz), workload, self.workload.precision, self.kernels)
+
+    def machine(self, clock_ghz: float) -> Machine:
         core, bandwidth = self.profile.core, self.profile.memory.bandwidth_gbps
         if bandwidth is None:
             what = "the profile does not say its memory's bandwidth"
             raise CannotEstimateError(what, where=self.profile.name, do=MEASURE)
-        machine = Machine(core.type, clock_ghz, bandwidth, self.threads)
-        return predict(machine, workload, self.workload.precision, self.kernels)
+        return Machine(core.type, clock_ghz, bandwidth, self.threads)
 
 
 def milliseconds(value: float) -> str:
@@ -108,22 +112,46 @@ def estimate(
     threads: default the profile's. Raises CannotEstimateError.
     """
     known = known or Known()
+    case = _case(profile, workload, framework, threads)
+    return replace(_estimate(case, known), host=known.host)
+
+
+def layer_terms(profile: Profile, workload: Workload, framework: str, threads: int) -> list[dict[str, float]]:
+    """The roofline's milliseconds of each operation, by term, in the workload's order; dynamic range as float32.
+
+    What adds up to the estimate only once it is scaled: the estimate may rest on more. Raises CannotEstimateError.
+    """
+    if workload.precision == "dynamic":
+        workload = replace(workload, precision="float32")
+    case = _case(profile, workload, framework, threads)
+    return op_terms(case.machine(profile.core.clock_ghz), workload, workload.precision, case.kernels)
+
+
+def _case(profile: Profile, workload: Workload, framework: str, threads: int | None) -> _Case:
     threads = profile.threads if threads is None else threads
     _check(profile, workload, framework, threads)
-    if workload.precision == "dynamic":
-        return _dynamic(profile, workload, framework, threads, known)
     stand_in = constants()["stand_ins"].get(framework)
-    like = framework if stand_in is None else stand_in["engine"]
-    case = _Case(profile, workload, framework, constants()["engines"][like][workload.precision], threads)
-    own = known.anchors if stand_in is None else tuple(a for a in known.anchors if a.engine == framework)
-    where = profile if stand_in is None else replace(profile, anchors=())
-    anchor = choose_anchor(where, own, framework, case.kernels, workload.precision, threads)
+    kernels = constants()["engines"][framework if stand_in is None else stand_in["engine"]]
+    precision = "float32" if workload.precision == "dynamic" else workload.precision
+    return _Case(profile, workload, framework, kernels[precision], threads)
+
+
+def _estimate(case: _Case, known: Known) -> Estimate:
+    profile, workload = case.profile, case.workload
+    if workload.precision == "dynamic":
+        return _dynamic(case, known)
+    stand_in = constants()["stand_ins"].get(case.engine)
+    if stand_in is None:
+        anchor = choose_anchor(profile, known.anchors, case.engine, case.kernels, workload.precision, case.threads)
+        return _roofline(case) if anchor is None else _anchored(case, anchor, known.host)
+    own = tuple(anchor for anchor in known.anchors if anchor.engine == case.engine)
+    bare = replace(profile, anchors=())  # those are of other engines
+    anchor = choose_anchor(bare, own, case.engine, case.kernels, workload.precision, case.threads)
     if anchor is not None:
         return _anchored(case, anchor, known.host)
-    if stand_in is not None:
-        rest = replace(known, host=None, anchors=tuple(a for a in known.anchors if a.engine == like))
-        return _stand_in(estimate(profile, workload, like, threads=threads, known=rest), framework, stand_in)
-    return _roofline(case)
+    like = replace(case, engine=stand_in["engine"])
+    rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
+    return _stand_in(_estimate(like, Known(anchors=rest)), case.engine, stand_in)
 
 
 def _check(profile: Profile, workload: Workload, framework: str, threads: int) -> None:
@@ -211,13 +239,13 @@ def _stand_in(base: Estimate, framework: str, facts: dict[str, Any]) -> Estimate
     return replace(base.scaled(low, 1.0, high), grade="estimated", notes=notes)
 
 
-def _dynamic(profile: Profile, workload: Workload, framework: str, threads: int, known: Known) -> Estimate:
+def _dynamic(case: _Case, known: Known) -> Estimate:
     """From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known."""
-    known = replace(known, host=None)
-    base = estimate(profile, replace(workload, precision="float32"), framework, threads=threads, known=known)
+    workload = case.workload
+    base = _estimate(replace(case, workload=replace(workload, precision="float32")), replace(known, host=None))
     dense = sum(op.macs for op in workload.ops if op.kind == "fc")
     shape = "dense" if 2 * dense > workload.macs else "convolutional"
-    low, mid, high = constants()["dynamic"][framework][shape]
+    low, mid, high = constants()["dynamic"][case.engine][shape]
     notes = (
         f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a board",
         *base.notes,

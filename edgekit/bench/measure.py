@@ -53,7 +53,8 @@ def measure(
     Raises what `open_bundle` raises; errors of single requests are counted.
     """
     setup, load = setup or Setup(), load or Load()
-    items = golden_inputs(read_bundle(path))
+    bundle = read_bundle(path)
+    items = golden_inputs(bundle)
     given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "batching": setup.batching}
     if not setup.cache:
         given["cache_mb"] = 0
@@ -68,6 +69,9 @@ def measure(
         described, counted = model.describe(), model.stats()
     return {
         "bundle": str(path),
+        "profile": bundle.manifest.target.profile,
+        "bundle_digest": bundle.digest,
+        "artifact_sha256": _artifact(bundle, described["recipe"]),
         "recipe": described["recipe"],
         "engine": described["engine"]["name"],
         "engine_version": described["engine"]["version"],
@@ -84,6 +88,11 @@ def measure(
         "load": load_words(load) | {"cache": setup.cache, "batch": "off" if setup.batching is False else "on"},
         "conditions": conditions() | {"during": observed.figures()},
     }
+
+
+def _artifact(bundle: Bundle, recipe: str) -> str | None:
+    """SHA-256 of the file that answered: what ties the record to an artifact, whatever bundle it comes in."""
+    return next((e.blob for e in bundle.manifest.artifacts if e.recipe == recipe and e.role != "batch"), None)
 
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:

@@ -31,6 +31,7 @@ COMMANDS = {
     "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
     "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
     "check": ("edgekit.cli.check:check", "Will it load on that board, and agree there?"),
+    "estimate": ("edgekit.cli.estimate:estimate", "How long it will take on a board, without having one."),
     "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
     "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
     "package": ("edgekit.cli.package:package", "Everything a board needs for a bundle, as a folder or a .deb."),

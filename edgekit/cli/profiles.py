@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.detect import detect
+from edgekit.cli.measure import measure
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def profiles() -> None:
 
 
 profiles.add_command(detect)
+profiles.add_command(measure)
 
 
 @profiles.command("list")

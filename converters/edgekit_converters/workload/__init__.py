@@ -16,7 +16,7 @@ from edgekit_converters.workload.memory import memory_bytes
 from edgekit_converters.workload.reading import Reading
 from edgekit_profiles.workload import Precision, Workload
 
-__all__ = ["memory_bytes", "quantized_fraction", "read_workload", "uncounted"]
+__all__ = ["memory_bytes", "precision_of", "quantized_fraction", "read_workload", "uncounted"]
 
 READERS = {
     "tflite": "edgekit_converters.workload.tflite:read",
@@ -66,3 +66,13 @@ def _read(format: str, data: bytes) -> Reading:  # noqa: A002
     module, function = target.split(":")
     reading: Reading = getattr(importlib.import_module(module), function)(data)
     return reading
+
+
+def precision_of(format: str, data: bytes) -> str:  # noqa: A002
+    """`float32`, `int8`, `dynamic` or `int16x8`: what most of the work is done in, whatever made the file.
+
+    Raises ConversionError as `read_workload` does.
+    """
+    from edgekit_converters.workload.precision import precision_of as found
+
+    return found(format, data)

@@ -1,0 +1,151 @@
+"""The file that `edgekit profiles measure` writes on a board: MobileNetV1 as it was timed there, and under which conditions.
+
+    file = read_anchor_file(Path("our-pi.json"))
+    estimate(profile, work, "litert", known=Known(anchors=anchors_for(profile, [file])))
+
+JSON, one object (more keys may be there, none of these may be missing):
+
+    {"edgekit_anchor": 1, "network": "mobilenet_v1_1.0_224", "measured_at": "2026-05-01T10:00:00+00:00",
+     "board": {"profile": "raspberry-pi-4" or null, "model": "Raspberry Pi 4 Model B Rev 1.4", "machine": "aarch64"},
+     "times": [{"engine": "litert", "engine_version": "2.3.0", "precision": "int8", "threads": 4, "runs": 30,
+                "min_ms": 23.1, "p50_ms": 24.0, "p95_ms": 25.2, "clock_ghz": 1.5 or null, "sha256": "..."}],
+     "steady": true, "changed": [], "conditions": {...}}
+
+Rules:
+- the median counts, as in the published tables; a run whose conditions changed (`steady` false) is refused;
+- a file of one board is never used for another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit_profiles.anchors import ANCHOR_MODEL
+from edgekit_profiles.errors import AnchorError
+from edgekit_profiles.profile import Anchor, Profile
+
+__all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file"]
+
+FORMAT = 1
+_KERNELS = {"litert": "xnnpack", "tflite-runtime": "tflite", "onnxruntime": "onnxruntime"}
+_AGAIN = "Make one on the board: edgekit profiles measure -o ANCHOR.json"
+_MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One engine, precision and number of threads; milliseconds. clock_ghz: None where the board does not tell."""
+
+    engine: str
+    engine_version: str
+    precision: str
+    threads: int
+    min_ms: float
+    p50_ms: float
+    p95_ms: float
+    clock_ghz: float | None = None
+
+
+@dataclass(frozen=True)
+class AnchorFile:
+    """profile: the board that `detect` took it for, empty where it knew none. changed: what was not steady, in words."""
+
+    where: str
+    profile: str
+    model: str
+    machine: str
+    measured_at: str
+    times: tuple[Timed, ...]
+    changed: tuple[str, ...] = ()
+
+
+def read_anchor_file(path: Path) -> AnchorFile:
+    """Raises AnchorError."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise AnchorError(f"cannot be read: {why}", where=str(path), do=_AGAIN) from error
+    found = parse_anchor_file(text, str(path))
+    if found.changed:
+        raise AnchorError(
+            f"was made while conditions changed: {'; '.join(found.changed)}",
+            where=str(path),
+            do="Measure again with the board cool, idle and well supplied",
+        )
+    return found
+
+
+def parse_anchor_file(text: str, where: str) -> AnchorFile:
+    """Raises AnchorError."""
+    try:
+        value = json.loads(text)
+        return _read(value, where)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise AnchorError("is no anchor file", where=where, do=_AGAIN) from error
+
+
+def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
+    """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names no
+    board belongs to every profile of its machine's architecture."""
+    return tuple(
+        _anchor(one, file, profile)
+        for file in files
+        if (
+            file.profile in ("", profile.name, profile.board)
+            or file.profile.split("@")[0] == profile.name.split("@")[0]
+        )
+        and file.machine in ("", profile.arch)
+        for one in file.times
+    )
+
+
+def _anchor(one: Timed, file: AnchorFile, profile: Profile) -> Anchor:
+    clock = one.clock_ghz if one.clock_ghz is not None else profile.core.clock_ghz
+    source = f"{Path(file.where).name}, {file.model or 'a board'}, {file.measured_at[:10]}"
+    kernels = _KERNELS.get(one.engine, one.engine)
+    times = {one.precision: one.p50_ms}
+    return Anchor(kernels, ANCHOR_MODEL, one.threads, clock, times, "measured", source, one.engine, one.engine_version)
+
+
+def _read(value: Any, where: str) -> AnchorFile:
+    """Raises what a value of another kind raises."""
+    if value["edgekit_anchor"] != FORMAT or value["network"] != ANCHOR_MODEL:
+        raise AnchorError("is an anchor file of another version of edgekit", where=where, do=_AGAIN)
+    board = value["board"]
+    changed = [] if value["steady"] is True else [str(word) for word in value["changed"]] or ["it does not say what"]
+    times = tuple(_timed(one) for one in value["times"])
+    if not times:
+        raise AnchorError("holds no time", where=where, do=_AGAIN)
+    return AnchorFile(
+        where,
+        str(board["profile"] or ""),
+        str(board.get("model") or ""),
+        str(board.get("machine") or ""),
+        str(value["measured_at"]),
+        times,
+        tuple(changed),
+    )
+
+
+def _timed(one: Mapping[str, Any]) -> Timed:
+    least, middle, high = (float(one[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
+    clock = one.get("clock_ghz")
+    threads = int(one["threads"])
+    if not 0 < least <= middle <= high < 1e6 or threads < 1 or (clock is not None and not 0 < float(clock) < 20):
+        raise ValueError("a time that cannot be")
+    return Timed(
+        str(one["engine"]),
+        str(one["engine_version"]),
+        str(one["precision"]),
+        threads,
+        least,
+        middle,
+        high,
+        None if clock is None else float(clock),
+    )

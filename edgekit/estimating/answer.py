@@ -1,0 +1,143 @@
+"""The estimate of one artifact for one board, with everything that is known, and its layers.
+
+    told = answer(subject, load("raspberry-pi-4"), Given())
+    told.estimate.high_ms, told.layers[0].ms
+
+Rules:
+- a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
+- the engine is the one that the board would have, unless another is asked for;
+- a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer costs
+  most is known better than what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit.estimating.subject import Subject
+from edgekit_profiles import (
+    CannotEstimateError,
+    Estimate,
+    HostTimes,
+    Known,
+    Profile,
+    estimate,
+    installable,
+    layer_terms,
+    measured,
+)
+from edgekit_profiles.anchor_file import AnchorFile, anchors_for
+from edgekit_profiles.estimate import DOMINATED
+
+__all__ = ["Answer", "Given", "LayerTime", "answer", "measured_by"]
+
+_KINDS = {
+    "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense", "ew": "elementwise",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle tells.
+    records: of `edgekit bench`, with the files they are from."""
+
+    engine: str | None = None
+    threads: int | None = None
+    host: HostTimes | None = None
+    anchors: Sequence[AnchorFile] = ()
+    records: Sequence[tuple[Path, Mapping[str, Any]]] = ()
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """ms: of the estimate's middle. share: 0 to 1. bound_by: what of it takes longest, in words."""
+
+    name: str
+    kind: str
+    macs: int
+    ms: float
+    share: float
+    bound_by: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """estimate: None where there is none, and refused says why. layers: in the file's order, empty where unknown."""
+
+    subject: str
+    profile: str
+    engine: str
+    threads: int
+    estimate: Estimate | None
+    layers: tuple[LayerTime, ...] = ()
+    refused: CannotEstimateError | None = None
+
+
+def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
+    """Never raises for what cannot be estimated: that is an answer."""
+    threads = profile.threads if given.threads is None else given.threads
+    engine = given.engine or _engine(profile, subject.format)
+    asked = Answer(subject.name, profile.name, engine or "", threads, None)
+    try:
+        if engine is None:
+            reasons = "; ".join(s.reason for s in installable(profile) if s.format == subject.format)
+            what = f"no engine for {subject.format} installs on {profile.name}: {reasons}"
+            do = "Where you have one there all the same, as in a container, name it: --runtime litert"
+            raise CannotEstimateError(what, where=subject.name, do=do)
+        found = _measured(subject, profile, (engine, threads), given)
+        if found is None:
+            known = Known(given.host or subject.host, anchors_for(profile, given.anchors))
+            found = estimate(profile, subject.workload, engine, threads=threads, known=known)
+        return replace(asked, estimate=found, layers=_layers(subject, profile, engine, threads, found))
+    except CannotEstimateError as error:
+        return replace(asked, refused=error)
+
+
+def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
+    """Of one record of `edgekit bench`: the whole request as an application sees it, which is never less than the engine."""
+    stage = (record.get("stages_ms") or {}).get("engine")
+    of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
+    least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
+    told = f"{record['n']} requests with {record['engine']} {record['engine_version']}, {source}{of_it}"
+    during = (record.get("conditions") or {}).get("during") or {}
+    found = measured(middle, high, min_ms=least, source=told)
+    if during.get("throttled"):
+        return replace(found, notes=(f"the board was slowed down meanwhile: {', '.join(during['throttled_by'])}",))
+    return found
+
+
+def _engine(profile: Profile, format: str) -> str | None:  # noqa: A002
+    return next((s.engine for s in installable(profile) if s.ok and s.format == format), None)
+
+
+def _measured(subject: Subject, profile: Profile, run: tuple[str, int], given: Given) -> Estimate | None:
+    for path, record in given.records:
+        same = record.get("artifact_sha256") == subject.sha256
+        ran = (record.get("engine"), record.get("threads"))
+        machine = (record.get("conditions") or {}).get("machine")
+        if same and ran == run and machine == profile.arch:
+            return measured_by(record, path.name)
+    return None
+
+
+def _layers(subject: Subject, profile: Profile, engine: str, threads: int, found: Estimate) -> tuple[LayerTime, ...]:
+    try:
+        work = subject.workload
+        parts = layer_terms(profile, work, engine, threads)
+    except CannotEstimateError:  # a measured time of what the roofline does not know
+        return ()
+    total = sum(sum(part.values()) for part in parts)
+    return tuple(
+        LayerTime(
+            op.name or f"operation {place}",
+            _KINDS[op.kind],
+            op.macs,
+            found.mid_ms * sum(part.values()) / total,
+            sum(part.values()) / total,
+            DOMINATED[max(part, key=lambda term, part=part: part[term])],  # type: ignore[misc]
+        )
+        for place, (op, part) in enumerate(zip(work.ops, parts, strict=True))
+    )

@@ -1,0 +1,97 @@
+"""What an estimate is asked for: a model file, or the artifacts that a bundle would answer with.
+
+subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
+subject.workload.macs, subject.host          # the times that the build took on its workstation, where it did
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from edgekit_converters import workload
+from edgekit_converters.errors import ConversionError
+from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
+
+__all__ = ["Subject", "open_subjects"]
+
+_MAGIC = {b"TFL3": "tflite"}
+ESTIMATED = ("float32", "int8", "dynamic")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One artifact. name: its recipe in a bundle, its file name otherwise. precision: what it computes in. profile: the
+    bundle's board, empty for a file. host: times of the build's workstation, None where it took none."""
+
+    name: str
+    format: str
+    data: bytes
+    precision: str
+    profile: str = ""
+    host: HostTimes | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Raises CannotEstimateError for a precision of which nothing is known."""
+        if self.precision not in ESTIMATED:
+            raise CannotEstimateError(f"nothing was timed of {self.precision} on boards", where=self.name, do=_MEASURE)
+        return workload.read_workload(self.format, self.data, cast(Precision, self.precision))
+
+
+_MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json there"
+
+
+def open_subjects(path: Path) -> list[Subject]:
+    """A bundle's primary and alternate artifacts, or the one model file. Raises BundleError and ConversionError."""
+    if path.suffix == ".ekb":
+        return _of_bundle(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConversionError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    form = _MAGIC.get(data[4:8], "onnx" if path.suffix == ".onnx" else "")
+    if not form:
+        raise ConversionError(
+            "is neither a bundle nor a .tflite or .onnx file",
+            where=str(path),
+            do="Build it first: edgekit build MODEL --profile NAME",
+        )
+    try:
+        return [Subject(path.name, form, data, workload.precision_of(form, data))]
+    except ConversionError as error:
+        raise ConversionError(error.what, where=str(path), do=error.do) from error
+
+
+def _of_bundle(path: Path) -> list[Subject]:
+    from edgekit_runtime.bundle import read_bundle
+
+    bundle = read_bundle(path)
+    return [
+        Subject(
+            entry.recipe,
+            entry.format,
+            bundle.blob(entry.blob),
+            entry.precision,
+            bundle.manifest.target.profile,
+            _host(entry.estimate or {}),
+        )
+        for entry in bundle.manifest.artifacts
+        if entry.role in ("primary", "alternate")
+    ]
+
+
+def _host(estimate: Mapping[str, Any]) -> HostTimes | None:
+    told = estimate.get("host")
+    try:
+        return HostTimes(**told) if isinstance(told, dict) and told["ms"] > 0 and told["reference_ms"] > 0 else None
+    except (TypeError, KeyError):  # of a later version, or of another's making
+        return None

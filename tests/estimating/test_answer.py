@@ -1,0 +1,146 @@
+"""What an estimate is asked for, what it is answered with, and what a record of the board changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgekit.estimating import Given, Subject, answer, can_time_here, open_subjects, time_here
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.zoo.mobilenet_v1 import anchor_model
+from edgekit_profiles import HostTimes, load
+
+PI4 = load("raspberry-pi-4")
+
+
+@pytest.fixture
+def anchor(tmp_path: Path) -> Path:
+    path = tmp_path / "mobilenet_v1.tflite"
+    path.write_bytes(anchor_model("tflite", "int8"))
+    return path
+
+
+def test_a_file_is_read_for_what_it_computes_in(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    assert (subject.format, subject.precision, subject.profile) == ("tflite", "int8", "")
+    told = answer(subject, PI4, Given())
+    assert told.estimate is not None
+    assert told.estimate.mid_ms == pytest.approx(24.0, rel=0.02)
+    assert (told.engine, told.threads) == ("litert", 4)
+
+
+def test_layers_add_up_to_the_middle_and_are_the_files(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    told = answer(subject, PI4, Given(host=HostTimes(3.0, 4.0, "litert")))
+    assert told.estimate is not None
+    assert sum(layer.ms for layer in told.layers) == pytest.approx(told.estimate.mid_ms)
+    assert sum(layer.share for layer in told.layers) == pytest.approx(1.0)
+    assert [layer.name for layer in told.layers[:3]] == ["stem", "depthwise_1", "pointwise_1"]
+    assert told.layers[1].kind == "depthwise"
+
+
+def record(subject: Subject, **given: object) -> dict[str, object]:
+    return {
+        "artifact_sha256": subject.sha256, "engine": "litert", "engine_version": "2.3.0", "threads": 4, "n": 200,
+        "min_ms": 22.0, "p50_ms": 23.0, "p95_ms": 26.0, "stages_ms": {"engine": 21.5},
+        "conditions": {"machine": "aarch64", "during": {"throttled": False, "throttled_by": []}}, **given,
+    }  # fmt: skip
+
+
+def test_a_record_of_the_board_for_this_artifact_is_measured(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    told = answer(subject, PI4, Given(records=[(Path("pi.json"), record(subject))])).estimate
+    assert told is not None
+    assert (told.grade, told.low_ms, told.mid_ms, told.high_ms) == ("measured", 22.0, 23.0, 26.0)
+    assert "200 requests with litert 2.3.0, pi.json; the engine alone 21.5 ms" in told.source
+
+
+OTHERS = {
+    "of another artifact": {"artifact_sha256": "0" * 64},
+    "with other threads": {"threads": 1},
+    "by another engine": {"engine": "tflite-runtime"},
+    "taken on the workstation": {"conditions": {"machine": "x86_64"}},
+    "of a version that did not tell": {"artifact_sha256": None},
+}
+
+
+@pytest.mark.parametrize("given", OTHERS.values(), ids=OTHERS)
+def test_a_record_of_something_else_is_not_taken(anchor: Path, given: dict[str, object]):
+    (subject,) = open_subjects(anchor)
+    told = answer(subject, PI4, Given(records=[(Path("pi.json"), record(subject, **given))])).estimate
+    assert told is not None
+    assert told.grade == "anchored"
+
+
+def test_a_board_that_was_slowed_down_meanwhile_says_so(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    during = {"throttled": True, "throttled_by": ["under-voltage"]}
+    slow = record(subject, conditions={"machine": "aarch64", "during": during})
+    told = answer(subject, PI4, Given(records=[(Path("pi.json"), slow)])).estimate
+    assert told is not None
+    assert "under-voltage" in told.notes[0]
+
+
+REFUSED = {
+    "more threads than cores": (PI4, Given(threads=9), "9 threads on 4 cores"),
+    "a machine without rates": (load("x86-64"), Given(), "no rate was fitted for x86-64"),
+    "a board without an engine": (load("raspberry-pi-zero-w"), Given(), "no engine for tflite installs"),
+}
+
+
+@pytest.mark.parametrize(("profile", "given", "what"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_told_is_refused_with_the_next_step(anchor: Path, profile, given, what: str):
+    (subject,) = open_subjects(anchor)
+    told = answer(subject, profile, given)
+    assert told.estimate is None
+    assert told.refused is not None
+    assert what in told.refused.what
+    assert told.refused.do
+
+
+def test_a_precision_of_which_nothing_is_known_is_refused(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    told = answer(replace(subject, precision="int16x8"), PI4, Given())
+    assert told.refused is not None
+    assert "nothing was timed of int16x8" in told.refused.what
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path):
+    for name, data in (("note.txt", b"hello"), ("net.onnx", b"hello"), ("net.tflite", b"1234TFL3")):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(ConversionError, match=name):
+            open_subjects(path)
+
+
+def test_the_workstation_times_the_artifact_against_mobilenet_v1_in_the_same_run():
+    if why := can_time_here("tflite", "int8"):
+        pytest.skip(why)
+    data = anchor_model("tflite", "int8")
+    (found,) = time_here([("tflite", data, "int8")])
+    assert found.engine == "litert"
+    assert found.ratio == pytest.approx(1.0, abs=0.5)
+
+
+def test_a_ratio_is_of_the_least_of_many_runs(monkeypatch):
+    """A clock of which every second run looks ten times as slow: the least does not see it."""
+    if why := can_time_here("tflite", "int8"):
+        pytest.skip(why)
+    ticks = iter(range(10**9))
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.01 if next(ticks) % 4 else 0.1
+        return now
+
+    (found,) = time_here([("tflite", anchor_model("tflite", "int8"), "int8")], clock)
+    assert found.ratio == pytest.approx(1.0)
+    assert found.ms == pytest.approx(10.0)
+
+
+def test_what_was_never_tested_is_not_timed():
+    assert "never tested" in can_time_here("onnx", "int8")
+    assert "never tested" in can_time_here("tflite", "dynamic")
