@@ -6,18 +6,21 @@ emulated by the images and processors that the tests in tests/arm run.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from edgekit_profiles import CannotEstimateError, Profile, estimate, installable, mobilenet_v1
 from edgekit_profiles.catalogue import built_in
 
-PAGE = Path(__file__).parents[1] / "docs" / "boards.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "boards.md"
+CAPS = ROOT / "benchmarks" / "results" / "runtime_memory_cap.json"
 # What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against tests/arm.
 EMULATED = {
     ("aarch64", "bookworm"): ("cortex-a53", "cortex-a72", "cortex-a76"),
     ("aarch64", "trixie"): ("cortex-a72",),
-    ("armv7l", "bookworm"): ("cortex-a72",),
-    ("armv7l", "trixie"): ("cortex-a72",),
+    ("armv7l", "bookworm"): ("cortex-a15",),
+    ("armv7l", "trixie"): ("cortex-a15",),
 }
 ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime"}
 
@@ -89,10 +92,29 @@ def emulated(profiles: list[Profile]) -> str:
     return "another processor" if any(on) else "never"
 
 
+def memory() -> str:
+    """From what benchmarks/runtime/memory_cap.py wrote: MiB under the caps, and whether the answers were the same."""
+    written = json.loads(CAPS.read_text(encoding="utf-8"))["tables"]
+    rows = [
+        "| artifact | engine | cap | counted | peak | mapped at most | same answers |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (recipe, engine), runs in {(runs[0]["recipe"], runs[0]["engine"]): runs for runs in written.values()}.items():
+        plain = runs[0]["answers"]
+        for one in runs[1:]:
+            whole = one["together_mb"] is not None
+            counted = "process and child (cgroup)" if whole else "process (`ulimit -v`)"
+            peak = one["together_mb"] if whole else one["peak_rss_mb"]
+            same = "yes" if one["answers"] == plain and not one["error"] else "**no**"
+            shown = f"{peak:.0f} MiB | {one['peak_mapped_mb']:.0f} MiB"
+            rows.append(f"| `{recipe}` | {ENGINES[engine]} | {one['cap_mb']} MiB | {counted} | {shown} | {same} |")
+    return "\n".join(rows) + "\n"
+
+
 def page() -> str:
     """docs/boards.md with the tables as they should be."""
     text = PAGE.read_text(encoding="utf-8")
-    for name, made in (("boards", table()), ("systems", systems())):
+    for name, made in (("boards", table()), ("systems", systems()), ("memory", memory())):
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, rest = text.split(begin)
         text = before + begin + made + end + rest.split(end, 1)[1]
