@@ -34,19 +34,17 @@ from edgekit_profiles.wheels import RuntimeSupport
 
 __all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
 
-RefusalCode = (
-    Literal[
-        "runtime-unavailable",
-        "conversion-failed",
-        "missing-extra",
-        "drop",
-        "memory",
-        "budget",
-        "slower",
-        "not-preferred",
-    ]
-    | BarrierCode
-)
+RefusalCode = Literal[
+    BarrierCode,
+    "runtime-unavailable",
+    "conversion-failed",
+    "missing-extra",
+    "drop",
+    "memory",
+    "budget",
+    "slower",
+    "not-preferred",
+]
 
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9

@@ -11,6 +11,7 @@ from edgekit.checking.finding import Finding, finding
 from edgekit.checking.replay import Replayed, natively, under_emulation
 from edgekit.checking.static import Chosen, chosen_runtimes, static
 from edgekit.checking.subject import Subject, opened
+from edgekit_converters.progress import Progress, silent
 from edgekit_profiles import Profile
 
 __all__ = ["Checked", "Request", "check"]
@@ -56,7 +57,7 @@ class Checked:
         }
 
 
-def check(request: Request) -> Checked:
+def check(request: Request, progress: Progress = silent) -> Checked:
     """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle."""
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
@@ -64,13 +65,15 @@ def check(request: Request) -> Checked:
         findings = static(subject, profile, runtimes)
         replays: list[Replayed] = []
         if request.replay:
-            found, more = _replayed(subject, request, runtimes)
+            found, more = _replayed(subject, request, runtimes, progress)
             replays, findings = found, [*findings, *more]
     order = {"error": 0, "warning": 1}
     return Checked(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
 
 
-def _replayed(subject: Subject, request: Request, runtimes: Sequence[Chosen]) -> tuple[list[Replayed], list[Finding]]:
+def _replayed(
+    subject: Subject, request: Request, runtimes: Sequence[Chosen], progress: Progress
+) -> tuple[list[Replayed], list[Finding]]:
     if subject.bundle is None:
         return [], [finding("replay-impossible", subject.why_no_replay)]
     replays: list[Replayed] = []
@@ -79,10 +82,14 @@ def _replayed(subject: Subject, request: Request, runtimes: Sequence[Chosen]) ->
         chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
         if chosen is None or one.role == "batch":
             continue
+        progress(f"replaying {one.recipe} with {chosen.runtime}", 0, None)
         found, more = natively(subject.bundle, one.recipe, chosen.runtime)
         replays += [] if found is None else [found]
         findings += more
     if request.emulate:
+        progress(
+            f"installing and replaying it on an emulated {request.profile.name}; the first time takes minutes", 0, None
+        )
         found, more = under_emulation(subject.bundle, _with_pins(request))
         replays += [] if found is None else [found]
         findings += more

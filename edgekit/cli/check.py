@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.cli.options import BUNDLE, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.progress import shown
 
 if TYPE_CHECKING:
     from edgekit.checking import Checked, Finding, Replayed
@@ -61,7 +62,8 @@ def check(
     named = tuple(runtime_named(text) for text in runtimes)
     catalogue = catalogue_of(profile_paths)
     boards = [catalogue.load(name) for name in dict.fromkeys(profiles)]
-    found = [checked(Request(artifact, board, named, not no_replay, emulate)) for board in boards]
+    with shown() as progress:
+        found = [checked(Request(artifact, board, named, not no_replay, emulate), progress) for board in boards]
     if as_json:
         several = {"ok": all(one.ok for one in found), "checks": [one.as_json() for one in found]}
         print_json(found[0].as_json() if len(found) == 1 else several)

@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
-_KINDS = {
-    "check": "found by `edgekit check`; a build refuses for it",
-    "refusal": "why a build left an artifact out",
-    "error": "errors of commands and of the runtime",
-    "data": "said of data, models and contracts",
-    "message": "messages of other software",
-}
-
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]")
@@ -29,6 +21,7 @@ _KINDS = {
 def explain(what: tuple[str, ...], as_json: bool) -> None:
     """Explain CODE, or the text of an error MESSAGE (quote it). Without either: list the codes."""
     from edgekit.checking import entries
+    from edgekit.checking.page import TITLES
 
     text = " ".join(what).strip()
     if text:
@@ -45,7 +38,7 @@ def explain(what: tuple[str, ...], as_json: bool) -> None:
         print_json({"entries": [one.as_json() for one in every]})
         return
     width = max(len(one.code) for one in every)
-    for kind, title in _KINDS.items():
+    for kind, title in TITLES.items():
         click.echo(f"{title}:")
         for one in every:
             if one.kind == kind:

@@ -128,3 +128,10 @@ def test_a_code_that_is_misspelt_is_answered_with_the_nearest():
 
 def test_a_message_that_nobody_knows_is_found_in_no_entry():
     assert matching("all is well") == []
+
+
+def test_the_page_of_codes_is_what_the_catalogue_says():
+    """Written by: python -m edgekit.checking.page > docs/codes.md"""
+    from edgekit.checking.page import markdown
+
+    assert (ROOT / "docs" / "codes.md").read_text(encoding="utf-8") == markdown()
