@@ -66,8 +66,8 @@ def push(bundle: Path, address: str, as_json: bool, **asked: Any) -> None:
     catalogue = catalogue_of(asked.pop("profile_paths"))
     profile = asked.pop("profile")
     to = Address(address, asked.pop("port"), asked.pop("identity"))
-    timing = None if asked.pop("no_bench") else ()
-    request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, bench=timing, **asked)
+    asked["bench"] = None if asked.pop("no_bench") else ()
+    request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **asked)
     done = pushed(request, catalogue, lambda sentence: click.echo(sentence, err=True))
     if as_json:
         print_json(_json(done, address))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, print_json, threads, trust
+from edgekit.cli.options import BUNDLE, PATH, as_json, print_json, threads, trust
 
 __all__ = ["selftest"]
 
@@ -17,8 +18,9 @@ __all__ = ["selftest"]
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
+@click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
-def selftest(bundle: Path, as_json: bool, **options: Any) -> None:
+def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -> None:
     """Open BUNDLE as an application does: verify it, choose how to run it, replay its golden examples, warm up.
 
     Exits 1 where an answer is out of tolerance. A crash of the engine is told as a sentence, because the first replay on a
@@ -29,8 +31,11 @@ def selftest(bundle: Path, as_json: bool, **options: Any) -> None:
     with open_bundle(bundle, **options) as model:
         told = model.describe()
     tested, engine = told["selftest"], told["engine"]
+    record = {"bundle": str(bundle), "ok": True, "recipe": told["recipe"], "engine": engine, **tested}
+    if output is not None:
+        _write(output, record)
     if as_json:
-        print_json({"bundle": str(bundle), "ok": True, "recipe": told["recipe"], "engine": engine, **tested})
+        print_json(record)
         return
     examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
     by = "that made them" if tested["same_engine"] else "another than made them"
@@ -38,3 +43,12 @@ def selftest(bundle: Path, as_json: bool, **options: Any) -> None:
         f"{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
         f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}"
     )
+
+
+def _write(output: Path, record: dict[str, Any]) -> None:
+    from edgekit.errors import OutputError
+
+    try:
+        output.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error

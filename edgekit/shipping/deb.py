@@ -62,7 +62,8 @@ def pack_deb(request: PackageRequest) -> Packed:
 
 
 def unpack_wheel(wheel: Path, site: Path) -> None:
-    """A wheel's modules into `site`, as an installer lays them. Programs and headers that it brings are left out."""
+    """A wheel's modules into `site`, as an installer lays them. Programs, headers and compiled modules are left out: those
+    are made where they are used, and are not dpkg's to check."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             name = _installed_name(entry.filename)
@@ -77,6 +78,8 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
 
 def _installed_name(name: str) -> str | None:
     parts = PurePosixPath(name).parts
+    if name.endswith(".pyc"):
+        return None
     if ".." in parts or name.startswith("/"):
         raise DebError("a wheel names a file outside itself", where=name)
     if not parts[0].endswith(".data"):

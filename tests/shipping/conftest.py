@@ -16,6 +16,9 @@ from shipping.shelf import Shelf
 from edgekit.shipping import PackageRequest, Packed, pack
 from edgekit_profiles import Profile, load
 
+REAL_ENGINE = "tflite-runtime" if sys.version_info[:2] == (3, 11) else "litert"
+"""The one with the fewest wheels, where it has one for this Python."""
+
 
 @pytest.fixture(scope="session")
 def this_board() -> Profile:
@@ -37,7 +40,8 @@ def tiny_bundle(tmp_path_factory) -> Path:
 def real_package(this_board, tiny_bundle, tmp_path_factory) -> Packed:
     """Real wheels from the index, for this machine."""
     output = tmp_path_factory.mktemp("package") / "usb"
-    return pack(PackageRequest(tiny_bundle, this_board, output, service="{python} -m http.server --directory {prefix}"))
+    service = "{python} -m http.server --directory {prefix}"
+    return pack(PackageRequest(tiny_bundle, this_board, output, engine=REAL_ENGINE, service=service))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
 from edgekit.packaging import assemble, write_bundle
@@ -44,7 +45,7 @@ def run(package: Path, board: Path, **changes: str) -> subprocess.CompletedProce
     """As on a board: hostile settings of pip's, no network, units in a folder of the test's."""
     environment = os.environ | {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_USER": "1"}
     environment |= {"EDGEKIT_UNITS": str(board / "units"), **changes}
-    command = ["sh", str(package / "install.sh"), "--prefix", str(board / "opt" / "tiny"), "--no-compile"]
+    command = ["sh", str(package / "install.sh"), "--prefix", str(board / "opt" / "tiny")]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
@@ -88,7 +89,9 @@ def test_a_bundle_that_does_not_answer_as_it_did_is_not_switched_to(
 ):
     """The answers of its two golden examples are exchanged."""
     used = str((installed / "current").readlink())
-    packed = pack(PackageRequest(_forged(tmp_path), this_board, tmp_path / "usb", wheel=ours(real_package)))
+    packed = pack(
+        PackageRequest(_forged(tmp_path), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package))
+    )
     done = run(packed.path, board)
     assert done.returncode == 1
     assert "the self-test failed, so nothing was switched" in done.stderr
@@ -99,7 +102,9 @@ def test_a_bundle_that_does_not_answer_as_it_did_is_not_switched_to(
 def test_a_new_bundle_is_switched_to_and_the_one_before_is_kept(installed, real_package, this_board, board, tmp_path):
     used = str((installed / "current").readlink())
     newer = pack(
-        PackageRequest(tiny.bundle(tmp_path, version="2"), this_board, tmp_path / "usb", wheel=ours(real_package))
+        PackageRequest(
+            tiny.bundle(tmp_path, version="2"), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package)
+        )
     )
     done = run(newer.path, board)
     assert done.returncode == 0, done.stderr
@@ -107,7 +112,9 @@ def test_a_new_bundle_is_switched_to_and_the_one_before_is_kept(installed, real_
     assert str((installed / "previous").readlink()) == used
     assert (installed / "previous" / "bundle.ekb").is_file()
     third = pack(
-        PackageRequest(tiny.bundle(tmp_path, version="3"), this_board, tmp_path / "usb", wheel=ours(real_package))
+        PackageRequest(
+            tiny.bundle(tmp_path, version="3"), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package)
+        )
     )
     assert run(third.path, board).returncode == 0
     assert len(list((installed / "bundles").iterdir())) == 2

@@ -2,9 +2,8 @@
 # Installs what lies beside this file: a model's bundle, and all that answers with it. Needs Python, and no network, no
 # compiler and no rights but those for the folder that it writes to. Safe to run again: what is there is not done twice.
 #
-#   sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER] [--no-compile]
+#   sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]
 #
-# --no-compile installs several times faster on a slow board, and the first start there is slower instead.
 # A bundle that does not give its golden answers here is never switched to; what was there before goes on.
 set -eu
 umask 022
@@ -17,16 +16,15 @@ point() { ln -sfn "$1" "$2.new"; mv -T -f "$2.new" "$2"; }
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 . "$here/package.conf"
 if [ "$(id -u)" = 0 ]; then prefix=/opt/edgekit/$NAME; else prefix=${XDG_DATA_HOME:-$HOME/.local/share}/edgekit/$NAME; fi
-python= service=${SERVICE:-} service_user=${SUDO_USER:-} compile=
+python= service=${SERVICE:-} service_user=${SUDO_USER:-}
 while [ $# -gt 0 ]; do
     case $1 in
         --prefix) prefix=${2:?--prefix needs a folder}; shift ;;
         --python) python=${2:?--python needs a program}; shift ;;
         --service-user) service_user=${2:?--service-user needs a name}; shift ;;
         --no-service) service= ;;
-        --no-compile) compile=--no-compile ;;
-        -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        *) say "usage: sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER] [--no-compile]" >&2; exit 2 ;;
+        -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        *) say "usage: sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]" >&2; exit 2 ;;
     esac
     shift
 done
@@ -95,9 +93,9 @@ else
     [ -z "$DEBIAN" ] || site=--system-site-packages
     # shellcheck disable=SC2086
     "$python" -m venv --without-pip $site "$env"
-    # shellcheck disable=SC2086
+    # Nothing is compiled ahead: the self-test below starts what a start needs, which compiles that much and no more.
     "$env/bin/python" "$here/wheels/$PIP/pip" --isolated --quiet --disable-pip-version-check install --no-index \
-        --no-deps --no-cache-dir --no-warn-script-location $compile --require-hashes --find-links "$here/wheels" \
+        --no-deps --no-cache-dir --no-warn-script-location --no-compile --require-hashes --find-links "$here/wheels" \
         -r "$here/wheels/requirements.txt"
     : >"$env/complete"
 fi
@@ -112,7 +110,7 @@ fi
 point "../../env-$ENV" "$prefix/releases/$RELEASE/env"
 point "../../$bundle" "$prefix/releases/$RELEASE/bundle.ekb"
 export EDGEKIT_STATE_DIR="$prefix/state"
-"$env/bin/edgekit" selftest "$prefix/releases/$RELEASE/bundle.ekb" ||
+"$env/bin/edgekit" selftest "$prefix/releases/$RELEASE/bundle.ekb" -o "$prefix/releases/$RELEASE/selftest.json" ||
     refuse "the self-test failed, so nothing was switched: what was installed before goes on as it was"
 
 # 7. One link says which release is used. The one before stays, for going back: ln -sfn PREFIX/previous's target.

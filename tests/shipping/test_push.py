@@ -1,0 +1,236 @@
+"""A board over ssh: a real sshd on loopback, and this machine behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from conftest import Ran
+from shipping.conftest import REAL_ENGINE
+from shipping.test_install import ours
+from sshd import Sshd
+
+from edgekit.shipping import Address, BoardRefusedError, Connection, SshError, probe
+from edgekit.shipping.package import packed_files
+from edgekit.shipping.push import _send
+from edgekit.shipping.remote_board import suited
+from edgekit_profiles import load, open_catalogue
+
+ENGINE = ("--engine", REAL_ENGINE)
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    with Sshd(tmp_path_factory.mktemp("sshd")) as board:
+        yield board
+
+
+@pytest.fixture
+def reached(board, monkeypatch):
+    monkeypatch.setenv("PATH", board.path)
+    return board
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    """The board's disk."""
+    return tmp_path_factory.mktemp("far")
+
+
+def edgekit(board: Sshd, *arguments: object) -> Ran:
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"PATH": board.path},
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def pushed(board, far, tiny_bundle, real_package):
+    """`edgekit push`, the first time."""
+    given = ("--prefix", far / "apps" / "tiny", "--wheel", ours(real_package), *ENGINE, "--json")
+    ran = edgekit(board, "push", tiny_bundle, board.to, *given)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def test_it_finds_the_board_installs_tests_and_times_it(pushed, far, real_package):
+    assert pushed["board"]["sure"] == "likely"
+    assert pushed["profile"] == "x86-64"
+    assert pushed["sent"]["kept"] == 0
+    assert pushed["selftest"]["ok"] is True
+    assert pushed["selftest"]["worst_steps"] == 0
+    assert pushed["bench"]["asked"] == 200
+    assert {wheel["file"] for wheel in pushed["package"]["wheels"]} == {wheel.file for wheel in real_package.wheels}
+    assert (far / "apps" / "tiny" / "current" / "bundle.ekb").is_file()
+
+
+def test_one_connection_carries_all_of_it(pushed, board):
+    """Every command of the push was a session of one connection, and that one has ended."""
+    assert board.log.count("Accepted publickey") == 1
+    assert int((board.folder / "connections").read_text().count("x")) > 5
+
+
+def test_again_sends_only_what_changed(pushed, board, far, tiny_bundle, real_package):
+    given = ("--prefix", far / "apps" / "tiny", "--wheel", ours(real_package), "--no-bench", *ENGINE, "--json")
+    changed = edgekit(board, "push", tiny_bundle, board.to, *given, "--service", "app {bundle}")
+    assert changed.code == 0, changed.err
+    assert changed.json["bench"] is None
+    assert 0 < changed.json["sent"]["files"] <= 6
+    assert changed.json["sent"]["kept"] >= pushed["sent"]["files"] - 6
+    assert changed.json["sent"]["bytes"] < 50_000
+    assert len(list((far / "apps" / "tiny" / "pushed").iterdir())) == 1
+
+
+def test_bench_on_brings_the_board_s_record_in_the_form_of_ours(pushed, board, far, tiny_bundle, tmp_path):
+    prefix = ("--prefix", far / "apps" / "tiny")
+    there = edgekit(
+        board, "bench", tiny_bundle, "--on", board.to, *prefix, "-n", 50, "-o", tmp_path / "there.json", "--json"
+    )
+    assert there.code == 0, there.err
+    here = edgekit(board, "bench", tiny_bundle, "-n", 50, "--json").json
+    assert there.json.keys() - {"on"} == here.keys()
+    assert there.json["bundle"] == here["bundle"] == str(tiny_bundle)
+    assert json.loads((tmp_path / "there.json").read_text()) == there.json
+
+
+def test_bench_on_a_board_without_the_bundle_says_what_to_do(board, far, tiny_bundle):
+    ran = edgekit(
+        board, "bench", tiny_bundle, "--on", board.to, "--prefix", far / "apps" / "nothing", "-n", 10, "--json"
+    )
+    assert ran.code == 1
+    assert ran.json["error"]["what"] == "it is not installed there"
+    assert ran.json["error"]["do"] == f"Run: edgekit push {tiny_bundle} {board.to}"
+
+
+def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(reached, real_package, far):
+    """A transfer that broke off left half of a wheel, and the disk spoilt the half of another."""
+    big, spoilt = sorted(real_package.wheels, key=lambda wheel: wheel.bytes)[-2:]
+    data = (real_package.path / "wheels" / big.file).read_bytes()
+    incoming = far / "broken" / ".store" / "incoming"
+    incoming.mkdir(parents=True)
+    (incoming / big.sha256).write_bytes(data[: big.bytes // 2])
+    (incoming / spoilt.sha256).write_bytes(b"x" * 1000)
+    said: list[str] = []
+    with Connection(Address(reached.to)) as connection:
+        sent, kept, size = _send(connection, real_package, str(far / "broken" / "tiny"), said.append)
+        again = _send(connection, real_package, str(far / "broken" / "tiny"), said.append)
+    whole = sum(path.stat().st_size for path in real_package.path.rglob("*") if path.is_file())
+    different = len(set(packed_files(real_package.path).values()))
+    assert (sent, kept) == (different + 1, 0)
+    assert again == (0, different, 0)
+    assert said == [f"sending {different} of {different} files", f"sending 1 of {different} files"]
+    assert size < whole - big.bytes // 2 + spoilt.bytes + 1_000_000
+    package = far / "broken" / "tiny" / "pushed" / real_package.release
+    assert (package / "wheels" / big.file).read_bytes() == data
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=package, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+
+
+def test_removing_it_there_leaves_nothing(pushed, board, far):
+    command = [board.ssh, board.to, f"sh {far}/apps/tiny/uninstall.sh"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not (far / "apps").exists()
+
+
+def test_the_probe_reads_what_is_there(reached):
+    with Connection(Address(reached.to)) as connection:
+        found = probe(connection, open_catalogue())
+    assert found.facts.machine == "x86_64"
+    assert found.facts.glibc == os.confstr("CS_GNU_LIBC_VERSION").split()[1]
+    assert found.free_mb > 0
+    assert found.root == (os.geteuid() == 0)
+    assert any(cluster.count for cluster in found.facts.clusters)
+
+
+def test_a_board_of_another_kind_is_refused_before_anything_is_copied(board, far, tiny_bundle):
+    ran = edgekit(board, "push", tiny_bundle, board.to, "--profile", "raspberry-pi-4", "--prefix", far / "no", "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "board-refused"
+    assert ran.json["error"]["what"] == "its user land is x86_64, and raspberry-pi-4 is aarch64"
+    assert not (far / "no").exists()
+
+
+@pytest.fixture
+def seen(reached):
+    with Connection(Address(reached.to)) as connection:
+        return probe(connection, open_catalogue())
+
+
+REFUSED = {
+    "an old Python": ({"pythons": ("3.9",)}, None, "it has Python 3.9, and edgekit's runtime needs 3.11 or later"),
+    "no Python": ({"pythons": ()}, None, "it has no Python 3"),
+    "another Python than asked for": ({"pythons": ("3.13",)}, "x86-64", "is packed for Python 3.11, and it has 3.13"),
+    "no tar": ({"lacks": ("tar",)}, None, "it has no tar"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_board_that_cannot_take_it_is_refused_with_the_reason(seen, case):
+    changes, asked, reason = REFUSED[case]
+    with pytest.raises(BoardRefusedError) as refused:
+        suited(replace(seen, **changes), load(asked) if asked else None, "pi@board")
+    assert reason in refused.value.what
+    assert refused.value.where == "pi@board"
+
+
+def test_what_is_really_there_decides_which_wheels_are_packed(seen):
+    newer = replace(seen, pythons=("3.13", "3.11"), facts=replace(seen.facts, glibc="2.41", codename="trixie"))
+    system = suited(newer, None, "pi@board").os
+    assert (system.python, system.glibc, system.debian) == ("3.11", "2.41", "trixie")
+    assert suited(replace(newer, pythons=("3.13",)), None, "pi@board").os.python == "3.13"
+
+
+def test_a_host_key_that_is_not_known_is_explained(reached):
+    reached.known.write_text("")
+    try:
+        with pytest.raises(
+            SshError, match=r"its host key is not known to this machine. Run once: ssh .*127.0.0.1, and compare"
+        ):
+            Connection(Address(reached.to)).__enter__()
+        reached.know_host("other")
+        with pytest.raises(
+            SshError, match=r"its host key is another than the one that this machine knows. .*ssh-keygen -R"
+        ):
+            Connection(Address(reached.to)).__enter__()
+    finally:
+        reached.know_host()
+
+
+def test_a_key_that_is_not_accepted_is_explained(reached, tmp_path):
+    (tmp_path / "config").write_text((reached.folder / "ssh_config").read_text().replace("/mine", "/other"))
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {reached.ssh.read_text().split()[-4]} -F {tmp_path}/config "$@"\n')
+    ssh.chmod(0o755)
+    with pytest.raises(SshError, match=r"it does not accept any key of yours. Run: ssh-copy-id"):
+        Connection(Address(reached.to), ssh=str(ssh)).__enter__()
+
+
+@pytest.mark.parametrize("to", ["-oProxyCommand=touch x", "pi@-oProxyCommand=x", "pi@bo ard", "", "pi@board\nx"])
+def test_what_is_no_address_never_reaches_ssh(to):
+    with pytest.raises(SshError, match="is no address"):
+        Address(to)
+
+
+def test_a_board_that_is_not_there_is_one_sentence(reached):
+    with pytest.raises(SshError, match="nothing answers on that port"):
+        Connection(Address(reached.to, port=9)).__enter__()
+
+
+def test_a_command_that_fails_there_says_its_last_line(reached):
+    with Connection(Address(reached.to)) as connection:
+        with pytest.raises(SshError, match="a command there failed: no room"):
+            connection.check("echo no room >&2; exit 3")
+        assert connection.check('cat; printf %s "$1"', "a 'b' $c", given=b"in ") == "in a 'b' $c"
