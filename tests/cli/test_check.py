@@ -1,0 +1,94 @@
+"""edgekit check and edgekit explain, as a person runs them."""
+
+from __future__ import annotations
+
+import pytest
+
+NOTHING_RUN = ("--profile", "raspberry-pi-4", "--no-replay")
+
+
+def test_a_planted_file_is_refused_with_code_reason_and_the_next_command(edgekit, planted):
+    ran = edgekit("check", planted.version_12, *NOTHING_RUN, "--runtime", "tflite-runtime==2.14.0")
+    assert ran.code == 1
+    assert "version_12.tflite on raspberry-pi-4: 1 error" in ran.out
+    assert "error op-version: version_12.tflite: FULLY_CONNECTED version 12 in" in ran.out
+    assert "do:  edgekit build version_12.tflite --recipe tflite-as-is-per-tensor" in ran.out
+
+
+def test_json_is_what_was_promised(edgekit, planted):
+    found = edgekit("check", planted.claims_1, *NOTHING_RUN, "--runtime", "tflite-runtime==2.14.0", "--json").json
+    assert found["profile"] == "raspberry-pi-4"
+    assert found["ok"] is False
+    assert found["replayed"] is None
+    first = found["findings"][0]
+    assert first.keys() >= {"code", "level", "what", "why", "do"}
+    assert (first["code"], first["level"]) == ("wrong-dense-hybrid", "error")
+
+
+def test_several_boards_are_one_object(edgekit, planted):
+    ran = edgekit("check", planted.version_12, *NOTHING_RUN, "--profile", "raspberry-pi-5", "--json")
+    assert ran.code == 0
+    assert ran.json["ok"] is True
+    assert [one["profile"] for one in ran.json["checks"]] == ["raspberry-pi-4", "raspberry-pi-5"]
+
+
+def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
+    from edgekit.checking.replay import under_emulation
+    from edgekit_profiles import load
+
+    bundle = made_into_a_bundle(planted.int8)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with bundle as subject:
+        replayed, findings = under_emulation(subject.bundle, load("raspberry-pi-4"))
+    assert replayed is None
+    assert [(found.code, found.level) for found in findings] == [("emulator-missing", "error")]
+    assert "apt-get install" in findings[0].do
+
+
+def made_into_a_bundle(file):
+    from edgekit.checking.subject import opened
+
+    return opened(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("nothing.ekb", "--profile", "raspberry-pi-4"), "bundle-format"),
+        (("nothing.ekb", "--profile", "raspberry-pie"), "profile-unknown"),
+        (("nothing.ekb", "--profile", "raspberry-pi-4", "--runtime", "tensorflow==2"), "runtime-name"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_error(edgekit, arguments, code):
+    ran = edgekit("check", *arguments, "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == code
+
+
+def test_emulation_without_a_replay_is_a_contradiction(edgekit):
+    assert edgekit("check", "net.ekb", "--profile", "raspberry-pi-4", "--emulate", "--no-replay").code == 2
+
+
+def test_explain_prints_an_entry_by_its_code_and_by_the_words_of_a_message(edgekit):
+    by_code = edgekit("explain", "op-version")
+    by_words = edgekit("explain", "ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'.")
+    assert by_code.code == by_words.code == 0
+    assert by_code.out == by_words.out
+    assert by_code.out.startswith("op-version: ")
+    assert "  do      " in by_code.out
+
+
+def test_explain_lists_every_code(edgekit):
+    from edgekit.checking import entries
+
+    ran = edgekit("explain")
+    assert all(f"\n  {code} " in ran.out for code in entries())
+    assert [one["code"] for one in edgekit("explain", "--json").json["entries"]] == list(entries())
+
+
+@pytest.mark.parametrize("text", ["op-versoin", "the weather is fine"])
+def test_what_nobody_knows_is_an_error_with_a_way_on(edgekit, text):
+    ran = edgekit("explain", text, "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "unexplained"
+    assert ran.json["error"]["do"]
