@@ -28,6 +28,6 @@ def test_it_claims_the_emulation_that_the_tests_run_and_no_other():
     processors = re.search(r"^CPUS_64 = \((.*?)\)", proof, re.MULTILINE)
     assert listed
     assert processors
-    run = [load(name) for name in re.findall(r'\("([a-z0-9-]+)",', listed[1])]
+    run = [load(name) for name in re.findall(r': \("([a-z0-9-]+)",', listed[1])]
     assert {(profile.arch, profile.os.debian) for profile in run} == set(boards_table.EMULATED)
     assert boards_table.EMULATED["aarch64", "bookworm"] == tuple(re.findall(r'"([a-z0-9-]+)"', processors[1]))
