@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli.approval import approve
 from edgekit.cli.options import BUNDLE, PATH, as_json, load_profile, print_json, profile_path
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = ["package"]
     help="Also what this needs; repeatable.",
 )
 @click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
 def package(
     bundle: Path, profile: str | None, profile_paths: tuple[Path, ...], as_json: bool, deb: bool, **asked: Any
@@ -59,6 +61,7 @@ def package(
     from edgekit.shipping import PackageRequest, pack, pack_deb
     from edgekit_runtime.bundle import read_bundle
 
+    asked["approve"] = None if asked.pop("no_check") else approve
     board = load_profile(profile or read_bundle(bundle).manifest.target.profile, profile_paths)
     packed = (pack_deb if deb else pack)(PackageRequest(bundle, board, **asked))
     if as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli.approval import approve
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import BUNDLE, PATH, as_json, catalogue_of, print_json, profile_path
 
@@ -49,6 +50,7 @@ identity = click.option("--identity", type=PATH, metavar="FILE", help="A private
     help="Also what this needs; repeatable.",
 )
 @click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
 def push(bundle: Path, address: str, as_json: bool, **asked: Any) -> None:
     """Look what board USER@HOST is, pack BUNDLE for it, copy, install, self-test and time it there.
@@ -66,6 +68,7 @@ def push(bundle: Path, address: str, as_json: bool, **asked: Any) -> None:
     catalogue = catalogue_of(asked.pop("profile_paths"))
     profile = asked.pop("profile")
     to = Address(address, asked.pop("port"), asked.pop("identity"))
+    asked["approve"] = None if asked.pop("no_check") else approve
     asked["bench"] = None if asked.pop("no_bench") else ()
     request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **asked)
     done = pushed(request, catalogue, lambda sentence: click.echo(sentence, err=True))

@@ -18,6 +18,7 @@ import json
 import shlex
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ __all__ = ["RECORD", "PackageRequest", "Packed", "pack", "packed_files"]
 
 RECORD, SUMS = "package.json", "SHA256SUMS"
 _SHORT = 12
+Approve = Callable[[Path, "Profile", str, str], None]
 _README = """\
 {title}
 
@@ -61,6 +63,8 @@ class PackageRequest:
     """bundle: an .ekb. output: the folder to make. engine: None to choose. service: a command for a systemd unit.
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
+    approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package is
+    put together; it raises to refuse.
     """
 
     bundle: Path
@@ -70,6 +74,7 @@ class PackageRequest:
     service: str | None = None
     wheel: Path | None = None
     extras: tuple[str, ...] = ()
+    approve: Approve | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,8 @@ def packed_files(folder: Path) -> dict[str, str]:
 
 def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, service: str) -> Packed:
     house, more = _wheels(request, plan, folder / "wheels")
+    if request.approve is not None:
+        request.approve(request.bundle, request.profile, plan.engine, house.engine_version)
     (folder / "bundle").mkdir(parents=True)
     file = f"{plan.name}.ekb"
     shutil.copyfile(bundle.path, folder / "bundle" / file)

@@ -90,6 +90,6 @@ def _proven(manifest: Manifest, engine: str) -> str | None:
 
 
 def _notes(manifest: Manifest, profile: Profile) -> list[str]:
-    if manifest.target.profile in (profile.name, profile.board):
+    if manifest.target.profile == profile.name:
         return []
     return [f"the bundle was built for {manifest.target.profile}: its latencies were not judged for {profile.name}"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.shipping.errors import BoardRefusedError, ShippingError
-from edgekit.shipping.package import PackageRequest, Packed, pack, packed_files
+from edgekit.shipping.package import Approve, PackageRequest, Packed, pack, packed_files
 from edgekit.shipping.plan import package_name
 from edgekit.shipping.remote_board import RemoteBoard, probe, script, suited
 from edgekit.shipping.ssh import Address, Connection
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 class PushRequest:
     """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
 
-    bench: arguments for `edgekit bench` there, None for no timing. service, engine, wheel, extras: as for a package.
+    bench: arguments for `edgekit bench` there, None for no timing. service, engine, wheel, extras, approve: as for a package.
     """
 
     bundle: Path
@@ -54,6 +54,7 @@ class PushRequest:
     engine: str | None = None
     wheel: Path | None = None
     extras: tuple[str, ...] = ()
+    approve: Approve | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         prefix = _prefix(board, name, request.prefix)
         asked = PackageRequest(
             *(request.bundle, profile, Path(folder) / "package", request.engine),
-            *(request.service, request.wheel, request.extras),
+            *(request.service, request.wheel, request.extras, request.approve),
         )
         packed = pack(asked)
         say(

@@ -1,0 +1,39 @@
+"""Whether what is about to be shipped will load there, asked of `edgekit check` before anything is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.errors import EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit_profiles import Profile
+
+__all__ = ["CheckFailedError", "approve"]
+
+
+class CheckFailedError(EdgekitError):
+    """The check found that the bundle will not load on the board, or not answer there as it did here."""
+
+    code = "check-failed"
+
+
+def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
+    """What the files tell about the primary artifact on that engine and version; nothing is run.
+
+    Raises CheckFailedError with the first finding that is an error, and its code.
+    """
+    from edgekit.checking import Request, check
+    from edgekit_runtime.bundle import read_bundle
+
+    primary = read_bundle(bundle).artifact().recipe
+    checked = check(Request(bundle, profile, ((engine, version),), replay=False))
+    errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", primary)]
+    if errors:
+        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        raise CheckFailedError(
+            f"{errors[0].what} ({errors[0].code}{more})",
+            where=f"{bundle} on {profile.name}",
+            do=f"Run: edgekit explain {errors[0].code}; or ship it all the same with --no-check",
+        )
