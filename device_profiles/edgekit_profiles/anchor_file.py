@@ -28,7 +28,7 @@ from edgekit_profiles.anchors import ANCHOR_MODEL
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.profile import Anchor, Profile
 
-__all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file"]
+__all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file", "refuse_strangers"]
 
 FORMAT = 1
 _KERNELS = {"litert": "xnnpack", "tflite-runtime": "tflite", "onnxruntime": "onnxruntime"}
@@ -93,16 +93,25 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
     """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names no
     board belongs to every profile of its machine's architecture."""
-    return tuple(
-        _anchor(one, file, profile)
-        for file in files
-        if (
-            file.profile in ("", profile.name, profile.board)
-            or file.profile.split("@")[0] == profile.name.split("@")[0]
-        )
-        and file.machine in ("", profile.arch)
-        for one in file.times
-    )
+    return tuple(_anchor(one, file, profile) for file in files if _is_of(file, profile) for one in file.times)
+
+
+def refuse_strangers(files: Sequence[AnchorFile], profiles: Sequence[Profile]) -> None:
+    """A file that none of the boards can use was given by mistake. Raises AnchorError."""
+    for file in files:
+        if not any(_is_of(file, profile) for profile in profiles):
+            board = file.profile or "a board that no profile knows"
+            raise AnchorError(
+                f"was measured on {board} ({file.machine}), which is none of {', '.join(p.name for p in profiles)}",
+                where=file.where,
+                do=f"Leave it out, or ask for that board: --profile {file.profile or 'NAME'}",
+            )
+
+
+def _is_of(file: AnchorFile, profile: Profile) -> bool:
+    """The same board in any mode; another image of it counts where its user land is of the same machine."""
+    board = file.profile.split("@")[0]
+    return board in ("", profile.name.split("@")[0], profile.board) and file.machine in ("", profile.arch)
 
 
 def _anchor(one: Timed, file: AnchorFile, profile: Profile) -> Anchor:

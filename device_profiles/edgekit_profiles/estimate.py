@@ -25,7 +25,17 @@ from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.roofline import MEASURE, Machine, constants, op_terms, predict
 from edgekit_profiles.workload import Workload, mobilenet_v1
 
-__all__ = ["DOMINATED", "Estimate", "Grade", "Known", "estimate", "layer_terms", "measured", "milliseconds"]
+__all__ = [
+    "DOMINATED",
+    "Estimate",
+    "Grade",
+    "Known",
+    "estimate",
+    "has_anchor",
+    "layer_terms",
+    "measured",
+    "milliseconds",
+]
 
 Grade = Literal["measured", "anchored", "estimated"]
 DOMINATED = {
@@ -116,6 +126,13 @@ def estimate(
     return replace(_estimate(case, known), host=known.host)
 
 
+def has_anchor(profile: Profile, workload: Workload, framework: str, given: tuple[Anchor, ...] = ()) -> bool:
+    """Whether the board's MobileNetV1 is known for this engine, precision and the profile's threads: whether a ratio to
+    it would be of use. Raises CannotEstimateError."""
+    case = _case(profile, workload, framework, None)
+    return workload.precision != "dynamic" and _own_anchor(case, given) is not None
+
+
 def layer_terms(profile: Profile, workload: Workload, framework: str, threads: int) -> list[dict[str, float]]:
     """The roofline's milliseconds of each operation, by term, in the workload's order; dynamic range as float32.
 
@@ -137,21 +154,26 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
 
 
 def _estimate(case: _Case, known: Known) -> Estimate:
-    profile, workload = case.profile, case.workload
-    if workload.precision == "dynamic":
+    if case.workload.precision == "dynamic":
         return _dynamic(case, known)
-    stand_in = constants()["stand_ins"].get(case.engine)
-    if stand_in is None:
-        anchor = choose_anchor(profile, known.anchors, case.engine, case.kernels, workload.precision, case.threads)
-        return _roofline(case) if anchor is None else _anchored(case, anchor, known.host)
-    own = tuple(anchor for anchor in known.anchors if anchor.engine == case.engine)
-    bare = replace(profile, anchors=())  # those are of other engines
-    anchor = choose_anchor(bare, own, case.engine, case.kernels, workload.precision, case.threads)
+    anchor = _own_anchor(case, known.anchors)
     if anchor is not None:
         return _anchored(case, anchor, known.host)
+    stand_in = constants()["stand_ins"].get(case.engine)
+    if stand_in is None:
+        return _roofline(case)
     like = replace(case, engine=stand_in["engine"])
     rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
     return _stand_in(_estimate(like, Known(anchors=rest)), case.engine, stand_in)
+
+
+def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
+    """Of the very engine. One that another stands in for has only what was measured with it."""
+    profile, precision = case.profile, case.workload.precision
+    if case.engine in constants()["stand_ins"]:
+        profile = replace(profile, anchors=())
+        given = tuple(anchor for anchor in given if anchor.engine == case.engine)
+    return choose_anchor(profile, given, case.engine, case.kernels, precision, case.threads)
 
 
 def _check(profile: Profile, workload: Workload, framework: str, threads: int) -> None:

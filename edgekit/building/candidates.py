@@ -1,6 +1,9 @@
 """What was made, as each board sees it: with its latency there, estimated, or timed where this machine is the board.
 
-seen = candidates(profile, support, made, timer(subject, store, made))
+    seen = candidates(profile, support, made, Clocks(timer(subject, store, made), workstation(store, made)))
+
+Rules: what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is
+known, without which a ratio to it means nothing; a file that cannot be timed here costs the estimate its ratio, no more.
 """
 
 from __future__ import annotations
@@ -9,29 +12,52 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from edgekit.building.kept import kept_json, key
 from edgekit.building.making import Made
 from edgekit.building.subject import Subject
+from edgekit.estimating import can_time_here, time_here
 from edgekit_converters import fidelity, workload
 from edgekit_converters.choose import Candidate
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.store import Store
-from edgekit_profiles import CannotEstimateError, Estimate, Profile, RuntimeSupport, estimate, measured
+from edgekit_profiles import (
+    CannotEstimateError,
+    Estimate,
+    HostTimes,
+    Known,
+    Profile,
+    RuntimeSupport,
+    estimate,
+    has_anchor,
+    measured,
+)
+from edgekit_profiles.anchor_file import AnchorFile, anchors_for
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.engines import pick
+from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["barriers_there", "candidates", "is_here", "runtime_of", "timer"]
+__all__ = ["Clocks", "barriers_there", "candidates", "is_here", "runtime_of", "timer", "workstation"]
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1 on
+    this machine, None where it cannot be had. anchors: files that were measured on boards."""
+
+    here: Callable[[Made], Estimate]
+    ratio: Callable[[Made], HostTimes | None] = lambda made: None
+    anchors: Sequence[AnchorFile] = ()
 
 
 def candidates(
-    profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], timed: Callable[[Made], Estimate]
+    profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], clocks: Clocks
 ) -> list[Candidate]:
     """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
     variants = {one.variant_of: one.recipe.name for one in made if one.variant_of and one.artifact is not None}
-    seen = [_candidate(profile, support, m, timed if is_here(profile) else None) for m in made]
+    seen = [_candidate(profile, support, m, clocks) for m in made]
     return [replace(one, variant=variants.get(one.recipe, "")) for one in seen]
 
 
@@ -51,16 +77,14 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
     return Runtime(found.engine, found.version, profile.arch, profile.core.type)
 
 
-def _candidate(
-    profile: Profile, support: Sequence[RuntimeSupport], made: Made, timed: Callable[[Made], Estimate] | None
-) -> Candidate:
+def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, clocks: Clocks) -> Candidate:
     found: Estimate | None = None
     memory: int | None = None
     why = ""
     if made.artifact is not None:
         memory = workload.memory_bytes(made.recipe.format, made.artifact.data)
         try:
-            found = timed(made) if timed is not None else _estimate(profile, support, made)
+            found = clocks.here(made) if is_here(profile) else _estimate(profile, support, made, clocks)
         except CannotEstimateError as error:
             why = error.what
     return Candidate(
@@ -111,6 +135,26 @@ def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Mad
     return timed
 
 
+def workstation(store: Store, made: Sequence[Made]) -> Callable[[Made], HostTimes | None]:
+    """Times what can be timed for boards and MobileNetV1 in one run, when the first is asked for. Kept for a build of the
+    very same artifacts on this machine."""
+    fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
+
+    def taken() -> dict[str, dict[str, object]]:
+        asked = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
+        try:
+            return {one.sha256: asdict(times) for one, times in zip(fit, time_here(asked), strict=True)}
+        except EdgekitError:  # an input of any size, or an engine that refuses what another takes
+            return {}
+
+    @cache
+    def times() -> dict[str, HostTimes]:
+        name = key("workstation", sorted(one.sha256 for one in fit), _machine())
+        return {sha256: HostTimes(**told) for sha256, told in kept_json(store, name, taken).items()}
+
+    return lambda one: times().get(one.sha256) if one in fit else None
+
+
 def _machine() -> str:
     """What a time belongs to: the processor, how much of it there is, and whose it is."""
     model = ""
@@ -122,7 +166,7 @@ def _machine() -> str:
     return json.dumps([platform.node(), platform.machine(), model.strip(), os.cpu_count()])
 
 
-def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> Estimate | None:
+def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, clocks: Clocks) -> Estimate | None:
     """With the engine that the board will have; None where it has none. Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
@@ -131,4 +175,7 @@ def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -
     if precision not in ("float32", "int8", "dynamic"):
         raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
     work = workload.read_workload(made.recipe.format, made.artifact.data, precision)
-    return estimate(profile, work, engine)
+    known = Known(anchors=anchors_for(profile, clocks.anchors))
+    if has_anchor(profile, work, engine, known.anchors):
+        known = Known(clocks.ratio(made), known.anchors)
+    return estimate(profile, work, engine, known=known)

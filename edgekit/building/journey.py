@@ -16,7 +16,7 @@ import errno
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit import __version__
-from edgekit.building.candidates import candidates, timer
+from edgekit.building.candidates import Clocks, candidates, timer, workstation
 from edgekit.building.evidence import evidence
 from edgekit.building.folder import check_cache, output_folder
 from edgekit.building.making import Made, Maker, make
@@ -54,7 +54,8 @@ from edgekit_converters.fidelity.golden import golden_sequences
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
-from edgekit_profiles import Catalogue, Estimate, Profile, ProfileError, RuntimeSupport, installable, open_catalogue
+from edgekit_profiles import Catalogue, Profile, ProfileError, RuntimeSupport, installable, open_catalogue
+from edgekit_profiles.anchor_file import read_anchor_file, refuse_strangers
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.errors import MissingExtraError
 
@@ -68,6 +69,8 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     start = time.perf_counter()
     check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
     boards = _boards(request.profiles, open_catalogue(request.profile_paths))
+    anchors = [read_anchor_file(path) for path in request.anchors]
+    refuse_strangers(anchors, [profile for profile, _ in boards])
     recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
     request = _as_is(request, recipes)
     keys = [load_signing_key(request.sign)] if request.sign else []
@@ -84,7 +87,8 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
         made = with_variants(maker, _made(maker, recipes, boards), boards)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
-        packer = _Packer(request, maker, made, keys, timer(subject, subject.store, made))
+        clocks = Clocks(timer(subject, subject.store, made), workstation(subject.store, made), anchors)
+        packer = _Packer(request, maker, made, keys, clocks)
         bundles = tuple(packer.bundle(board) for board in boards)
         shown = _shown(maker, made)
         report = BuildReport(
@@ -214,19 +218,19 @@ def _runs(recipe: Recipe, support: Sequence[RuntimeSupport]) -> bool:
 
 @dataclass(frozen=True)
 class _Packer:
-    """Chooses for a board among what was made, and writes its bundle. timed: the time of an artifact on this machine."""
+    """Chooses for a board among what was made, and writes its bundle."""
 
     request: BuildRequest
     maker: Maker
     made: Sequence[Made]
     keys: Sequence[SigningKey]
-    timed: Callable[[Made], Estimate]
+    clocks: Clocks
 
     def bundle(self, board: Board) -> BundleReport:
         profile, support = board
         request = self.request
         limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
-        seen = candidates(profile, support, self.made, self.timed)
+        seen = candidates(profile, support, self.made, self.clocks)
         choice = choose(profile.name, seen, limits, support)
         if choice.chosen is None:
             return BundleReport(profile.name, None, choice, tuple(seen))

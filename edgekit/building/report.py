@@ -185,7 +185,7 @@ def summary(report: BuildReport) -> Iterator[str]:
     yield from _missing_lines(report.bundles)
     for bundle in report.bundles:
         yield ""
-        yield from _bundle_lines(bundle)
+        yield from _bundle_lines(bundle, report.limits.get("budget_ms"))
     for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
         yield ""
         yield f"{story['of']} was not repaired: {brief(story['why'])}"
@@ -266,7 +266,7 @@ def _table(metric: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
+def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str]:
     chosen = bundle.choice.chosen
     if chosen is None:
         yield f"{bundle.profile}: no bundle"
@@ -274,7 +274,8 @@ def _bundle_lines(bundle: BundleReport) -> Iterator[str]:
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
             e = chosen.estimate
-            yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}"
+            within = "" if budget_ms is None else f"; its upper end keeps the budget of {budget_ms:g} ms"
+            yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
         yield f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: {kept.recipe}"

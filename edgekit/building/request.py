@@ -28,7 +28,7 @@ class BuildRequest:
     that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. batches: sizes for which a
     variant is packed where the chosen file has a fixed batch. jobs: how much is
     done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
-    the report. profile_paths: folders with profiles of the user's own.
+    the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure` wrote on boards.
     """
 
     model: Path
@@ -53,6 +53,7 @@ class BuildRequest:
     cache: Path | None = None
     command: tuple[str, ...] = ()
     profile_paths: tuple[Path, ...] = ()
+    anchors: tuple[Path, ...] = ()
 
     @property
     def bundle_name(self) -> str:

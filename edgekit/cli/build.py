@@ -22,7 +22,7 @@ from edgekit.cli.progress import shown
 __all__ = ["build"]
 
 _GROUPS = {
-    "What to build for": ("profile", "profile-path", "name", "model-version", "sign", "output"),
+    "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "sign", "output"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
     "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
     "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
@@ -77,6 +77,14 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards: they share the work.",
 )
 @profile_path
+@_option(
+    "--anchor",
+    "anchors",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then told from that. Repeatable.",
+)
 @_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
 @_option(
     "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."

@@ -69,10 +69,12 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     `measured` was taken there. Exits 1 where a board's time cannot be told.
     """
     from edgekit.estimating import answer, open_subjects
+    from edgekit_profiles.anchor_file import refuse_strangers
 
     subjects = open_subjects(artifact)
     profiles = _profiles(asked["profiles"], subjects, asked["profile_paths"])
     given = _given(asked)
+    refuse_strangers(given.anchors, profiles)
     answers = []
     for subject in subjects:
         host = _host(subject) if asked["measure_here"] else None
