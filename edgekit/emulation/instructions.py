@@ -16,9 +16,10 @@ import hashlib
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgekit.emulation.board import Cpu
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError
@@ -27,7 +28,7 @@ from edgekit.emulation.machine import INSTALL, Machine, emulator
 from edgekit.emulation.tasks import ask
 from edgekit.emulation.userland import Userland
 
-__all__ = ["Instructions", "Model", "count", "plugin_options"]
+__all__ = ["Instructions", "Model", "count", "counted", "plugin_options", "tasks_for"]
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,30 @@ def count(
 ) -> dict[str, Instructions]:
     """Instructions of one inference of each model, in one start of Python. Raises EmulationError."""
     options = plugin_options(land, cache_dir=cache_dir)
-    tasks = [
-        {
-            "kind": "count",
-            "model": str(model.path.absolute()),
-            "format": model.format,
-            "engine": model.engine,
-            "first_mark": 2 * index,
-        }
-        for index, model in enumerate(models)
-    ]
     with Machine(land, cpu, site=site) as machine:
-        told = ask(machine, tasks, timeout_s=500.0, options=options)
+        told = ask(machine, tasks_for(models), timeout_s=500.0, options=options)
     if told.finished.code != 0:
         raise EmulationError(
             f"the counted program {told.finished.ended}: {told.finished.tail}", where=f"{land.image}, {cpu.name}"
         )
-    between = _marks(told.finished.err)
+    return counted(models, told.answers, told.finished.err)
+
+
+def tasks_for(models: Sequence[Model]) -> list[dict[str, Any]]:
+    """For `ask`, with `plugin_options`; other tasks may come before and after."""
+    return [
+        {"kind": "count", "model": str(model.path.absolute()), "format": model.format, "engine": model.engine,
+         "first_mark": 2 * index}
+        for index, model in enumerate(models)
+    ]  # fmt: skip
+
+
+def counted(models: Sequence[Model], answers: Sequence[Mapping[str, Any]], err: str) -> dict[str, Instructions]:
+    """By the models' names. answers: those to their tasks. err: what the board's program wrote to stderr. Pure."""
+    between = _marks(err)
     return {
         model.name: Instructions(f"{answer['engine']} {answer['version']}", **between[2 * index + 1])
-        for index, (model, answer) in enumerate(zip(models, told.answers, strict=True))
+        for index, (model, answer) in enumerate(zip(models, answers, strict=True))
     }
 
 
@@ -103,7 +108,9 @@ def _compile(source: Path, library: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise EmulationError(f"the instruction counter cannot be compiled: {said}", do="Run: sudo apt-get install gcc libc6-dev")
+        raise EmulationError(
+            f"the instruction counter cannot be compiled: {said}", do="Run: sudo apt-get install gcc libc6-dev"
+        )
 
 
 def _marks(text: str) -> dict[int, dict[str, int]]:

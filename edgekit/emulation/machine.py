@@ -9,7 +9,7 @@ Rules:
   for in the board's folder first;
 - a machine is a folder of links, made in a moment and removed with the `with` block; several of one user land, each with
   another processor, run at once;
-- the environment is the machine's own: nothing of the caller's comes through;
+- the environment and the current folder are the machine's own: nothing of the caller's comes through;
 - nothing is left behind: what runs too long is ended with all that it started.
 
 A guest cannot start other programs (the kernel would have to know what an ARM executable is): self-tests stay in process.
@@ -126,7 +126,9 @@ class Machine:
         """
         program = [self.root / SITE / "bin/python3", *arguments]
         command = [self._emulator, "-cpu", self.cpu.name, *options, "-L", self.root, *program]
-        return _run([str(part) for part in command], {**self._environment(), **(env or {})}, timeout_s)
+        return _run(
+            [str(part) for part in command], {**self._environment(), **(env or {})}, self.root / "tmp", timeout_s
+        )
 
     def _environment(self) -> dict[str, str]:
         home = str(self.root / "tmp")
@@ -136,6 +138,7 @@ class Machine:
             "TMPDIR": home,
             "LANG": "C.UTF-8",
             "PYTHONNOUSERSITE": "1",
+            "PYTHONSAFEPATH": "1",
             "PYTHONFAULTHANDLER": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -145,13 +148,14 @@ class Machine:
         }
 
 
-def _run(command: list[str], env: dict[str, str], timeout_s: float) -> Finished:
+def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float) -> Finished:
     """In a session of its own, so that it can be ended as a whole; without core dumps, which would be the emulator's."""
     quiet = ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]
     try:
         process = subprocess.Popen(
             [*quiet, *command],
             env=env,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

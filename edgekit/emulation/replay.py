@@ -108,8 +108,8 @@ def replay(
     cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine: None
     for what installs on the board. house: None to collect it. Raises EmulationError's kinds, ShippingError's, BundleError.
     """
-    bundle = read_bundle(bundle_path)
     image, core = image_for(profile), cpu_for(profile, cpu)
+    bundle = read_bundle(bundle_path)
     emulator(image)  # before anything is fetched
     engine = engine or _engine(bundle, profile)
     with tempfile.TemporaryDirectory(prefix="edgekit-wheels-") as folder:
@@ -185,7 +185,8 @@ def _failure(tasks: list[dict[str, Any]], told: Told, goldens: tuple[GoldenVerdi
             return f"{task['recipe']}: {answer['failure']}"
     if len(told.answers) < len(tasks) or told.finished.ended:
         during = tasks[min(len(told.answers), len(tasks) - 1)]["recipe"]
-        return f"{during}: Python {told.finished.ended or 'stopped'} on the emulated board"
+        last = told.finished.err.strip().splitlines()[-1:] if told.finished.code else []
+        return f"{during}: Python {told.finished.ended or 'stopped'} on the emulated board{''.join(f' ({line})' for line in last)}"
     wrong = [one for one in goldens if not one.fits]
     if wrong:
         first = wrong[0]

@@ -28,7 +28,7 @@ from edgekit_runtime.engines import load_engine
 # profile, engine, edgekit's extras beside it
 BOARDS = {
     "bookworm": ("raspberry-pi-4", "litert", ("image", "onnx")),
-    "trixie": ("raspberry-pi-4-trixie", "litert", ("image", "onnx")),
+    "trixie": ("raspberry-pi-4-trixie", "litert", ("image",)),
     "bookworm, 32 bits": ("raspberry-pi-4-32bit", "tflite-runtime", ("image",)),
     "trixie, 32 bits": ("raspberry-pi-4-trixie-32bit", "onnxruntime", ("image",)),
 }
@@ -51,18 +51,20 @@ def cache(tmp_path_factory) -> Path:
 def boards(cache) -> dict[str, Board]:
     """By the names of BOARDS. Skips without the emulator or a network, and fails then where CI=true."""
 
-    def made(name: str) -> Board:
-        profile_name, engine, extras = BOARDS[name]
-        profile = load(profile_name)
-        house = collect(profile, engine, cache / "wheels" / profile_name, extras=extras)
+    def board(profile: Profile, house: Wheelhouse) -> Board:
         land = userland(image_for(profile), house.debian, cache_dir=cache)
         return Board(profile, house, land, installed(land, house, cache_dir=cache))
 
     try:
         for name in ("raspberry-pi-4", "raspberry-pi-4-32bit"):
             emulator(image_for(load(name)))
+        profiles = [load(profile) for profile, _, _ in BOARDS.values()]
+        houses = [
+            collect(profile, engine, cache / "wheels" / profile.name, extras=extras)
+            for profile, (_, engine, extras) in zip(profiles, BOARDS.values(), strict=True)
+        ]
         with ThreadPoolExecutor(2) as pool:
-            return dict(zip(BOARDS, pool.map(made, BOARDS), strict=True))
+            return dict(zip(BOARDS, pool.map(board, profiles, houses), strict=True))
     except EmulatorMissingError as error:
         return missing(f"the ARM emulator ({error.what})", INSTALL)
     except (UserlandError, DownloadError) as error:

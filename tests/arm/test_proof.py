@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,10 @@ import tiny
 from arm.conftest import contents
 from planted import dynamic_range
 
-from edgekit.emulation import CPUS, InstallError, NotEmulatedError, replay
+from edgekit.emulation import CPUS, InstallError, NotEmulatedError, Replayed, replay
 from edgekit.emulation.installing import installed
-from edgekit.emulation.instructions import Model, count
+from edgekit.emulation.instructions import Instructions, Model, count, counted, plugin_options
+from edgekit.emulation.instructions import tasks_for as counting
 from edgekit.emulation.machine import Machine
 from edgekit.emulation.replay import judged, tasks_for
 from edgekit.emulation.tasks import ask
@@ -40,24 +41,56 @@ def judgement(board, cpu, bundle, engine):
         return judged(board.profile, CPUS[cpu], tasks, ask(machine, tasks))
 
 
-@pytest.fixture(scope="session", params=CPUS_64)
-def on_cpu(request, boards, digits, cache):
-    """One start for both engines' replays: LiteRT's verdict, ONNX Runtime's, the processor."""
-    board, cpu = boards["bookworm"], CPUS[request.param]
-    tasks = {engine: tasks_for(read_bundle(digits.arm), engine) for engine in ("litert", "onnxruntime")}
-    with Machine(board.land, cpu, site=board.site) as machine:
-        told = ask(machine, [task for each in tasks.values() for task in each])
-    split = len(tasks["litert"])
-    parts = {"litert": told.answers[:split], "onnxruntime": told.answers[split:]}
-    return {
-        engine: judged(board.profile, cpu, tasks[engine], replace(told, answers=part)) for engine, part in parts.items()
+@dataclass(frozen=True)
+class Started:
+    """What came of one start of the emulated Python: a verdict for each engine, and counted instructions."""
+
+    verdicts: dict[str, Replayed]
+    counts: dict[str, Instructions]
+
+
+def started(board, cpu, bundle, cache) -> Started:
+    installed_here = {wheel.name for wheel in board.house.wheels}
+    engines = ("litert", "onnxruntime") if "onnxruntime" in installed_here else ("litert",)
+    tasks = {engine: tasks_for(read_bundle(bundle), engine) for engine in engines}
+    models = [Model(name, "tflite", "litert", path) for name, path in COUNTED.items()]
+    everything = [*(task for each in tasks.values() for task in each), *counting(models)]
+    with Machine(board.land, CPUS[cpu], site=board.site) as machine:
+        told = ask(machine, everything, options=plugin_options(board.land, cache_dir=cache))
+    assert len(told.answers) == len(everything), told.finished
+    split, end = len(tasks["litert"]), len(everything) - len(models)
+    parts = {"litert": told.answers[:split], "onnxruntime": told.answers[split:end]}
+    verdicts = {
+        engine: judged(board.profile, CPUS[cpu], tasks[engine], replace(told, answers=parts[engine]))
+        for engine in tasks
     }
+    return Started(verdicts, counted(models, told.answers[end:], told.finished.err))
+
+
+@pytest.fixture(scope="session")
+def starts(boards, digits, cache) -> dict[str, Started]:
+    """By processor; each is started once."""
+    return {cpu: started(boards["bookworm"], cpu, digits.arm, cache) for cpu in CPUS_64}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "profile"), [("bookworm", "raspberry-pi-4"), ("bookworm, 32 bits", "raspberry-pi-4-32bit")]
+)
+def test_the_installed_wheel_finds_the_profile_of_the_board_that_it_runs_on(boards, name, profile):
+    board = boards[name]
+    with Machine(board.land, CPUS["cortex-a72" if name == "bookworm" else "cortex-a15"], site=board.site, cores=4,
+                 model="Raspberry Pi 4 Model B Rev 1.4") as machine:  # fmt: skip
+        done = machine.python(["-c", "from edgekit.cli import main; main()", "profiles", "detect", "--json"])
+    assert done.code == 0, done
+    assert json.loads(done.out)["profile"] == profile
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("engine", ["litert", "onnxruntime"])
-def test_every_64_bit_processor_answers_as_x86(on_cpu, engine):
-    found = on_cpu[engine]
+@pytest.mark.parametrize("cpu", CPUS_64)
+def test_every_64_bit_processor_answers_as_x86(starts, cpu, engine):
+    found = starts[cpu].verdicts[engine]
     assert found.ok, (found.failure, found.said)
     assert found.runtime.startswith(engine)
     assert found.as_on_x86 is True
@@ -71,17 +104,16 @@ def test_every_64_bit_processor_answers_as_x86(on_cpu, engine):
 
 
 @pytest.mark.network
-def test_a_bundle_opens_there_as_an_application_opens_it(on_cpu):
-    assert on_cpu["litert"].opened
+def test_a_bundle_opens_there_as_an_application_opens_it(starts):
+    assert all(one.verdicts["litert"].opened for one in starts.values())
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("engine", ["litert", "onnxruntime"])
-def test_trixie_with_python_3_13_answers_as_x86(boards, digits, engine):
-    found = judgement(boards["trixie"], "cortex-a72", digits.arm, engine)
-    assert found.ok, (found.failure, found.said)
-    assert found.as_on_x86 is True
-    assert "trixie aarch64, Python 3.13" in found.label
+def test_trixie_with_python_3_13_answers_as_x86(boards, digits, cache):
+    for engine, found in started(boards["trixie"], "cortex-a72", digits.arm, cache).verdicts.items():
+        assert found.ok, (engine, found.failure, found.said)
+        assert found.as_on_x86 is True
+        assert "trixie aarch64, Python 3.13" in found.label
 
 
 BASE = {"numpy": "debian", "pillow": "debian", "cryptography": "debian", "xxhash": "debian", "edgekit-deploy": "wheel"}
@@ -234,18 +266,12 @@ def test_the_processor_that_gives_wrong_numbers_is_refused():
 
 
 @pytest.fixture(scope="session")
-def counts(boards, cache):
+def counts(starts, boards, cache):
     """By processor, the instructions of one inference of each model."""
-    found = {}
-    for name, engine, cpus in (
-        ("bookworm", "litert", CPUS_64),
-        ("bookworm, 32 bits", "tflite-runtime", ("cortex-a15",)),
-    ):
-        board = boards[name]
-        models = [Model(model, "tflite", engine, path) for model, path in COUNTED.items()]
-        for cpu in cpus:
-            found[cpu] = count(board.land, board.site, CPUS[cpu], models, cache_dir=cache)
-    return found
+    board = boards["bookworm, 32 bits"]
+    models = [Model(name, "tflite", "tflite-runtime", path) for name, path in COUNTED.items()]
+    old = count(board.land, board.site, CPUS["cortex-a15"], models, cache_dir=cache)
+    return {cpu: one.counts for cpu, one in starts.items()} | {"cortex-a15": old}
 
 
 @pytest.mark.network
@@ -273,7 +299,7 @@ def test_counts_stay_within_2_percent_of_the_recorded_ones(counts):
         for model, found in models.items():
             before = recorded.get(found.engine, {}).get(cpu, {}).get(model)
             if before is None:
-                unknown.setdefault(found.engine, {}).setdefault(cpu, {})[model] = asdict(found)["all"]
+                unknown.setdefault(found.engine, {}).setdefault(cpu, {})[model] = found.all
             else:
                 assert found.all == pytest.approx(before, rel=0.02), f"{model} on {cpu} with {found.engine}"
     if unknown:
