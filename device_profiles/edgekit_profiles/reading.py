@@ -103,6 +103,7 @@ def _profile(top: Table, name: str) -> Profile:
         notes=top.text("notes", ""),
         measured_here=top.flag("measured_here"),
         pins=top.mapping("pins"),
+        recipes=top.texts("recipes", ()),
         sources=top.mapping("sources"),
     )
 

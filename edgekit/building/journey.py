@@ -34,6 +34,7 @@ from edgekit.building.report import BuildReport, BundleReport, candidate_json, e
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
 from edgekit.building.variants import with_variants
+from edgekit.building.wanted import Wanted
 from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
 from edgekit.packaging import (
@@ -71,7 +72,8 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     boards = _boards(request.profiles, open_catalogue(request.profile_paths))
     anchors = [read_anchor_file(path) for path in request.anchors]
     refuse_strangers(anchors, [profile for profile, _ in boards])
-    recipes = [targets.recipe(name) for name in dict.fromkeys(request.recipes or targets.default_recipes())]
+    wanted = Wanted(request.recipes, tuple(profile for profile, _ in boards))
+    recipes = [targets.recipe(name) for name in wanted.names()]
     request = _as_is(request, recipes)
     keys = [load_signing_key(request.sign)] if request.sign else []
     path = request.output / f"{request.bundle_name}-build.json"
@@ -88,7 +90,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         made = with_variants(maker, _made(maker, recipes, boards), boards)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
         clocks = Clocks(timer(subject, subject.store, made), workstation(subject.store, made), anchors)
-        packer = _Packer(request, maker, made, keys, clocks)
+        packer = _Packer(request, maker, made, keys, clocks, wanted)
         bundles = tuple(packer.bundle(board) for board in boards)
         shown = _shown(maker, made)
         report = BuildReport(
@@ -225,12 +227,13 @@ class _Packer:
     made: Sequence[Made]
     keys: Sequence[SigningKey]
     clocks: Clocks
+    wanted: Wanted
 
     def bundle(self, board: Board) -> BundleReport:
         profile, support = board
         request = self.request
         limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
-        seen = candidates(profile, support, self.made, self.clocks)
+        seen = candidates(profile, support, self.wanted.of(profile, self.made), self.clocks)
         choice = choose(profile.name, seen, limits, support)
         if choice.chosen is None:
             return BundleReport(profile.name, None, choice, tuple(seen))
