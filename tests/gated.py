@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edgekit_runtime.batching import Batcher
+from edgekit_runtime.batching import Batcher, Costs
 
 LONG = 30
 
@@ -40,10 +40,16 @@ class Gate:
         return [item * 2 for item in items]
 
 
-def blocked(max_batch=8, **options):
+def assumed(limit, single_s=1e-3):
+    """What batches cost that gain: each item beyond the first a fiftieth of it."""
+    sizes = {1, limit, *(2**power for power in range(limit.bit_length()) if 2**power < limit)}
+    return Costs({n: single_s * (1 + 0.02 * n) for n in sizes if n > 1} | {1: single_s})
+
+
+def blocked(max_batch=8, costs=None, **options):
     """A batcher whose engine is busy with one request, and stays so until gate.open is set."""
     gate = Gate(closed=True)
-    batcher = Batcher(gate, max_batch=max_batch, **options)
+    batcher = Batcher(gate, costs or assumed(max_batch), **options)
     first = batcher.submit(1)
     assert gate.entered.acquire(timeout=LONG)
     return gate, batcher, first

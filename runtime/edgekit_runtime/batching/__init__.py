@@ -4,8 +4,9 @@
     batcher = Batcher(run, costs)
     served = batcher.call(item, due=perf_counter() + 0.1)
 
-`costs` says what a batch takes and what follows from it, `lanes` who is next, `returns` who is expected, `gate` keeps
-the engine to one thread at a time, `request` ends every request once, `batcher` puts them together.
+`costs` says what a batch takes and what follows from it, `lanes` who is next, `returns` who is expected, `holding` whether to
+wait for them, `queue` who is let in and what runs next, `gate` keeps the engine to one thread at a time, `runs` is what runs
+inside it, `worker` the thread that runs what queued, `request` ends every request once, `batcher` is what callers use.
 """
 
 from __future__ import annotations

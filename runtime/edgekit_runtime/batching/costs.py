@@ -58,12 +58,6 @@ class Costs:
         self._tables: tuple[list[float], list[float], list[int]] = ([], [], [])
         self._rebuild()
 
-    @classmethod
-    def assumed(cls, limit: int, *, single_s: float = 1e-3) -> Costs:
-        """For an engine that nobody timed: every batch up to `limit` is taken to gain. Live times correct the seconds."""
-        sizes = {n: single_s * (1 + 0.02 * n) for n in _doubling(limit)}
-        return cls(sizes | {1: single_s})
-
     @property
     def mode(self) -> Mode:
         """batch: larger batches gain. turns: they do not, and a hand-off is cheap beside a run. barge: it is not."""
@@ -235,11 +229,3 @@ def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 3
         seconds.append((clock() - start) / 2)
     partner.join()
     return max(median(seconds), 1e-6)
-
-
-def _doubling(limit: int) -> list[int]:
-    sizes, n = [], 1
-    while n < limit:
-        sizes.append(n)
-        n *= 2
-    return [*sizes, limit]

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import CancelledError, wait
 
 import pytest
-from gated import LONG, Gate, blocked, results
+from gated import LONG, Gate, assumed, blocked, results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ def test_a_lone_caller_runs_at_once_in_its_own_thread():
         threads.append(threading.current_thread())
         return items
 
-    batcher = Batcher(run, max_batch=8)
+    batcher = Batcher(run, assumed(8))
     served = batcher.call("x")
     assert (served.result, served.queued_s, served.batch) == ("x", 0.0, 1)
     assert threads == [threading.current_thread()]
@@ -88,7 +88,7 @@ def test_one_bad_input_fails_its_own_request_and_no_other():
 
 
 def test_an_error_in_an_inline_call_reaches_its_caller_and_frees_the_engine():
-    batcher = Batcher(Gate())
+    batcher = Batcher(Gate(), assumed(1))
     with pytest.raises(RuntimeError):
         batcher.call("bad")
     assert batcher.call(4).result == 8
@@ -96,7 +96,7 @@ def test_an_error_in_an_inline_call_reaches_its_caller_and_frees_the_engine():
 
 
 def test_an_engine_that_returns_too_few_results_is_an_error_for_all():
-    batcher = Batcher(lambda items: items[:-1], max_batch=4)
+    batcher = Batcher(lambda items: items[:-1], assumed(4))
     with pytest.raises(RuntimeError, match="1 items went in, 0 results"):
         batcher.submit(1).result(LONG)
     batcher.close()
@@ -134,18 +134,18 @@ def test_close_says_whether_the_engine_may_be_freed():
 
 @pytest.mark.parametrize("ask", ["call", "submit"])
 def test_a_closed_batcher_refuses_with_a_typed_error(ask):
-    batcher = Batcher(Gate())
+    batcher = Batcher(Gate(), assumed(1))
     batcher.close()
     with pytest.raises(ClosedError):
         getattr(batcher, ask)(1)
 
 
 def test_close_is_idempotent_and_ends_the_worker():
-    batcher = Batcher(Gate())
+    batcher = Batcher(Gate(), assumed(1))
     batcher.submit(1).result(LONG)
     batcher.close()
     batcher.close()
-    assert not [t for t in threading.enumerate() if t.name == "edgekit-batcher" and t is batcher._worker]
+    assert not [t for t in threading.enumerate() if t.name == "edgekit-batcher" and t is batcher._worker.thread]
 
 
 def test_a_callback_may_ask_for_the_next_inference():
@@ -167,7 +167,7 @@ def test_the_time_in_the_queue_comes_from_the_injected_clock():
         with lock:
             return float(next(ticks))
 
-    batcher = Batcher(Gate(), clock=clock)
+    batcher = Batcher(Gate(), assumed(1), clock=clock)
     served = batcher.submit(1).result(LONG)
     assert served.queued_s >= 1.0
     assert served.ran_s >= 1.0
@@ -181,7 +181,7 @@ def test_the_time_in_the_queue_comes_from_the_injected_clock():
 )
 def test_every_request_of_every_thread_is_answered_exactly_once(loads, max_batch):
     gate = Gate()
-    batcher = Batcher(gate, max_batch=max_batch)
+    batcher = Batcher(gate, assumed(max_batch))
     futures, lock = [], threading.Lock()
 
     def work(items):

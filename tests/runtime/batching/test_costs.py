@@ -114,8 +114,8 @@ def test_one_slow_run_moves_nothing():
     assert costs.seconds(32) == pytest.approx(DENSE[32])
 
 
-def test_an_assumed_cost_is_corrected_by_the_first_runs():
-    costs = Costs.assumed(8)
+def test_what_was_measured_is_corrected_by_the_first_runs():
+    costs = Costs({1: 0.001, 8: 0.002})
     costs.observe(1, 0.25)
     assert costs.seconds(1) == pytest.approx(0.25)
 

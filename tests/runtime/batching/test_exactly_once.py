@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, wait
 from time import perf_counter
 
 import pytest
-from gated import LONG, Gate
+from gated import LONG, Gate, assumed
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -24,7 +24,7 @@ STORM = int(os.environ.get("EDGEKIT_STRESS", "20000"))
 COSTS = {
     "barge": lambda: Costs({1: 1e-6}, hand_off_s=20e-6),
     "turns": lambda: Costs({1: 1e-3}, hand_off_s=1e-6),
-    "batch": lambda: Costs.assumed(16, single_s=1e-4),
+    "batch": lambda: assumed(16, single_s=1e-4),
     "fixed": lambda: Costs({1: 6e-4, 4: 1e-3, 16: 3e-3}, fixed=True),
 }
 
@@ -105,8 +105,10 @@ class Futures(RuleBasedStateMachine):
             else:
                 assert isinstance(error, BudgetExceeded | ClosedError | EngineHung)
         assert not self.gate.overlapped
-        if self.over is EngineHung and self.batcher._worker is not None:  # close() waits for no engine that hangs
-            self.batcher._worker.join(LONG)
+        if (
+            self.over is EngineHung and self.batcher._worker.thread is not None
+        ):  # close() waits for no engine that hangs
+            self.batcher._worker.thread.join(LONG)
         assert self.batcher.close(LONG)
         assert self.batcher.queued == 0
         self.nothing_ends_twice()

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from gated import LONG, Gate, blocked, results
+from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching import Batcher, Costs
 from edgekit_runtime.batching.request import for_member
@@ -50,8 +50,8 @@ def test_what_a_hung_run_brings_home_late_is_dropped():
     batcher.abandon(HUNG)
     error = first.exception(LONG)
     gate.open.set()
-    assert batcher._worker is not None
-    batcher._worker.join(LONG)
+    assert batcher._worker.thread is not None
+    batcher._worker.thread.join(LONG)
     assert first.exception() is error
     assert batcher.close(timeout_s=LONG) is True
 
@@ -86,7 +86,7 @@ def test_callers_that_barge_are_freed_from_an_engine_that_hangs():
 
 def test_without_inline_runs_a_hung_engine_can_be_abandoned_for_every_caller():
     gate, told = Gate(closed=True), []
-    batcher = Batcher(gate, inline=False)
+    batcher = Batcher(gate, assumed(1), inline=False)
 
     def ask():
         try:
@@ -141,7 +141,7 @@ def test_a_broken_engine_that_exits_does_not_take_the_worker_with_it():
             raise SystemExit(3)
         return items
 
-    batcher = Batcher(run, max_batch=4, inline=False)
+    batcher = Batcher(run, assumed(4), inline=False)
     with pytest.raises(SystemExit):
         batcher.submit("exit").result(LONG)
     assert batcher.call("fine").result == "fine"
@@ -168,7 +168,7 @@ def test_a_callback_that_raises_harms_nobody():
     batcher.close()
 
 
-@pytest.mark.parametrize("costs", [Costs({1: 1e-6}), Costs.assumed(1), Costs.assumed(8)], ids=lambda c: c.mode)
+@pytest.mark.parametrize("costs", [Costs({1: 1e-6}), assumed(1), assumed(8)], ids=lambda c: c.mode)
 def test_ctrl_c_in_the_engine_reaches_its_thread_alone_and_frees_the_engine(costs):
     def run(items):
         if "interrupt" in items:
@@ -224,7 +224,8 @@ def test_ctrl_c_in_the_main_thread_strands_nobody(mode):
 import signal, sys, threading, time
 sys.path[:0] = %r
 from edgekit_runtime.batching import Batcher, Costs
-costs = {"barge": Costs({1: 1e-6}), "turns": Costs({1: 1e-3}, hand_off_s=1e-6), "batch": Costs.assumed(8)}[%r]
+from gated import assumed
+costs = {"barge": Costs({1: 1e-6}), "turns": Costs({1: 1e-3}, hand_off_s=1e-6), "batch": assumed(8)}[%r]
 def engine(items):
     time.sleep(0.0002)
     return list(items)
@@ -270,7 +271,7 @@ import os; os._exit(0)
 
 
 def test_a_served_result_travels():
-    batcher = Batcher(Gate())
+    batcher = Batcher(Gate(), assumed(1))
     served = batcher.call(4)
     assert pickle.loads(pickle.dumps(served)) == served
     batcher.close()

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from gated import LONG, Gate, blocked, results
+from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching import Batcher, Costs
 from edgekit_runtime.errors import BudgetExceeded, QueueFull
@@ -156,7 +156,7 @@ def test_an_asyncio_caller_that_is_cancelled_harms_nobody():
 
 
 def test_a_lone_caller_is_never_held_however_often_it_asks():
-    batcher = Batcher(Gate(), max_batch=8)
+    batcher = Batcher(Gate(), assumed(8))
     for n in range(200):
         assert batcher.call(n).queued_s == 0.0
     assert batcher.stats().held == 0
