@@ -53,7 +53,8 @@ class Stats:
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
     which that was more than was left of their budget, though its median was not, so that the device answered them all
     the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After `swap`
-    cache, queued, max_batch, device_p90_ms and batching are those of the bundle that answers now.
+    cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the bundle that answers now.
+    engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has none.
     """
 
     meter: MeterStats
@@ -64,6 +65,7 @@ class Stats:
     predicted_late: int
     telemetry: TelemetryStats | None = None
     batching: BatchStats | None = None
+    engine_restarts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ class Model:
             self._predicted_late + journey.predicted_late,
             self._reporter.stats() if self._reporter is not None else None,
             journey.device.stats(),
+            journey.device.engine.restarts,
         )
 
     def health(self) -> Health:
@@ -282,6 +285,7 @@ class Model:
             journey.device.stats().batches,
             caches,
             healthy=self.health().ok,
+            restarts=journey.device.engine.restarts,
         )
 
     def throttle(self, delay_ms: float) -> None:

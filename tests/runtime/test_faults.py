@@ -80,6 +80,8 @@ def test_an_engine_of_its_own_process_that_dies_is_started_again(path):
         assert len(heard) <= 1
         assert np.array_equal(again.outputs["probs"], first.outputs["probs"])
         assert model.health().ok
+        assert model.stats().engine_restarts == 1
+        assert 'edgekit_engine_restarts_total{model="tiny",version="1"} 1' in model.metrics_text()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX")

@@ -59,6 +59,12 @@ class BatchEngine(Engine):
         """The most items that one run takes."""
         return max(self._any_size, *self._engines)
 
+    @property
+    def restarts(self) -> int | None:
+        """How often the engine's own process was started again; None where it has none."""
+        host = getattr(self._single, "host", None)
+        return None if host is None else int(host.restarts)
+
     def run(self, inputs: Sequence[NDArray[Any]]) -> Tensors:
         """One item, with its batch axis of 1."""
         return self._single.run(inputs)

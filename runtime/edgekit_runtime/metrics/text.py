@@ -46,7 +46,8 @@ class CacheFigures:
 class Measured:
     """One model as the page shows it. counted: what its meter counted since it was made. info: name to text, shown as
     labels (recipe, engine, ...). queued: requests waiting now. batches: size -> how many batches of that size ran.
-    caches: tier -> its figures; empty without a cache. healthy: whether the engine answers.
+    caches: tier -> its figures; empty without a cache. healthy: whether the engine answers. restarts: of the engine's own
+    process, None where it has none.
     """
 
     model: str
@@ -57,6 +58,7 @@ class Measured:
     batches: Mapping[int, int] = field(default_factory=dict)
     caches: Mapping[str, CacheFigures] = field(default_factory=dict)
     healthy: bool = True
+    restarts: int | None = None
 
 
 def metrics_text(models: Sequence[Measured]) -> str:
@@ -94,6 +96,11 @@ def _info(measured: Measured) -> Iterator[_Sample]:
 
 def _healthy(measured: Measured) -> Iterator[_Sample]:
     yield _Sample({}, int(measured.healthy))
+
+
+def _restarts(measured: Measured) -> Iterator[_Sample]:
+    if measured.restarts is not None:
+        yield _Sample({}, measured.restarts)
 
 
 def _requests(measured: Measured) -> Iterator[_Sample]:
@@ -164,6 +171,7 @@ def _clipped(measured: Measured) -> Iterator[_Sample]:
 _FAMILIES = (
     _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.", _info),
     _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _healthy),
+    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _restarts),
     _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _requests),
     _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _errors),
     _Family(

@@ -62,6 +62,11 @@ def test_input_values_at_the_limits_are_counted_in_a_sample_of_the_requests(mode
     assert model.stats().meter.clipped_share == 0.5
 
 
+def test_an_engine_in_this_process_has_no_restarts(model):
+    assert model.stats().engine_restarts is None
+    assert "edgekit_engine_restarts_total{" not in model.metrics_text()
+
+
 def test_several_models_share_a_page(tmp_path, model):
     with open_bundle(tiny.bundle(tmp_path)) as other:
         page = metrics_text([model.measured(), other.measured()])
