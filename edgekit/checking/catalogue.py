@@ -20,7 +20,7 @@ from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["Entry", "UnexplainedError", "entries", "entry", "matching"]
 
-Kind = Literal["check", "refusal", "error", "data", "message"]
+Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
 
 class UnexplainedError(EdgekitError):
@@ -32,7 +32,7 @@ class UnexplainedError(EdgekitError):
 @dataclass(frozen=True)
 class Entry:
     """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command or
-    is raised to an application, `data` is said of data and models, `message` is other software's. messages: regular
+    is raised to an application, `data` is said of data and models, `damage` is what a build's page blames, `message` is other software's. messages: regular
     expressions. sources: where the facts are from."""
 
     code: str

@@ -16,6 +16,7 @@ TITLES = {
     "refusal": "Why a build left an artifact out",
     "error": "Errors of commands and of the runtime",
     "data": "Said of data, models and contracts",
+    "damage": "What damaged an INT8 artifact, on the page of a build",
     "message": "Messages of other software",
 }
 

@@ -60,6 +60,9 @@ def test_every_refusal_and_barrier_has_an_entry():
 
 def test_every_finding_of_data_and_of_checks_has_an_entry():
     said = set(re.findall(r"(?:[Ff]inding|Note)\(\s*\"([a-z0-9-]+)\"", sources()))
+    causes = set(re.findall(r"Cause\(\s*[^,]+,\s*\"([a-z-]+)\"", sources()))
+    assert len(causes) >= 15
+    assert causes - set(entries()) == set()
     told = set(re.findall(r"\"code\": \"([a-z-]+)\"", sources()))
     assert {"few-samples", "numpy-2", "as-is"} <= said
     assert {"usage", "interrupted", "internal"} <= told
@@ -69,7 +72,7 @@ def test_every_finding_of_data_and_of_checks_has_an_entry():
 @pytest.mark.parametrize("code", entries())
 def test_an_entry_says_what_why_and_what_to_do(code):
     found = entry(code)
-    assert found.kind in ("check", "refusal", "error", "data", "message")
+    assert found.kind in ("check", "refusal", "error", "data", "damage", "message")
     assert found.level in ("error", "warning")
     assert found.what
     assert not found.what.endswith(".")

@@ -22,6 +22,8 @@ NEEDED = {
     "edgekit_profiles/wheels.toml",
     "edgekit_profiles/engines.toml",
     "edgekit_profiles/roofline.toml",
+    "edgekit_converters/needs/registered.toml",
+    "edgekit/checking/catalogue.toml",
     *(f"edgekit/fleet/pages/{name}" for name in ("templates/base.html", "static/fleet.css", "static/fleet.js")),
     *(f"{package}/py.typed" for package in PACKAGES),
 }
