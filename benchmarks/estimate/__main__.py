@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small lose b
 import numpy as np
 from baselines import by_mac_count, same_core
 from fit import Fit
-from held_out import ANCHORING, TARGETS, WAYS, Predicted, band, held_out
+from held_out import ANCHORING, TARGETS, WAYS, Predicted, band, held_out, tested
 from inferred import inferred_rates
 from published import Row, read
 from table import differences, rounded, written
@@ -43,7 +43,8 @@ def main() -> int:
     print(file=sys.stderr)
     fit = Fit(rows)
     rates = inferred_rates(fit)
-    fitted = rounded(fit.constants(fit.solve(fit.all)) | {"anchoring": ANCHORING, "bands": bands(rows, found, rates)})
+    judged = {"anchoring": ANCHORING, "tested": tested(rows), "bands": bands(rows, found, rates)}
+    fitted = rounded(fit.constants(fit.solve(fit.all)) | judged)
     if options.check or options.write:
         return _settle(fitted, options.write)
     tables = report(rows, found) | {"inferred float32 over fitted float32 rate": rates}
@@ -60,7 +61,7 @@ def bands(rows: list[Row], found: dict[str, Predicted], rates: dict[str, float])
         own = np.array([_own(rows[i]) for i in one.rows])
         told[way] = list(band(one.log_error, own))
     off = max(1 / min(rates.values()), *rates.values())
-    return told | {"derived_anchor": [0.75, 1.25], "inferred_rate": [1 / off, off]}
+    return told | {"derived_anchor": [0.75, 1.25], "inferred_rate": [1 / off, off], "untested_size": [0.5, 2.0]}
 
 
 def report(rows: list[Row], found: dict[str, Predicted]) -> dict[str, Any]:

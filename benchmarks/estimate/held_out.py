@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from additive import Array
 from fit import Fit
+from networks import workload
 from published import ANCHOR, Row, host_times, terms
 
 from edgekit_profiles.anchors import blended, carried
 
-__all__ = ["ANCHORING", "CONFIDENCE", "WAYS", "Predicted", "band", "errors", "held_out", "ways_of"]
+__all__ = ["ANCHORING", "CONFIDENCE", "WAYS", "Predicted", "band", "errors", "held_out", "tested", "ways_of"]
 
 WAYS = ("estimated", "carried", "blended")
 ANCHORING = {"host_weight": 0.75, "carried_at_least": 0.5}
@@ -54,6 +55,12 @@ class Predicted:
     def inside(self) -> Array:
         factor = np.exp(self.log_error)
         return np.asarray((self.bands[:, 0] <= factor) & (factor <= self.bands[:, 1]))
+
+
+def tested(rows: Sequence[Row]) -> dict[str, Any]:
+    """Sizes of the networks in the table, and how far beyond them their errors are taken to hold."""
+    macs = [workload(row.network).macs for row in rows]
+    return {"macs": [min(macs), max(macs)], "beyond": 3}
 
 
 def held_out(rows: Sequence[Row], told: Callable[[str], None] = lambda line: None) -> dict[str, Predicted]:

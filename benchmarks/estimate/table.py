@@ -31,9 +31,12 @@ _ABOUT = {
     "frameworks": "Speed of each kind of operation against ncnn's, and the cost of an operation's dispatch against ncnn's.",
     "anchoring": "carried_at_least: the part of the roofline's error on MobileNetV1, in the logarithm, that is carried over to a\n"
     "# network that has nothing in common with it. host_weight: of the ratio measured on the workstation.",
+    "tested": "Multiply-accumulates of the smallest and the largest network in the table. beyond: how many times smaller or larger\n"
+    "# another may be before its range is widened.",
     "bands": "What holds 90 % of published over predicted on boards that were left out of the fit. estimated: the roofline\n"
     "# alone. carried: its ratio to MobileNetV1 on the board. blended: together with the workstation's ratio. derived_anchor:\n"
-    "# how far an anchor may be off that nobody measured; inferred_rate: as far as float32's rate was off where it is known.",
+    "# how far an anchor may be off that nobody measured; inferred_rate: as far as float32's rate was off where it is known.\n"
+    "# derived_anchor and untested_size are judgement: nothing was published to take them from.",
 }
 
 

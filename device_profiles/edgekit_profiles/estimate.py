@@ -202,6 +202,8 @@ def _roofline(case: _Case) -> Estimate:
     if case.workload.precision in constants()["cores"][core]["inferred"]:
         band = _joined(band, _band("inferred_rate"))
         notes.append(f"no {case.workload.precision} time of {core} was published: its rate is inferred from float16")
+    band, said = _of_any_size(case.workload, band)
+    notes += said
     source = f"roofline fitted to published latencies of {core} and other cores, {case.kernels} kernels"
     return _ranged(total, band, "estimated", _largest(terms), (source, notes))
 
@@ -229,9 +231,24 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     if anchor.clock_ghz != clock:
         notes.append(f"scaled from {anchor.clock_ghz:g} to {clock:g} GHz")
     notes += _off_the_roofline(anchor.ms[precision] / sum(anchor_terms.values()))
+    band, said = _of_any_size(case.workload, band)
+    notes += said
     by = f" by {anchor.engine} {anchor.engine_version}" if anchor.engine else ""
     source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {anchor.threads} threads: {anchor.source}; {how}"
     return _ranged(total, band, "anchored", _largest(terms), (source, notes))
+
+
+def _of_any_size(workload: Workload, band: Band) -> tuple[Band, list[str]]:
+    """What was tested says little of networks that are far from all of its sizes."""
+    least, most = constants()["tested"]["macs"]
+    beyond = constants()["tested"]["beyond"]
+    if least / beyond <= workload.macs <= most * beyond:
+        return band, []
+    than = f"smaller than {least / 1e6:.0f}" if workload.macs < least else f"larger than {most / 1e6:,.0f}"
+    note = (
+        f"it has {workload.macs / 1e6:,.3g} million multiply-accumulates; none {than} was tested, so the range is wider"
+    )
+    return _joined(band, _band("untested_size")), [note]
 
 
 def _off_the_roofline(error: float) -> list[str]:

@@ -142,15 +142,15 @@ def workstation(store: Store, made: Sequence[Made]) -> Callable[[Made], HostTime
 
     def taken() -> dict[str, dict[str, object]]:
         asked = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
-        try:
-            return {one.sha256: asdict(times) for one, times in zip(fit, time_here(asked), strict=True)}
-        except EdgekitError:  # an input of any size, or an engine that refuses what another takes
-            return {}
+        return {one.sha256: asdict(times) for one, times in zip(fit, time_here(asked), strict=True)}
 
     @cache
     def times() -> dict[str, HostTimes]:
         name = key("workstation", sorted(one.sha256 for one in fit), _machine())
-        return {sha256: HostTimes(**told) for sha256, told in kept_json(store, name, taken).items()}
+        try:
+            return {sha256: HostTimes(**told) for sha256, told in kept_json(store, name, taken).items()}
+        except EdgekitError:  # an input of any size, a busy machine, an engine that refuses what another takes
+            return {}
 
     return lambda one: times().get(one.sha256) if one in fit else None
 

@@ -6,7 +6,8 @@
 Rules:
 - both are timed in one run, in turn, a few times over, and the least counts: what else this machine does makes any other
   figure larger (a median can be twice the least on a shared machine, and then says nothing of the network);
-- rounds go on until the two best of each agree, or the limit is reached;
+- the clock is the thread's own processor time: one thread computes, and waiting for a busy processor is not its work;
+- rounds go on until the two best of each agree; where they never do, the machine is too busy, and nothing is told;
 - only what was tested is offered: an x86-64 machine, LiteRT, float32 and int8.
 """
 
@@ -31,7 +32,8 @@ ENGINE = "litert"
 _PRECISIONS = ("float32", "int8")
 _WARM_UP, _LEAST_RUNS, _ROUND_S = 3, 4, 0.08
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
-_AGREE = 1.05
+_AGREE, _AT_ALL = 1.05, 1.2
+"""By how much the two best rounds may differ to be done, and to count after the last round."""
 
 Asked = tuple[str, bytes, str]
 """format, bytes, precision"""
@@ -49,11 +51,11 @@ def can_time_here(format: str, precision: str) -> str:  # noqa: A002
 
 
 def time_here(
-    asked: Sequence[Asked], clock: Callable[[], float] = time.perf_counter, engine: str = ENGINE
+    asked: Sequence[Asked], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
 ) -> list[HostTimes]:
     """Of each artifact, in their order; about a third of a second for each and for each precision's MobileNetV1, more for
-    what takes longer than that. Raises CannotEstimateError where an input's size is free, EngineError for a file that the
-    engine refuses."""
+    what takes longer than that. Raises CannotEstimateError where an input's size is free or this machine is too busy,
+    EngineError for a file that the engine refuses."""
     from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 
     precisions = sorted({precision for _, _, precision in asked})
@@ -80,8 +82,10 @@ def _least_ms(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) 
     for number in range(_MOST_ROUNDS):
         for run, found in zip(runs, rounds, strict=True):
             found.append(_round(run, clock))
-        if number + 1 >= _LEAST_ROUNDS and all(_agree(found) for found in rounds):
+        if number + 1 >= _LEAST_ROUNDS and all(_agree(found, _AGREE) for found in rounds):
             break
+    if not all(_agree(found, _AT_ALL) for found in rounds):
+        raise CannotEstimateError("this machine is too busy to time anything", do="Try again when it is idle")
     return [min(found) * 1e3 for found in rounds]
 
 
@@ -96,9 +100,9 @@ def _round(run: Callable[[], object], clock: Callable[[], float]) -> float:
     return least
 
 
-def _agree(found: Sequence[float]) -> bool:
+def _agree(found: Sequence[float], within: float) -> bool:
     best, second = sorted(found)[:2]
-    return second <= _AGREE * best
+    return second <= within * best
 
 
 def _runner(engine: Engine) -> Callable[[], object]:

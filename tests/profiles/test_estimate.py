@@ -235,6 +235,15 @@ def test_a_rate_that_was_inferred_has_a_wider_range_and_says_so():
     assert plain.notes == ()
 
 
+def test_a_network_far_smaller_than_any_that_was_tested_has_a_wider_range_and_says_so():
+    tiny = Workload("int8", (Op("fc", 10_000, 300, 10_000),))
+    known = Known(host=HostTimes(0.005, 4.0, "litert"))
+    for board, name in ((PI4, "blended"), (bare(PI4), "estimated")):
+        got = estimate(board, tiny, "litert", known=known)
+        assert factors(got)[1] > bands(name)[1] * 1.3
+        assert any("0.01 million multiply-accumulates" in note for note in got.notes)
+
+
 def test_a_measured_time_is_its_own_range():
     assert measured(5.0, 6.5, min_ms=4.5, source="here") == Estimate(4.5, 5.0, 6.5, "measured", None, "here")
     assert measured(5.0, 6.5).low_ms == 5.0
