@@ -44,6 +44,7 @@ __all__ = ["package"]
     help="Also what this needs; repeatable.",
 )
 @click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@click.option("--anchors", is_flag=True, help="Also the network that `edgekit profiles measure` times there, 21 MB.")
 @click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
 def package(

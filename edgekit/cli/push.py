@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -50,9 +51,16 @@ identity = click.option("--identity", type=PATH, metavar="FILE", help="A private
     help="Also what this needs; repeatable.",
 )
 @click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@click.option(
+    "--measure",
+    "anchor_file",
+    type=PATH,
+    metavar="FILE",
+    help="Time MobileNetV1 there, too, and write FILE, which `edgekit estimate --anchor` takes.",
+)
 @click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
-def push(bundle: Path, address: str, as_json: bool, **asked: Any) -> None:
+def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **asked: Any) -> None:
     """Look what board USER@HOST is, pack BUNDLE for it, copy, install, self-test and time it there.
 
     The system's own ssh is used, with its configuration and keys; passwords are never asked for. A second push sends only
@@ -70,13 +78,26 @@ def push(bundle: Path, address: str, as_json: bool, **asked: Any) -> None:
     to = Address(address, asked.pop("port"), asked.pop("identity"))
     asked["approve"] = None if asked.pop("no_check") else approve
     asked["bench"] = None if asked.pop("no_bench") else ()
-    request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **asked)
+    request = PushRequest(
+        bundle, to, catalogue.load(profile) if profile else None, measure=anchor_file is not None, **asked
+    )
     done = pushed(request, catalogue, lambda sentence: click.echo(sentence, err=True))
+    if anchor_file is not None:
+        _write(anchor_file, done.anchors)
     if as_json:
         print_json(_json(done, address))
         return
     for line in _lines(done, address):
         click.echo(line)
+
+
+def _write(path: Path, anchors: dict[str, Any] | None) -> None:
+    from edgekit.errors import OutputError
+
+    try:
+        path.write_text(json.dumps(anchors, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
 
 
 def _json(done: Pushed, address: str) -> dict[str, Any]:
@@ -95,6 +116,7 @@ def _json(done: Pushed, address: str) -> dict[str, Any]:
         "sent": {"files": done.sent, "bytes": done.sent_bytes, "kept": done.kept},
         "selftest": done.selftest,
         "bench": done.bench,
+        "anchors": done.anchors,
     }
 
 
@@ -111,6 +133,9 @@ def _lines(done: Pushed, address: str) -> Iterator[str]:
         yield f"  differs  {one.what}: {one.here} there, {one.profile} in the profile; {one.means}"
     for note in packed.notes:
         yield f"  note     {note}"
+    if done.anchors is not None:
+        changed = ", ".join(done.anchors["changed"])
+        yield f"  anchors  {f'not steady, measure again: {changed}' if changed else 'steady'}"
     if done.bench is not None:
         yield from bench_lines(done.bench)
     yield f"remove it: ssh {address} sh {done.prefix}/uninstall.sh"

@@ -96,6 +96,8 @@ def _fill(tree: Path, packed: Packed, target: Target) -> None:
         if wheel.name != "pip":
             unpack_wheel(packed.path / "wheels" / wheel.file, site)
     shutil.copyfile(packed.path / "bundle" / f"{packed.name}.ekb", home / "bundle.ekb")
+    if (packed.path / "anchors").is_dir():
+        shutil.copytree(packed.path / "anchors", home.parent / "anchors")
     _environment(env, packed, target)
     if packed.service:
         units = tree / "usr" / "lib" / "systemd" / "system"
@@ -141,8 +143,7 @@ def _control(tree: Path, packed: Packed, target: Target) -> None:
 
 
 def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
-    major, minor = target.version
-    python = [f"python3 (>= {target.python}~)", f"python3 (<< {major}.{minor + 1}~)", f"libc6 (>= {target.glibc})"]
+    python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
     yield f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
     yield "Maintainer: nobody in particular <root@localhost>\nSection: misc\nPriority: optional\n"
     yield f"Installed-Size: {size_kb}\nDepends: {', '.join([*python, *_LIBRARIES, *packed.debian])}\n"

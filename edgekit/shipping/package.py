@@ -30,6 +30,7 @@ from edgekit.shipping.errors import NoWheelError
 from edgekit.shipping.plan import Plan, planned
 from edgekit.shipping.service import unit
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
+from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
     from edgekit_profiles import Profile
@@ -63,6 +64,7 @@ class PackageRequest:
     """bundle: an .ekb. output: the folder to make. engine: None to choose. service: a command for a systemd unit.
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
+    anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
     approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package is
     put together; it raises to refuse.
     """
@@ -75,6 +77,7 @@ class PackageRequest:
     wheel: Path | None = None
     extras: tuple[str, ...] = ()
     approve: Approve | None = None
+    anchors: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
     if request.approve is not None:
         request.approve(request.bundle, request.profile, plan.engine, house.engine_version)
     (folder / "bundle").mkdir(parents=True)
+    if request.anchors:
+        from edgekit_converters.zoo.mobilenet_v1 import anchor_files
+
+        (folder / "anchors").mkdir()
+        anchor_files(folder / "anchors", (ENGINES[plan.engine].format,))
     file = f"{plan.name}.ekb"
     shutil.copyfile(bundle.path, folder / "bundle" / file)
     digest = sha256_of(folder / "bundle" / file)

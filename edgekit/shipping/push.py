@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from edgekit.shipping.errors import BoardRefusedError, ShippingError
 from edgekit.shipping.package import Approve, PackageRequest, Packed, pack, packed_files
 from edgekit.shipping.plan import package_name
 from edgekit.shipping.remote_board import RemoteBoard, probe, script, suited
-from edgekit.shipping.ssh import Address, Connection
+from edgekit.shipping.ssh import Address, Connection, Done
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
@@ -42,7 +43,8 @@ Say = Callable[[str], None]
 class PushRequest:
     """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
 
-    bench: arguments for `edgekit bench` there, None for no timing. service, engine, wheel, extras, approve: as for a package.
+    bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs there.
+    service, engine, wheel, extras, approve: as for a package.
     """
 
     bundle: Path
@@ -55,11 +57,13 @@ class PushRequest:
     wheel: Path | None = None
     extras: tuple[str, ...] = ()
     approve: Approve | None = None
+    measure: bool = False
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """prefix: where it is on the board. sent, kept: files. bench: the record of `edgekit bench`, None where not asked for."""
+    """prefix: where it is on the board. sent, kept: files. bench: the record of `edgekit bench`, anchors: what
+    an anchor file holds; None where not asked for."""
 
     packed: Packed
     board: RemoteBoard
@@ -70,6 +74,7 @@ class Pushed:
     installed: tuple[str, ...]
     selftest: dict[str, Any]
     bench: dict[str, Any] | None
+    anchors: dict[str, Any] | None = None
 
 
 def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> Pushed:
@@ -83,8 +88,15 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         say(f"{request.address.to} is {profile.name} ({board.detected.sure}: {board.detected.why})")
         prefix = _prefix(board, name, request.prefix)
         asked = PackageRequest(
-            *(request.bundle, profile, Path(folder) / "package", request.engine),
-            *(request.service, request.wheel, request.extras, request.approve),
+            bundle=request.bundle,
+            profile=profile,
+            output=Path(folder) / "package",
+            engine=request.engine,
+            service=request.service,
+            wheel=request.wheel,
+            extras=request.extras,
+            approve=request.approve,
+            anchors=request.measure,
         )
         packed = pack(asked)
         say(
@@ -99,7 +111,12 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         if request.bench is not None:
             say("timing it there")
             record = _bench(connection, prefix, request.bench, request.bundle)
-    return Pushed(packed, board, prefix, sent, kept, size, lines, selftest, record)
+        anchors = None
+        if request.measure:
+            say("timing MobileNetV1 there")
+            told = connection.run(_there(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json"))
+            anchors = _record(told, request.address.to)
+    return Pushed(packed, board, prefix, sent, kept, size, lines, selftest, record, anchors)
 
 
 def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
@@ -213,24 +230,26 @@ def _install(connection: Connection, packed: Packed, prefix: str) -> tuple[str, 
 
 def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, but for the bundle's name, which is the one that it has here."""
-    told = connection.run(_command(prefix, "bench", "--json", *arguments), timeout_s=_BENCH_S)
+    command = _there(prefix, "bench", f"{prefix}/current/bundle.ekb", "--json", *arguments)
+    record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
+    return record | {"bundle": str(bundle), "on": connection.address.to}
+
+
+def _record(told: Done, where: str) -> dict[str, Any]:
+    """The one object that a command there printed. Raises ShippingError, with what it says of itself, where it failed."""
     try:
         record: dict[str, Any] = json.loads(told.out)
     except ValueError as error:
         last = (told.err.strip().splitlines() or ["it said nothing"])[-1]
-        raise ShippingError(f"it could not be timed: {last}", where=connection.address.to) from error
+        raise ShippingError(f"it could not be timed: {last}", where=where) from error
     if "error" in record:
-        failed = record["error"]
-        raise ShippingError(f"it could not be timed: {failed['what']}", where=connection.address.to, do=failed["do"])
-    return record | {"bundle": str(bundle), "on": connection.address.to}
+        raise ShippingError(f"it could not be timed: {record['error']['what']}", where=where, do=record["error"]["do"])
+    return record
 
 
-def _command(prefix: str, command: str, *arguments: str) -> str:
-    import shlex
-
-    bundle = f"{prefix}/current/bundle.ekb"
-    words = [f"{prefix}/current/env/bin/edgekit", command, bundle, *arguments]
-    return f"EDGEKIT_STATE_DIR={shlex.quote(f'{prefix}/state')} {shlex.join(words)}"
+def _there(prefix: str, *words: str) -> str:
+    state = shlex.quote(f"{prefix}/state")
+    return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/current/env/bin/edgekit', *words])}"
 
 
 def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:

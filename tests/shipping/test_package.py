@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgekit.errors import OutputError
-from edgekit.shipping import PackageRequest, pack
+from edgekit.shipping import PackageRequest, ShippingError, pack
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")
@@ -84,6 +84,28 @@ def test_where_the_board_cannot_have_that_version_it_is_said(request_, shelf):
     packed = pack(request_)
     assert packed.engine_version == "2.9.0"
     assert "the golden answers were made by litert 2.3.0, and the board gets 2.9.0" in packed.notes[-1]
+
+
+def test_nothing_is_packed_that_the_check_refuses(request_):
+    """And the check is told exactly what the board gets."""
+    asked = []
+
+    def refuse(*given: object) -> None:
+        asked.append(given)
+        raise ShippingError("it will not load there")
+
+    with pytest.raises(ShippingError, match="it will not load there"):
+        pack(replace(request_, approve=refuse))
+    assert asked == [(request_.bundle, PI_4, "litert", "2.3.0")]
+    assert not request_.output.exists()
+
+
+def test_the_network_for_measuring_a_board_comes_along_where_asked_for(request_):
+    packed = pack(replace(request_, anchors=True))
+    assert {path.name for path in (packed.path / "anchors").iterdir()} == {
+        "mobilenet_v1-float32.tflite",
+        "mobilenet_v1-int8.tflite",
+    }
 
 
 def test_licences_are_listed_with_their_texts(request_, shelf):

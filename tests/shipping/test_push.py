@@ -60,7 +60,7 @@ def edgekit(board: Sshd, *arguments: object) -> Ran:
 def pushed(board, far, tiny_bundle, real_package):
     """`edgekit push`, the first time."""
     given = ("--prefix", far / "apps" / "tiny", "--wheel", ours(real_package), *ENGINE, "--json")
-    ran = edgekit(board, "push", tiny_bundle, board.to, *given)
+    ran = edgekit(board, "push", tiny_bundle, board.to, *given, "--measure", far / "anchors.json")
     assert ran.code == 0, ran.err
     return ran.json
 
@@ -76,6 +76,14 @@ def test_it_finds_the_board_installs_tests_and_times_it(pushed, far, real_packag
     assert (far / "apps" / "tiny" / "current" / "bundle.ekb").is_file()
 
 
+def test_it_brings_back_the_anchor_file_of_the_board(pushed, far):
+    anchors = json.loads((far / "anchors.json").read_text())
+    assert anchors == pushed["anchors"]
+    assert {(one["engine"], one["precision"]) for one in anchors["times"]} == {
+        (REAL_ENGINE, precision) for precision in ("float32", "int8")
+    }
+
+
 def test_one_connection_carries_all_of_it(pushed, board):
     """Every command of the push was a session of one connection, and that one has ended."""
     assert board.log.count("Accepted publickey") == 1
@@ -88,7 +96,7 @@ def test_again_sends_only_what_changed(pushed, board, far, tiny_bundle, real_pac
     assert changed.code == 0, changed.err
     assert changed.json["bench"] is None
     assert 0 < changed.json["sent"]["files"] <= 6
-    assert changed.json["sent"]["kept"] >= pushed["sent"]["files"] - 6
+    assert changed.json["sent"]["kept"] >= pushed["sent"]["files"] - 8
     assert changed.json["sent"]["bytes"] < 50_000
     assert len(list((far / "apps" / "tiny" / "pushed").iterdir())) == 1
 

@@ -130,8 +130,9 @@ for old in "$prefix"/env-* "$prefix"/bundles/*.ekb; do
     for link in "$prefix"/releases/*/*; do [ "$(readlink -f "$link")" != "$(readlink -f "$old")" ] || used=yes; done
     [ -n "$used" ] || rm -rf "$old"
 done
-rm -rf "$prefix/licences"
+rm -rf "$prefix/licences" "$prefix/anchors"
 cp -r "$here/licences" "$prefix/licences"
+[ ! -d "$here/anchors" ] || cp -r "$here/anchors" "$prefix/anchors"
 
 # 8. The service, where one was packed.
 if [ -n "$service" ]; then

@@ -21,7 +21,7 @@ if [ -f "$prefix/made-unit" ]; then
 fi
 folders=$(cat "$prefix/made-folders")
 rm -rf "$prefix/current" "$prefix/previous" "$prefix/releases" "$prefix/bundles" "$prefix"/env-* "$prefix/state" \
-    "$prefix/licences" "$prefix/pushed" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
+    "$prefix/licences" "$prefix/anchors" "$prefix/pushed" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
 # Files that were pushed are kept once for all models of this board; those that no other model needs go.
 store=$(dirname -- "$prefix")/.store
 if [ -d "$store" ]; then

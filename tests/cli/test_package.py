@@ -1,0 +1,55 @@
+"""edgekit package as a person runs it: one JSON object, and errors that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from shipping.shelf import Shelf
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
+    shelf = Shelf(tmp_path / "shelf", monkeypatch)
+    shelf.stock()
+    return shelf
+
+
+@pytest.fixture
+def packed(edgekit, shelf, tmp_path):
+    bundle, wheel = tiny.bundle(tmp_path), shelf.edgekit()
+    return lambda *given: edgekit("package", bundle, "-o", "usb", "--wheel", wheel, *given)
+
+
+def test_json_is_one_object_with_what_was_packed(packed, tmp_path):
+    ran = packed("--profile", "raspberry-pi-4", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["path"], ran.json["profile"], ran.json["engine"]) == ("usb", "raspberry-pi-4", "litert")
+    assert (tmp_path / "usb" / "install.sh").is_file()
+
+
+def test_the_board_is_the_bundle_s_own_where_none_is_named(packed):
+    assert packed("--engine", "tflite-runtime", "--json").json["profile"] == "x86-64"
+
+
+def test_text_says_what_to_do_next(packed):
+    ran = packed("--profile", "raspberry-pi-4-32bit", "--service", "app {bundle}")
+    assert "  Debian     brings python3-cryptography, python3-numpy, python3-pil, python3-xxhash" in ran.out
+    assert "  service    edgekit-tiny.service" in ran.out
+    assert ran.out.splitlines()[-1] == "copy the folder to the board and run there: sh install.sh"
+
+
+REFUSED = {
+    "no such board": (("--profile", "raspberry-pi-9"), "profile-unknown"),
+    "an engine without a wheel there": (("--profile", "raspberry-pi-4-32bit", "--engine", "litert"), "no-wheel"),
+    "a board that runs no edgekit": (("--profile", "jetson-nano"), "no-wheel"),
+    "no command": (("--profile", "raspberry-pi-4", "--service", "app 'open"), "shipping"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_packed_is_one_error(packed, tmp_path, case):
+    given, code = REFUSED[case]
+    ran = packed(*given, "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, code)
+    assert not (tmp_path / "usb").exists()
