@@ -65,13 +65,19 @@ def test_a_finished_file_gets_one_scale_a_dense_layer_for_the_board_that_needs_i
     assert checked.ok, checked.findings
 
 
-def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it(tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "version", "code"),
+    [("tflite_runtime", "2.14.0", "crash-attention"), ("litert", "2.1.2", "wrong-matmul")],
+)
+def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it_or_multiplies_wrongly(
+    tmp_path, engine, version, code
+):
     from planted import attention
 
     network, examples = attention()
     network.save(tmp_path / "attention.keras")  # type: ignore[attr-defined]
     np.savez(tmp_path / "x.npz", x=examples)
-    old = pinned(tmp_path, tflite_runtime="2.14.0")
+    old = pinned(tmp_path, **{engine: version})
     report = build(
         BuildRequest(
             tmp_path / "attention.keras",
@@ -82,7 +88,7 @@ def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it(tmp_path):
         )
     )
     (board,) = report.bundles
-    assert refusals(board)["tflite-int8"] == "crash-attention"
+    assert refusals(board)["tflite-int8"] == code
     assert board.choice.chosen is not None
     assert board.choice.chosen.recipe == "tflite-int8-mixed"
     assert asked(load(old), board.path) == []
