@@ -12,17 +12,15 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, Protocol, cast
 
-from edgekit.host.api import Request, refusal
+from edgekit.host.api import Api, Request, refusal
 from edgekit.host.errors import RequestError
-from edgekit.host.http1 import END_OF_HEAD, Head, Response, body_length, parse_head, response_head
+from edgekit.host.http1 import END_OF_HEAD, Head, Limits, Response, body_length, parse_head, response_head
 
-if TYPE_CHECKING:
-    from edgekit.host.server import Server
-
-__all__ = ["Connection", "Patience", "State", "overdue"]
+__all__ = ["Connection", "Keeper", "Patience", "State", "overdue"]
 
 State = Literal["idle", "head", "body", "busy", "writing", "lingering"]
 _SCRATCH = 64 * 2**10
@@ -46,10 +44,31 @@ def overdue(state: State, age_s: float, patience: Patience) -> bool:
     return state != "busy" and age_s > float(getattr(patience, state))
 
 
+class Keeper(Protocol):
+    """What a connection needs of the server that made it. draining: whether no further request is taken."""
+
+    api: Api
+    limits: Limits
+    patience: Patience
+    clock: Callable[[], float]
+    draining: bool
+
+    def welcome(self, connection: Connection) -> bool:
+        """Whether there is room for one more."""
+        ...
+
+    def goodbye(self, connection: Connection) -> None: ...
+    def reserve(self, body: int) -> None:
+        """Memory for a body of so many bytes. Raises RequestError where there is none left."""
+        ...
+
+    def release(self, body: int) -> None: ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """Made by the server for each client that it accepts."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Keeper) -> None:
         self._server = server
         self._state: State = "idle"
         self._since = self._first_byte = server.clock()
