@@ -11,7 +11,9 @@ Rules:
 - an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are needed;
 - trouble with the disk is never an error, see `disk_medium`: meanwhile there are misses, and `stats` has the word for it;
 - an answer whose bytes changed on the card is not given: every body carries a checksum;
-- what waits to be written is bounded: beyond that new answers are not stored, and counted.
+- what waits to be written is bounded: beyond that new answers are not stored, and counted;
+- what was flushed is not given again: until the file has forgotten it, which another process or the medium may put off,
+  nothing is read from it or written to it; a file that never could is a RuntimeWarning at the end.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +40,7 @@ __all__ = ["DiskCache", "DiskStats", "Found"]
 _MOST_WAITING_BYTES = 8 << 20
 _BATCH = 256
 _MOST_NOTES = 4096
+_FORGET_AGAIN_S = (1.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class Found:
 @dataclass(frozen=True)
 class DiskStats:
     """bytes: of the file and its log. waiting: answers not written yet. lost: answers that never were. rebuilt: how often the
-    file was dropped. trouble: damaged, full, cannot-be-written, busy, or None.
+    file was dropped. trouble: damaged, full, cannot-be-written, busy, or None. forgetting: a flush that has not reached the file
+    yet. limit: bytes that the file may take, fewer than were asked for once a disk was full.
     """
 
     hits: int
@@ -64,6 +69,8 @@ class DiskStats:
     lost: int
     rebuilt: int
     trouble: str | None
+    forgetting: bool
+    limit: int
 
 
 @dataclass
@@ -78,7 +85,7 @@ class _Counts:
 
 @dataclass
 class _Waiting:
-    """What the thread has to do. answers: key -> outputs and when they were made."""
+    """What the thread has to do. answers: key -> outputs and when they were made. clear: before anything else, until done."""
 
     answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
     used: dict[bytes, None] = field(default_factory=dict)
@@ -116,6 +123,7 @@ class DiskCache:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None
+        self._forget_again_s = 0.0  # how long to wait before a flush that failed is tried again
 
     def find(self, key: bytes) -> Found | Miss:
         """The answer stored under `key`. Reads the disk; waits for nobody's writing."""
@@ -149,25 +157,31 @@ class DiskCache:
             return False
         return self._ttl_s is None or (found.age_s is not None and found.age_s < self._ttl_s)
 
-    def put(self, key: bytes, outputs: Any) -> None:
-        """Store soon. An answer that is no mapping of arrays, or would fill a sixteenth of the bound, is not stored."""
+    @property
+    def largest_bytes(self) -> int:
+        """What one answer may take: a sixteenth of the bound."""
+        return self._medium.max_bytes // 16
+
+    def put(self, key: bytes, outputs: Any) -> bool:
+        """Store soon. False where it is not: the answer is above `largest_bytes`, or too much waits to be written already."""
         if os.getpid() != self._owner:
-            return
+            return False
         outputs = kept(outputs)
         size = entry_bytes(outputs)
         with self._change:
             waiting = self._waiting
             most = min(_MOST_WAITING_BYTES, self._medium.max_bytes // 2)
-            too_large = size > self._medium.max_bytes // 16 or waiting.bytes + size > most
-            if waiting.closing or not self._medium.writable or too_large:
+            too_much = size > self.largest_bytes or (waiting.bytes > 0 and waiting.bytes + size > most)
+            if waiting.closing or not self._medium.writable or too_much:
                 self._counts.lost += 1
-                return
+                return False
             before = waiting.answers.pop(key, None)
             waiting.bytes += size - (before[2] if before is not None else 0)
             waiting.answers[key] = (outputs, self._now(), size)
             self._start()
             if len(waiting.answers) == _BATCH or len(waiting.answers) == 1:
                 self._change.notify_all()
+            return True
 
     def sync(self, timeout_s: float = 30.0) -> bool:
         """Wait until what was put is written, or given up. Returns False when that took too long."""
@@ -179,9 +193,10 @@ class DiskCache:
             return self._change.wait_for(lambda: not (self._waiting.answers or self._waiting.clear), timeout_s)
 
     def flush(self) -> None:
-        """Forget every answer of this model; other models' stay."""
+        """Forget every answer of this model; other models' stay. None of them is given from now on."""
         with self._change:
             self._waiting = _Waiting(clear=True, now=True, closing=self._waiting.closing)
+            self._forget_again_s = 0.0
             self._start()
             self._change.notify_all()
 
@@ -201,16 +216,21 @@ class DiskCache:
                 c.lost,
                 medium.rebuilt,
                 medium.trouble,
+                self._waiting.clear,
+                medium.max_bytes,
             )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, and close the file. What is not written within timeout_s is lost; nothing else is."""
+        """Write what waits, and close the file. What is not written within timeout_s is lost; nothing else is.
+
+        Where the file could not be made to forget what was flushed, that is a RuntimeWarning.
+        """
         if os.getpid() != self._owner:
             return
         with self._change:
             if self._waiting.used:
                 self._start()
-            self._waiting.closing = True
+            again, self._waiting.closing = self._waiting.closing, True
             self._change.notify_all()
             thread = self._thread
         atexit.unregister(self.close)
@@ -218,6 +238,14 @@ class DiskCache:
             self._shut()
         else:
             thread.join(timeout_s)
+        if self._waiting.clear and not again:
+            why = self._medium.trouble or "busy"
+            warnings.warn(
+                f"{self.path}: what was flushed is still in the file ({why}) and will be found when it is opened again; "
+                "flush again then, or delete the file",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _look(self, key: bytes, *, note: bool = True) -> Found | Miss:
         if os.getpid() != self._owner:
@@ -267,7 +295,9 @@ class DiskCache:
         while True:
             with self._change:
                 self._change.wait_for(self._something_to_do)
-                if not self._urgent():
+                if self._waiting.clear and self._forget_again_s:
+                    self._change.wait_for(self._flushed_or_closing, self._forget_again_s)
+                elif not self._urgent():
                     self._change.wait_for(self._urgent, self._batch_s)
                 self._waiting.now = False
                 closing = self._waiting.closing
@@ -275,6 +305,9 @@ class DiskCache:
             if closing:
                 self._shut()
                 return
+
+    def _flushed_or_closing(self) -> bool:
+        return self._waiting.closing or not self._forget_again_s
 
     def _something_to_do(self) -> bool:
         waiting = self._waiting
@@ -289,21 +322,31 @@ class DiskCache:
         with self._change:
             broken, self._broken = self._broken, None
         self._medium.attend(broken)
+        if self._forget():
+            while self._write_some():
+                pass
+
+    def _forget(self) -> bool:
+        """Whether nothing is left to be forgotten; where something is, it is tried again, ever more rarely."""
         with self._change:
-            clear = self._waiting.clear
-        if clear:
-            self._medium.do(lambda file: file.forget(self._model))
-            with self._change:
-                self._waiting.clear = False
-                self._change.notify_all()
-        while self._write_some():
-            pass
+            asked = self._waiting
+        if not asked.clear:
+            return True
+        done = self._medium.do(lambda file: file.forget(self._model)) is not None
+        with self._change:
+            asked.clear = not done
+            first, last = _FORGET_AGAIN_S
+            self._forget_again_s = 0.0 if done else min(max(first, 2 * self._forget_again_s), last)
+            self._change.notify_all()
+        return done
 
     def _write_some(self) -> bool:
         """One batch. True when there may be more to write."""
         with self._change:
             waiting = self._waiting
             batch = self._next_batch()
+            if waiting.clear:  # flushed meanwhile: that comes first
+                return False
             if not batch and not (waiting.closing and waiting.used):
                 return False
             used, waiting.used = waiting.used, {}

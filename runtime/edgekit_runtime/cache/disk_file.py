@@ -183,7 +183,7 @@ class AnswerFile:
         self._newest = newest
         return Written(self.entries, evicted)
 
-    def forget(self, model: int) -> None:
+    def forget(self, model: int) -> Written:
         """Every answer of one model."""
         assert self._writer is not None
         last = 0
@@ -193,7 +193,7 @@ class AnswerFile:
                 (model, last, self._log_pages),
             ).fetchall()
             if not found:
-                return
+                return Written(self.entries, 0)
             last = found[-1][0]
             self._delete([(_hash(key), place) for place, key in found])
 

@@ -278,6 +278,48 @@ def test_a_locked_file_keeps_nobody_waiting_and_costs_nothing(path):
     assert there(path, 1)
 
 
+@pytest.fixture
+def held(path):
+    """The file with two answers of a model that is open, and another process that writes to it and does not end."""
+    fill(path, [1, 2])
+    disk = DiskCache(path, b"model")
+    disk._medium.file._writer.execute("PRAGMA busy_timeout = 0")  # or each try takes its two seconds
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    disk.flush()
+    yield disk, other
+    other.close()
+    disk.close()
+
+
+def test_a_flush_waits_for_a_locked_file_and_gives_nothing_of_it_meanwhile(path, held):
+    disk, other = held
+    disk.put(key(3), outputs(3))
+    assert not disk.sync(0.2)
+    assert disk.stats().forgetting
+    assert disk.get(key(1)) is disk.stale(key(1)) is MISS
+    assert disk.get(key(3))["probs"][0] == 3
+    other.execute("ROLLBACK")
+    assert disk.sync()
+    disk.close()
+    assert not disk.stats().forgetting
+    assert [there(path, number) for number in (1, 2, 3)] == [False, False, True]
+
+
+def test_a_flush_that_was_put_off_is_done_when_the_model_is_closed(path, held):
+    disk, other = held
+    assert not disk.sync(0.2)
+    other.execute("ROLLBACK")
+    disk.close()
+    assert not there(path, 1)
+
+
+def test_a_flush_that_never_reached_the_file_is_told_at_the_end(path, held):
+    disk, _ = held
+    with pytest.warns(RuntimeWarning, match=r"answers.db: what was flushed is still in the file \(busy\)"):
+        disk.close()
+
+
 def test_two_processes_share_one_file(path):
     code = """
         import sys
@@ -392,6 +434,16 @@ def test_what_does_not_fit_into_the_queue_is_given_up_and_counted(path):
     disk.close()
     assert stats.waiting + stats.lost + stats.written == 400
     assert stats.lost > 0
+
+
+def test_an_answer_of_a_sixteenth_of_the_bound_is_kept_and_a_larger_one_is_refused(path):
+    disk = DiskCache(path, b"model", max_bytes=256 * MB)
+    assert disk.largest_bytes == 16 * MB
+    assert disk.put(key(1), outputs(1, 15 * MB // 4))  # more than may wait: alone, it may
+    assert not disk.put(key(2), outputs(2, 17 * MB // 4))
+    assert disk.sync()
+    disk.close()
+    assert there(path, 1, max_bytes=256 * MB)
 
 
 def test_asking_again_and_again_writes_nothing(path):
