@@ -132,7 +132,9 @@ class Catalogue:
     def _unknown(self, name: str) -> UnknownProfileError:
         known = self.names()
         words = _words(name)
-        near = [profile for profile in known if words and words <= _words(profile)][:3]
+        within = [profile for profile in known if words and words <= _words(profile)]
+        least = min((len(_words(profile)) for profile in within), default=0)  # the board before its other images
+        near = [profile for profile in within if len(_words(profile)) == least][:3]
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         asked = f"Did you mean {' or '.join(near)}? " if near else ""
         do = f"{asked}`edgekit profiles list` shows them all"

@@ -25,7 +25,6 @@ __all__ = [
     "catalogue_of",
     "load_profile",
     "print_json",
-    "profile_name",
     "profile_path",
     "threads",
     "trust",
@@ -51,13 +50,6 @@ profile_path = click.option(
     multiple=True,
     metavar="DIR",
     help="A folder with profiles of your own, NAME.toml each; repeatable. EDGEKIT_PROFILE_PATH may name folders, too.",
-)
-profile_name = click.option(
-    "--profile",
-    "profile",
-    required=True,
-    metavar="NAME",
-    help="The board: a name of `edgekit profiles list`, NAME@MODE for another of its modes, or the path of a .toml.",
 )
 
 
