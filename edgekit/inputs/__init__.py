@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgekit.inputs.arrivals import Arrivals
-from edgekit.inputs.files import InputsError, expanded, load
+from edgekit.inputs.files import InputsError, expanded, listed, load
 from edgekit.inputs.frames import frames
 
-__all__ = ["Arrivals", "InputsError", "expanded", "frames", "load"]
+__all__ = ["Arrivals", "InputsError", "expanded", "frames", "listed", "load"]
