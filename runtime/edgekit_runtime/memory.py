@@ -62,7 +62,7 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
     while batches and need.model_mb + sum(batches.values()) + need.cache_mb > left_mb:
         size, _ = batches.popitem()
         lost.append(f"no variant for batches of {size}")
-    cache = min(need.cache_mb, left_mb - need.model_mb - sum(batches.values()))
+    cache = max(0.0, min(need.cache_mb, left_mb - need.model_mb - sum(batches.values())))
     if cache < need.cache_mb:
         cache = cache if cache >= LEAST_CACHE_MB else 0.0
         lost.append(f"cache of {_shown(cache)} MB instead of {_shown(need.cache_mb)} MB" if cache else "no cache")

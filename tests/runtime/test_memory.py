@@ -61,6 +61,10 @@ def test_a_small_budget_is_told_with_the_digits_that_count(total, needed, told):
         MemoryBudget(total).claim("faces", Need(needed))
 
 
+def test_a_cache_that_nobody_wanted_is_not_missed():
+    assert degrade(Need(1.0, {2: 1.2e-38}, 0.0), 1.0).degraded == ()  # the sum rounds to what is left
+
+
 def test_models_share_a_budget_and_give_back_what_they_took():
     budget = MemoryBudget(200)
     faces = budget.claim("faces", NEED)
