@@ -122,12 +122,13 @@ def under_emulation(bundle: Path, profile: Profile) -> tuple[Replayed | None, li
     worst = found.worst if found.goldens else None
     count = len({(golden.recipe, golden.golden) for golden in found.goldens})
     replayed = Replayed(found.runtime, "emulated", worst, cosine, count, cpu=found.cpu)
-    return replayed, [] if found.ok else [_emulated_failure(found)]
+    return replayed, [] if found.ok else [_emulated_failure(found, bundle)]
 
 
-def _emulated_failure(found: Emulated) -> Finding:
+def _emulated_failure(found: Emulated, bundle: Path) -> Finding:
     said = " ".join(found.said.split())
-    what = f"{found.failure} ({found.label})" + (f"; it said: {said[-300:]}" if said else "")
+    failure = found.failure.replace(f"{bundle.absolute()}: ", "")
+    what = f"{failure} ({found.label})" + (f"; it said: {said[-300:]}" if said else "")
     if any(not golden.fits for golden in found.goldens):
         code = "replay-differs"
     elif "Python" in found.failure and "emulated board" in found.failure:
