@@ -5,12 +5,15 @@
 Rules:
 - a fresh interpreter, never a fork: the application may have threads;
 - the child finds packages where this process does, and nothing in the folder the application happens to stand in;
-- where no child can be started (a frozen application, user-mode emulation) the caller does without.
+- where no child can be started (a frozen application, user-mode emulation) the caller does without;
+- a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
+- a crash is the fault of what ran in the child; any other signal came from outside, and tells nothing about it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["environment", "may_start", "python_module", "run"]
+__all__ = ["crashed", "environment", "interrupted", "may_start", "python_module", "run"]
+
+_OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP")
+_LOOKS = 4
+"""How often it is looked within a timeout whether the child said something."""
 
 
 def may_start() -> bool:
@@ -39,8 +46,47 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run`, imported when a child is needed: most openings need none."""
+def crashed(code: int) -> str:
+    """The signal that what ran in the child brought upon itself; empty for any other end."""
+    name = _signal(code)
+    return name if name in _OWN_FAULTS else ""
+
+
+def interrupted(code: int) -> str:
+    """The signal that came from outside: from a terminal, a supervisor, the kernel short of memory. Empty for any other end."""
+    return "" if crashed(code) else _signal(code)
+
+
+def _signal(code: int) -> str:
+    if code >= 0:
+        return ""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with `capture_output` and `text`, but timeout is the longest that stdout may be silent, seconds."""
     import subprocess
 
-    return subprocess.run(command, check=False, **options)
+    given = options.pop("input", None)
+    options.pop("capture_output", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as child:
+        said = quiet = 0
+        try:
+            while True:
+                try:
+                    out, err = child.communicate(given, timeout=timeout / _LOOKS)
+                    return subprocess.CompletedProcess(command, child.returncode, out, err)
+                except subprocess.TimeoutExpired as error:
+                    given, heard = None, len(error.stdout or b"")
+                    quiet = quiet + 1 if heard == said else 0
+                    said = heard
+                    if quiet >= _LOOKS:
+                        raise subprocess.TimeoutExpired(command, timeout, error.stdout) from None
+        except BaseException:
+            child.kill()
+            raise

@@ -4,7 +4,8 @@ The golden examples travel in the bundle with what the artifact answered on the 
 
 - in a child process at the first open of a (bundle, engine, board) triple, so that a crash (an illegal instruction, a
   segmentation fault) is a sentence instead of the application's end; the verdict is stored and not asked for again;
-- in this process at every open: that is the warm-up, and it checks the very bytes that will answer.
+- in this process at every open: that is the warm-up, and it checks the very bytes that will answer. Once all of them
+  agreed here, a later open of a slow model replays no more than fit into a few seconds, and one at least.
 
 With the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
 other, accuracy is what is comparable: the same best class and a high cosine similarity. A stateful model's examples are
@@ -18,9 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.board import fingerprint, state_dir, store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
-from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
 from edgekit_runtime.engines import Engine, EngineInfo, Setup, load_with
+from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.errors import EdgekitError, SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
@@ -42,9 +43,20 @@ from edgekit_runtime.tensors import TensorSpec
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["Compared", "SelfTest", "compared", "first_open", "replay", "replay_batch", "state_dir"]
+__all__ = [
+    "Compared",
+    "SelfTest",
+    "compared",
+    "first_open",
+    "passed_before",
+    "remember",
+    "replay",
+    "replay_batch",
+    "state_dir",
+]
 
 CHILD_TIMEOUT_S = 120.0
+"""How long loading, or one run, may take in the child."""
 _FLOAT_STEP = 1e-4
 _VERDICT = "failed: "
 
@@ -83,14 +95,14 @@ class Compared:
     frame: str = ""
 
 
-def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
+def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine, enough: Callable[[], bool] | None = None) -> SelfTest:
     """Run every golden example and compare; a sequence frame by frame, each from a fresh state.
 
-    Raises SelfTestError at the first that is out of tolerance.
+    enough: asked after each example; True ends it there. Raises SelfTestError at the first that is out of tolerance.
     """
     examples: set[int] = set()
     worst_steps, worst_cosine, same = 0.0, 1.0, True
-    for one in compared(bundle, entry, engine):
+    for one in compared(bundle, entry, engine, enough):
         if not one.fits:
             raise SelfTestError(
                 f"golden example {one.golden} of '{one.output}' differs by {one.steps:.0f} steps{one.frame} (cosine "
@@ -105,8 +117,10 @@ def replay(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> SelfTest:
     return SelfTest(len(examples), same, worst_steps, worst_cosine)
 
 
-def compared(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> Iterator[Compared]:
-    """Every output of every golden example that this artifact answers, as the engine gives it now."""
+def compared(
+    bundle: Bundle, entry: ArtifactEntry, engine: Engine, enough: Callable[[], bool] | None = None
+) -> Iterator[Compared]:
+    """Every output of every golden example that this artifact answers, as the engine gives it now. enough: see `replay`."""
     contract = bundle.manifest.contract
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
     for number, golden in enumerate(bundle.manifest.golden):
@@ -137,6 +151,8 @@ def compared(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> Iterator[C
                 fits,
                 frame="" if fits else _first_apart(here, wanted, tensor, golden.steps),
             )
+        if enough is not None and enough():
+            break
     if contract.state == "internal":  # whoever uses this engine next begins afresh
         engine.reset()
 
@@ -210,8 +226,7 @@ def first_open(
     """
     if not may_start():
         return False
-    verdict = (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
-    if verdict.is_file():
+    if passed_before(bundle, entry, engine, folder=folder):
         return False
     setup = {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}
     command = python_module("edgekit_runtime.selftest", str(bundle.path), entry.recipe, engine.name, json.dumps(setup))
@@ -220,15 +235,33 @@ def first_open(
     try:
         done = run(command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, stdin=DEVNULL, env=environment())
     except TimeoutExpired as error:
-        raise _failed(bundle, engine, f"did not end within {CHILD_TIMEOUT_S:.0f} s") from error
+        raise _failed(bundle, engine, f"did not come back within {CHILD_TIMEOUT_S:.0f} s") from error
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False
-    if done.returncode < 0 or any(line.startswith(_VERDICT) for line in done.stderr.splitlines()):
+    if interrupted(done.returncode):  # whoever ended it knows nothing of the bundle; this process tests itself
+        return False
+    if crashed(done.returncode) or any(line.startswith(_VERDICT) for line in done.stderr.splitlines()):
         raise _failed(bundle, engine, _reason(done))
     if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
         return False
-    store_text(verdict, done.stdout)
+    store_text(_verdict(bundle, entry, engine, folder), done.stdout.splitlines()[-1])
     return True
+
+
+def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
+    """Whether every example agreed before, of this very (bundle, engine, board)."""
+    return _verdict(bundle, entry, engine, folder).is_file()
+
+
+def remember(
+    bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, tested: SelfTest, *, folder: Path | None = None
+) -> None:
+    """Every example agreed. A folder that cannot be written only means that all are replayed again."""
+    store_text(_verdict(bundle, entry, engine, folder), json.dumps(asdict(tested)))
+
+
+def _verdict(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:
+    return (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
 
 
 def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
@@ -254,11 +287,7 @@ def _triple(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo) -> str:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        try:
-            name = signal.Signals(-done.returncode).name
-        except ValueError:
-            name = f"signal {-done.returncode}"
+    if name := crashed(done.returncode):
         return f"crashed with {name}"
     return next(line for line in done.stderr.splitlines() if line.startswith(_VERDICT))
 
@@ -271,6 +300,15 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
     )
 
 
+class _Telling(Recording):
+    """Says after every run that there was one: a slow engine is not a hung one."""
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        outputs = super().run(inputs)
+        print("ran", flush=True)
+        return outputs
+
+
 def _main(arguments: list[str]) -> int:
     from edgekit_runtime.bundle import read_bundle
 
@@ -280,7 +318,7 @@ def _main(arguments: list[str]) -> int:
         entry = bundle.artifact(recipe)
         data = bundle.blob(entry.blob)
         with load_with(engine_name, entry.format, data, Setup(**json.loads(setup))) as engine:
-            print(json.dumps(asdict(replay(bundle, entry, engine))))
+            print(json.dumps(asdict(replay(bundle, entry, _Telling(engine)))))
     except EdgekitError as error:
         print(f"{_VERDICT}{error}", file=sys.stderr)
         return 1

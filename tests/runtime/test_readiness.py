@@ -129,6 +129,32 @@ def test_in_a_process_of_its_own_it_answers_alike(bundle):
     there.close()
 
 
+def test_a_slow_model_is_replayed_whole_until_all_agreed_and_then_no_longer_than_it_takes_to_be_warm(
+    bundle, tmp_path, monkeypatch
+):
+    from edgekit_runtime import warming
+    from edgekit_runtime.engines.onnx import OnnxEngine
+    from edgekit_runtime.engines.tflite import TFLiteEngine
+
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    monkeypatch.setattr(warming, "BOUND_S", 0.0)
+    monkeypatch.setattr(warming, "REPLAY_BOUND_S", 0.0)  # every model is slow
+    runs = []
+    for kind in (TFLiteEngine, OnnxEngine):
+        honest = kind.run
+        monkeypatch.setattr(kind, "run", lambda self, inputs, honest=honest: runs.append(1) or honest(self, inputs))
+    counts, examples = [], []
+    for _ in range(3):
+        runs.clear()
+        prepared = prepare(bundle, how(batching=False))
+        counts.append(len(runs))
+        examples.append(prepared.tested.examples)
+        assert prepared.costs[1] > 0
+        prepared.close()
+    assert (examples, counts) == ([2, 1, 1], [2, 1, 1])
+
+
 @needs_tflite
 def test_a_delegate_that_does_not_load_makes_way_and_is_told(with_batch, tmp_path):
     prepared = prepare(with_batch, how(wanted=Wanted(delegate=str(tmp_path / "absent.so"))))

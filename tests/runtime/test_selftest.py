@@ -124,6 +124,20 @@ def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, retur
     assert not (tmp_path / "selftest").exists()
 
 
+@pytest.mark.parametrize("code", [-15, -9, -2, -1])
+def test_a_child_that_others_end_says_nothing_of_the_bundle(bundle, engine, tmp_path, code):
+    def run(command, **options):
+        return subprocess.CompletedProcess(command, code, "ran\n", "")
+
+    assert first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run) is False
+    assert not (tmp_path / "selftest").exists()
+
+
+def test_a_replay_may_end_after_an_example(bundle, engine):
+    assert replay(bundle, bundle.artifact(), engine, lambda: True).examples == 1
+    assert replay(bundle, bundle.artifact(), engine, lambda: False).examples == 2
+
+
 def test_a_child_that_never_came_to_the_test_is_no_verdict(bundle, engine, tmp_path):
     def run(command, **options):
         return subprocess.CompletedProcess(command, 1, "", "ModuleNotFoundError: No module named 'edgekit_runtime'")

@@ -1,9 +1,11 @@
 """The trial itself: load each candidate, replay its golden examples, time it against the best so far.
 
 It runs in a child process, so that a candidate that crashes is a reason and not the application's end, and what the losers
-loaded is gone with it. One line of JSON a fact, as soon as it is known:
+loaded is gone with it. When the time is over no inference is begun that is not needed to name a winner: a slow model's other
+examples are replayed by who opens it. One line of JSON a fact, as soon as it is known:
 
     {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
+    {"ran": 0}                         it goes on, for who might think that it hangs
     {"entered": 0, "p50_ms": ...}      it passed its self-test
     {"refused": 1, "error": {...}}     it did not
     {"champion": 0, "tried": [...]}    the end
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -36,6 +39,7 @@ __all__ = ["Trial", "main"]
 
 Say = Callable[[dict[str, Any]], None]
 _MOST_RUNS = 400
+_TELL_EVERY_S = 1.0
 
 
 @dataclass
@@ -70,10 +74,12 @@ class Trial:
         self._say = say
         self._loaded: dict[int, _Runner] = {}
         self._times: dict[int, list[float]] = {}
+        self._end = math.inf
 
     def run(self, bound_s: float) -> None:
-        """All of it, within about bound_s."""
+        """All of it, within about bound_s: an inference that runs then is not cut short."""
         start = perf_counter()
+        self._end = start + bound_s
         race = Race(len(self._candidates), bound_s)
         while (step := race.next(perf_counter() - start)) is not None:
             self._do(step, race)
@@ -103,7 +109,7 @@ class Trial:
         self._say({"enter": number})
         champion = None if race.champion is None else statistics.median(self._times[race.champion])
         try:
-            runner, facts = self._load(self._candidates[number], champion)
+            runner, facts = self._load(number, champion)
         except EdgekitError as error:
             race.refused(number)
             self._say({"refused": number, "error": error.as_json()})
@@ -113,22 +119,27 @@ class Trial:
         race.entered(number, min(runner.seconds), champion)
         self._say({"entered": number, **facts})
 
-    def _load(self, candidate: Candidate, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
+    def _load(self, number: int, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
         """Raises EngineError, SelfTestError, MissingExtraError, TooSlow."""
+        candidate = self._candidates[number]
         entry = _entry(self._bundle, candidate.blob)
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
             importlib.import_module(ENGINES[candidate.engine].module)
         before, start = resident_mb(), perf_counter()
         engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup)
         loaded = perf_counter()
-        recording = _Impatient(engine, champion_s)
+        recording = _Impatient(engine, champion_s, lambda: self._say({"ran": number}))
         try:
-            replay(self._bundle, entry, recording)
+            replay(self._bundle, entry, recording, lambda: perf_counter() > self._end)
         except BaseException:
             engine.close()
             raise
         runner = _Runner(engine, recording.given)
-        p50_s = runner.block(0.005)
+        if perf_counter() > self._end:
+            p50_s = recording.last_s
+            runner.seconds.append(p50_s)
+        else:
+            p50_s = runner.block(0.005)
         after = resident_mb()
         memory = None if before is None or after is None else max(0.0, after - before)
         return runner, {
@@ -149,19 +160,26 @@ class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went
 
 
 class _Impatient(Recording):
-    """Gives up when the second and the third run both take HOPELESS times what the best one does."""
+    """Gives up when the second and the third run both take HOPELESS times what the best one does.
 
-    def __init__(self, engine: Engine, champion_s: float | None) -> None:
+    tell: called after a run, now and then.
+    """
+
+    def __init__(self, engine: Engine, champion_s: float | None, tell: Callable[[], object] = lambda: None) -> None:
         super().__init__(engine)
         self._champion_s = champion_s
+        self._tell, self._told = tell, perf_counter()
         self._taken: list[float] = []
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        if not self.given or self._champion_s is None or len(self._taken) == 2:
-            return super().run(inputs)
-        start = perf_counter()
+        later = bool(self.given)
         outputs = super().run(inputs)
-        self._taken.append(perf_counter() - start)
+        if perf_counter() - self._told > _TELL_EVERY_S:
+            self._told = perf_counter()
+            self._tell()
+        if not later or self._champion_s is None or len(self._taken) == 2:
+            return outputs
+        self._taken.append(self.last_s)
         if min(self._taken) > HOPELESS * self._champion_s and len(self._taken) == 2:
             raise TooSlow(f"a run takes {min(self._taken) * 1e3:.3g} ms, the best {self._champion_s * 1e3:.3g} ms")
         return outputs

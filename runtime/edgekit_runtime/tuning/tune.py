@@ -4,10 +4,12 @@
     verdict.chosen, verdict.how, verdict.why
 
 Rules:
-- at most `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again until
-  one of them changes;
+- about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again until
+  one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun;
 - EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
 - a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the application;
+- a child that others end (a supervisor, the kernel short of memory) tells nothing about its candidate: it is tried once
+  more, at a second time left out for this opening, and what was found in such an opening is not kept;
 - two processes that open at once measure one after the other, and the second finds the first one's verdict.
 """
 
@@ -16,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import cores, fingerprint, state_dir
 from edgekit_runtime.bundle import Bundle
-from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import version_of
@@ -42,7 +43,9 @@ __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 BOUND_S = 5.0
 """How long measuring may take unless EDGEKIT_TUNE says otherwise."""
 GRACE_S = 60.0
-"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine."""
+"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to answer."""
+_CHANCES = 2
+"""How often a candidate is tried whose child others end."""
 _MOST_CHILDREN = 8
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -131,7 +134,7 @@ def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: P
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
     verdict = replace(verdict, seconds=time.monotonic() - started)
-    return store(file, verdict) if champion is not None else verdict
+    return store(file, verdict) if champion is not None and not found.interrupted else verdict
 
 
 @dataclass
@@ -142,6 +145,8 @@ class _Found:
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, dict[str, str]] = field(default_factory=dict)
     champion: int | None = None
+    interrupted: list[int | None] = field(default_factory=list)
+    """Whose trial others ended, once for each time."""
 
     def tried(self) -> tuple[Tried, ...]:
         return tuple(self._tried(number, candidate) for number, candidate in enumerate(self.offer))
@@ -171,14 +176,17 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
             timeout=bound_s + GRACE_S,
             env=environment(),
         )
-        output, died = done.stdout, _death(done.returncode)
+        output, name = done.stdout, crashed(done.returncode)
+        died, ended = f"crashed with {name}" if name else "", interrupted(done.returncode)
     except TimeoutExpired as error:
         partial = error.stdout or ""
         output = partial.decode() if isinstance(partial, bytes) else partial
-        died = f"did not end within {bound_s + GRACE_S:.0f} s"
+        died, ended = f"did not come back within {bound_s + GRACE_S:.0f} s", ""
     except OSError:
         return False
     blame = _listen(output, numbers, found)
+    if ended:
+        return _spared(bundle, blame, found, ended)
     if died and blame is not None:
         candidate = found.offer[blame]
         found.facts.pop(blame, None)
@@ -187,6 +195,22 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
         ).as_json()
         return True
     return False
+
+
+def _spared(bundle: Bundle, number: int | None, found: _Found, ended: str) -> bool:
+    """Others ended the child while this candidate was tried: again, or without it. True when another child should go on.
+
+    number: None where it had not come to the first.
+    """
+    found.interrupted.append(number)
+    if found.interrupted.count(number) >= _CHANCES:
+        if number is None:
+            return False
+        found.facts.pop(number, None)
+        found.refused[number] = EngineError(
+            f"its trial was ended by {ended} {_CHANCES} times", where=str(bundle.path), do=_AGAIN
+        ).as_json()
+    return True
 
 
 def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
@@ -214,6 +238,7 @@ def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
     return busy
 
 
+_AGAIN = "Open it again; SIGKILL that nobody sent is the system's, short of memory"
 _ELSE = "Do not use this bundle here: another engine or version may run it"
 _KINDS: dict[str, type[EdgekitError]] = {SelfTestError.code: SelfTestError, EngineError.code: EngineError}
 
@@ -232,15 +257,6 @@ def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | N
     error = first.refused or {}
     kind = _KINDS.get(error["code"], EngineError)
     return kind(error["what"], where=error["where"] or str(bundle.path), do=error["do"])
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return ""
-    try:
-        return f"crashed with {signal.Signals(-code).name}"
-    except ValueError:
-        return f"crashed with signal {-code}"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,13 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import Shipped, assemble, write_bundle
-from edgekit_runtime import EngineError, MemoryExceeded, SelfTestError
+from edgekit_runtime import EngineError, MemoryExceeded, SelfTestError, children
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
-from edgekit_runtime.tuning.trial import TooSlow, _Impatient
+from edgekit_runtime.tuning.trial import TooSlow, Trial, _Impatient
+from edgekit_runtime.tuning.tune import offered
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
@@ -172,7 +175,67 @@ def test_a_child_that_hangs_costs_its_candidate_and_the_next_one_goes_on(bundle,
 
     verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=hangs))
     assert verdict.chosen.kernels == "plain"
-    assert "did not end within" in verdict.tried[0].refused["what"]
+    assert "did not come back within" in verdict.tried[0].refused["what"]
+
+
+class Struck:
+    """The first `times` children end by that signal, as soon as they were told of the first candidate."""
+
+    def __init__(self, name, times=1):
+        self.code, self.times, self.started = -signal.Signals[name], times, 0
+
+    def __call__(self, command, **options):
+        self.started += 1
+        if self.started <= self.times:
+            return subprocess.CompletedProcess(command, self.code, '{"enter": 0}\n', "")
+        return subprocess.run(command, **options)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
+def test_a_signal_from_outside_blames_no_candidate_and_what_was_found_then_is_not_kept(bundle, tmp_path, name):
+    run = Struck(name)
+    tuning = Tuning(QUICK, folder=tmp_path, run=run)
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), tuning)
+    assert not any(one.refused for one in verdict.tried)
+    assert verdict.tried[0].p50_ms > 0
+    assert not list((tmp_path / "tuning").glob("*.json"))
+    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).how == "measured", "asked anew"
+    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).how == "stored"
+
+
+def test_a_candidate_whose_trial_is_ended_again_and_again_is_left_out_for_that_opening(bundle, tmp_path):
+    tuning = Tuning(QUICK, folder=tmp_path, run=Struck("SIGKILL", times=2))
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), tuning)
+    assert (verdict.chosen.kernels, verdict.kept) == ("plain", False)
+    assert "ended by SIGKILL 2 times" in verdict.tried[0].refused["what"]
+    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).tried[0].refused is None
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE"])
+def test_a_crash_is_the_candidates_own_and_is_kept(bundle, tmp_path, name):
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=Struck(name)))
+    assert (verdict.chosen.kernels, verdict.kept) == ("plain", True)
+    assert f"crashed with {name}" in verdict.tried[0].refused["what"]
+
+
+def test_a_real_child_that_is_told_to_end_is_started_again(bundle, tmp_path):
+    def struck(command, **options):
+        if not ended:
+            command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+        ended.append(1)
+        return children.run(command, **options)
+
+    ended = []
+    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=struck))
+    assert (verdict.how, verdict.kept, len(ended)) == ("measured", False, 2)
+
+
+def test_when_the_time_is_over_nothing_is_begun_but_the_inference_that_names_a_winner(bundle):
+    facts = []
+    Trial(bundle, offered(bundle, Wanted(engine=ENGINE)), facts.append).run(bound_s=0.0)
+    assert [fact["enter"] for fact in facts if "enter" in fact] == [0]
+    assert facts[-1]["champion"] == 0
+    assert [one["runs"] for one in facts[-1]["tried"]] == [1]
 
 
 def test_a_child_that_comes_to_nothing_leaves_the_default(bundle, tmp_path):

@@ -1,0 +1,51 @@
+"""Children of our own: slow is not hung, and who is to blame for an end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from edgekit_runtime.children import crashed, interrupted, run
+
+LIMIT_S = 60
+
+
+def python(code, **options):
+    return run([sys.executable, "-c", code], text=True, **options)
+
+
+def test_it_gives_what_a_child_said_and_how_it_ended():
+    done = python(
+        "import sys; print(input()); print('why', file=sys.stderr); sys.exit(3)", input="hello", timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "hello\n", "why\n")
+
+
+def test_a_child_that_goes_on_telling_something_may_take_longer_than_its_limit():
+    code = "import time\nfor n in range(16):\n    print(n, flush=True)\n    time.sleep(0.25)"
+    assert python(code, timeout=2.0).stdout.split() == [str(n) for n in range(16)]
+
+
+def test_a_silent_one_is_ended_and_what_it_said_is_kept():
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        python("import time; print('here', flush=True); time.sleep(600)", timeout=1.0)
+    assert b"here" in caught.value.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "own", "others"),
+    [
+        (0, "", ""),
+        (1, "", ""),
+        (-signal.SIGSEGV, "SIGSEGV", ""),
+        (-signal.SIGILL, "SIGILL", ""),
+        (-signal.SIGKILL, "", "SIGKILL"),
+        (-signal.SIGTERM, "", "SIGTERM"),
+        (-250, "", "signal 250"),
+    ],
+)
+def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
+    assert (crashed(code), interrupted(code)) == (own, others)
