@@ -69,8 +69,8 @@ _CAUSES = {
 
 GRADES = {
     "measured": "was timed on the board itself",
-    "anchored": "is worked out from published times of another network on the same board",
-    "estimated": "is worked out from the board's data sheet alone",
+    "anchored": "is worked out from the time of another network on the same board",
+    "estimated": "is worked out from the board's data sheet and published times of other boards",
 }
 """What a latency's grade means."""
 
