@@ -162,7 +162,7 @@ def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
 def _unavailable(image: Image, packages: Sequence[str], said: Sequence[str]) -> UserlandError:
     text = " ".join(said)
     if "No space left" in text or "enough free space" in text:
-        do = "Make room on that disk, or name another with --cache-dir"
+        do = "Make room on that disk, or name another with EDGEKIT_STATE_DIR"
     elif _MID_SYNC.search(text):
         do = "The mirror is being updated: try again in some minutes"
     elif "Unable to locate package" in text and not re.search(r"resolv|connect|Failed to fetch", text):

@@ -99,7 +99,7 @@ def _unpack(deb: Path, root: Path) -> None:
         raise UserlandError(
             f"{deb.name} cannot be unpacked: {said}",
             where=str(root),
-            do="Make room on that disk, or name another with --cache-dir",
+            do="Make room on that disk, or name another with EDGEKIT_STATE_DIR",
         )
 
 

@@ -6,6 +6,7 @@ Everything is made anew in a temporary folder, as CI would; two at a time, for m
 from __future__ import annotations
 
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from edgekit.emulation import EmulatorMissingError, UserlandError, image_for
 from edgekit.emulation.installing import installed
 from edgekit.emulation.machine import INSTALL, emulator
 from edgekit.emulation.userland import Userland, userland
-from edgekit.packaging import Content, assemble, write_bundle
+from edgekit.packaging import Content, Shipped, assemble, write_bundle
 from edgekit.shipping import DownloadError, Wheelhouse, collect
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_profiles import Profile, load
-from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle import Target
+from edgekit_runtime.contract import Contract, InputContract, OutputContract
 from edgekit_runtime.engines import load_engine
 
 # profile, engine, edgekit's extras beside it
@@ -83,41 +85,42 @@ class Digits:
     old: Path
 
 
+CONTRACT = Contract(
+    task="classification",
+    inputs=(InputContract("image", (8, 8, 1), "float32"),),
+    outputs=(OutputContract("probs", (10,), "float32"),),
+    scores="probabilities",
+)
+TARGET = Target("raspberry-pi-4", "aarch64", threads=1)
+
+
 @pytest.fixture(scope="session")
 def digits(digits_model, tmp_path_factory) -> Digits:
-    from edgekit.building import BuildRequest, build
+    from edgekit_converters import sources, targets
 
+    source = sources.load(digits_model.model)
+    samples = [[item[None]] for item in np.load(digits_model.calibration)["x"]]
+    names = ("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32")
+    made = {name: targets.convert(source, targets.recipe(name), samples) for name in names}
+    golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]
     folder = tmp_path_factory.mktemp("digits-arm")
-    request = BuildRequest(
-        digits_model.model,
-        ("raspberry-pi-4", "raspberry-pi-4-trixie-32bit"),
-        folder,
-        calibration=str(digits_model.calibration),
-        evaluation=str(digits_model.evaluation),
-        recipes=("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32"),
-        alternates=3,
-    )
-    arm, debian = (bundle.path for bundle in build(request).bundles)
-    assert arm is not None
-    assert debian is not None
-    return Digits(arm, debian, _with_old_answers(arm, folder / "old.ekb"))
+    found = Digits(folder / "arm.ekb", folder / "debian.ekb", folder / "old.ekb")
+    for path, (first, *others) in ((found.arm, names), (found.debian, names[2:])):
+        alternates = [Shipped(made[name]) for name in others]
+        content = Content("digits", "1", "0" * 64, CONTRACT, TARGET, made[first], golden, alternates=alternates)
+        write_bundle(path, *assemble(content), [])
+    _write_old(found, Content("digits", "1", "0" * 64, CONTRACT, TARGET, made["tflite-int8"], golden))
+    return found
 
 
-def _with_old_answers(bundle: Path, path: Path) -> Path:
+def _write_old(digits: Digits, content: Content) -> None:
     """What tflite-runtime 2.14 answers with its reference kernels, run on this machine beside this environment."""
-    import subprocess
-
     from edgekit.checking.sidebyside import NoEnvironmentError, environment
 
     try:
         python = environment("tflite-runtime", "2.14.0")
     except NoEnvironmentError as error:
         missing("tflite-runtime 2.14.0 for this Python", f"a package index and Python 3.11 ({error.what})")
-    asked = read_bundle(bundle)
-    entry = asked.artifact("tflite-int8")
-    content = contents(
-        asked.blob(entry.blob), "tflite-int8", [asked.golden_items(one) for one in asked.manifest.golden]
-    )
     draft, manifest = assemble(content)
     script = (
         "import sys, numpy as np\n"
@@ -131,10 +134,10 @@ def _with_old_answers(bundle: Path, path: Path) -> Path:
         "    answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in bundle.manifest.golden]\n"
         "np.save(sys.argv[2], np.stack(answers))\n"
     )
-    raw = path.with_suffix(".npy")
+    raw = digits.old.with_suffix(".npy")
     runtime = Path(__file__).parents[2] / "runtime"
     subprocess.run(
-        [python, "-c", script, str(bundle), str(raw)], check=True, env={**os.environ, "PYTHONPATH": str(runtime)}
+        [python, "-c", script, str(digits.arm), str(raw)], check=True, env={**os.environ, "PYTHONPATH": str(runtime)}
     )
     golden = []
     for one, answer in zip(manifest.golden, np.load(raw), strict=True):
@@ -142,21 +145,12 @@ def _with_old_answers(bundle: Path, path: Path) -> Path:
         outputs = {name: draft.add(np.ascontiguousarray(answer).tobytes()) for name in before.outputs}
         after = replace(before, engine="tflite-runtime", engine_version="2.14.0", outputs=outputs)
         golden.append(replace(one, answers=(after,)))
-    write_bundle(path, draft, replace(manifest, golden=tuple(golden)), [])
-    return path
+    write_bundle(digits.old, draft, replace(manifest, golden=tuple(golden)), [])
 
 
 def contents(data: bytes, recipe: str, golden) -> Content:
     """One artifact of the digits network as a bundle's contents. golden: canonical items, `image` float32 [8, 8, 1]."""
-    from edgekit_runtime.contract import Contract, InputContract, OutputContract
-
-    contract = Contract(
-        task="classification",
-        inputs=(InputContract("image", (8, 8, 1), "float32"),),
-        outputs=(OutputContract("probs", (10,), "float32"),),
-        scores="probabilities",
-    )
     with load_engine("tflite", data) as engine:
         inputs, outputs = (replace(engine.inputs[0], name="image"),), (replace(engine.outputs[0], name="probs"),)
     artifact = Artifact(Recipe(recipe, "tflite", "int8"), data, inputs, outputs, 1.0, 1.0, {})
-    return Content("digits", "1", "0" * 64, contract, Target("raspberry-pi-4", "aarch64", 1), artifact, golden)
+    return Content("digits", "1", "0" * 64, CONTRACT, TARGET, artifact, golden)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def started(board, cpu, bundle, cache) -> Started:
 @pytest.fixture(scope="session")
 def starts(boards, digits, cache) -> dict[str, Started]:
     """By processor; each is started once."""
-    return {cpu: started(boards["bookworm"], cpu, digits.arm, cache) for cpu in CPUS_64}
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda cpu: started(boards["bookworm"], cpu, digits.arm, cache), CPUS_64)
+        return dict(zip(CPUS_64, found, strict=True))
 
 
 @pytest.mark.network
