@@ -70,7 +70,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Health:
-    """state: `ready`, `dead` where the engine hung or died, or `closed`. reason: why it is not ready."""
+    """state: `ready`, `dead` where the engine hung or died for good, or `closed`. reason: why it is not ready.
+
+    An engine in a process of its own that died is started again by the next request: only when that is given up is it dead.
+    """
 
     state: Literal["ready", "dead", "closed"]
     reason: str = ""
@@ -223,8 +226,9 @@ class Model:
             return Health("closed")
         if self._journey.guard.forked:
             return Health("dead", "the process was forked after the model was opened")
-        hung = self._journey.device.hung
-        return Health("ready") if hung is None else Health("dead", str(hung))
+        device = self._journey.device
+        reason = str(device.hung) if device.hung is not None else device.engine.dead
+        return Health("ready") if reason is None else Health("dead", reason)
 
     def describe(self) -> dict[str, Any]:
         """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found."""

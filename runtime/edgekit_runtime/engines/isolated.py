@@ -129,6 +129,14 @@ class IsolatedHost:
         return self._child.process.pid if self._child is not None else None
 
     @property
+    def dead(self) -> str | None:
+        """Why it answers nobody any more and is not started again; None while it may."""
+        child = self._child
+        if self._deaths < MOST_DEATHS or (child is not None and child.process.poll() is None):
+            return None
+        return self._given_up().what
+
+    @property
     def resident_mb(self) -> float | None:
         """What the child has resident."""
         return resident_mb(self.pid) if self.pid is not None else None
@@ -138,20 +146,29 @@ class IsolatedHost:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
         if self._deaths >= MOST_DEATHS:
-            raise EngineError(
-                f"the engine's process died {self._deaths} times in a row and is not started again",
-                do="Open the bundle again, or use another engine",
-            )
+            raise self._given_up()
         again = self._child is not None or bool(self._artifacts)
         if self._child is not None:
             self._child.end(0)
         self._child = child = _Child()
         self._layouts.clear()
-        for artifact in self._artifacts:
-            self._load(child, artifact)
+        try:
+            for artifact in self._artifacts:
+                self._load(child, artifact)
+        except EngineError:
+            if child.process.poll() is None:  # it lives, but without its model it answers nobody
+                self._deaths += 1
+                child.end(0)
+            raise
         if again:
             self.restarts += 1
         return child
+
+    def _given_up(self) -> EngineError:
+        return EngineError(
+            f"the engine's process died {self._deaths} times in a row and is not started again",
+            do="Open the bundle again, or use another engine",
+        )
 
     def _load(self, child: _Child, artifact: _Artifact) -> dict[str, Any]:
         import numpy as np

@@ -65,6 +65,12 @@ class BatchEngine(Engine):
         host = getattr(self._single, "host", None)
         return None if host is None else int(host.restarts)
 
+    @property
+    def dead(self) -> str | None:
+        """Why the engine's own process answers nobody any more; None while it may, and where there is none."""
+        host = getattr(self._single, "host", None)
+        return None if host is None else host.dead
+
     def run(self, inputs: Sequence[NDArray[Any]]) -> Tensors:
         """One item, with its batch axis of 1."""
         return self._single.run(inputs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import tiny
 
-from edgekit_runtime import EngineHung, open_bundle
+from edgekit_runtime import EngineError, EngineHung, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.engines.isolated import MOST_DEATHS
 
 
 @pytest.fixture
@@ -35,3 +37,34 @@ def test_a_hang_is_an_error_for_its_caller_and_the_next_is_answered(model):
 
 def test_it_says_that_it_is_isolated(model):
     assert model.describe()["isolated"] is True
+
+
+def test_one_that_is_not_started_again_is_not_healthy(model):
+    assert "edgekit_healthy" in model.metrics_text()
+    for _ in range(MOST_DEATHS):
+        host = model._journey.device.engine._single.host
+        host._running()
+        os.kill(host.pid, signal.SIGSTOP)
+        with pytest.raises(EngineHung):
+            model.predict(tiny.RED)
+    health = model.health()
+    assert (health.state, health.ok) == ("dead", False)
+    assert "died 5 times in a row" in health.reason
+    with pytest.raises(EngineError, match="not started again"):
+        model.predict(tiny.RED)
+    (line,) = [one for one in model.metrics_text().splitlines() if one.startswith("edgekit_healthy{")]
+    assert line.endswith(" 0")
+
+
+def test_a_process_that_cannot_load_the_model_again_is_ended_and_tried_again(model):
+    before = model.predict(tiny.RED).top(1)
+    host = model._journey.device.engine._single.host
+    artifacts, host._artifacts = host._artifacts, [replace(host._artifacts[0], data=b"no model")]
+    host.kill()
+    with pytest.raises(EngineError):
+        for _ in range(2):  # the first may still meet the dying process
+            model.predict(tiny.RED)
+    with pytest.raises(EngineError):
+        model.predict(tiny.RED)
+    host._artifacts = artifacts
+    assert model.predict(tiny.RED).top(1) == before
