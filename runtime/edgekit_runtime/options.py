@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.budget import PRESETS_MS
 from edgekit_runtime.cache import Cache, MemoryCache
 from edgekit_runtime.memory import MemoryBudget
+from edgekit_runtime.watchdog import MOST_LIMIT_S
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Semantic
@@ -76,8 +77,8 @@ class Options:
             raise ValueError(f"budget_ms must be more than 0, not {self.budget_ms}")
         if self.queue_limit < 1:
             raise ValueError(f"queue_limit must be at least 1, not {self.queue_limit}")
-        if self.hang_s is not None and not self.hang_s > 0:
-            raise ValueError(f"hang_s must be more than 0, not {self.hang_s}")
+        if self.hang_s is not None and not 0 < self.hang_s <= MOST_LIMIT_S:
+            raise ValueError(f"hang_s must be more than 0 and at most {MOST_LIMIT_S:.0f} (a day), not {self.hang_s}")
         if not 1 <= self.disk_cache_mb < math.inf:
             raise ValueError(f"disk_cache_mb must be 1 or more, not {self.disk_cache_mb}")
         if self.similar is not None and not 0 <= self.similar < math.inf:

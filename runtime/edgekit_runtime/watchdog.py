@@ -7,22 +7,26 @@
 Rules:
 - an engine hangs when one run lasts longer than 10 seconds and than 20 times the slowest run it ever made;
 - it is told once; who is told decides what becomes of the model;
-- one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit;
+- one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit,
+  and goes on whatever happens while it looks after one of them;
 - nothing here can free the thread that is inside the engine: only a process of its own can (`isolate=True`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 
 from edgekit_runtime.errors import EngineHung
 
-__all__ = ["Watched", "limit_s", "watch"]
+__all__ = ["MOST_LIMIT_S", "Watched", "limit_s", "watch"]
 
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
+MOST_LIMIT_S = 86_400.0
+"""The longest limit that may be asked for: a day."""
 _END_S = 1.0
 _LOOKS = 4
 """How often it looks within a limit while nothing runs."""
@@ -51,6 +55,7 @@ class Watched:
         self._bite = bite
         self._limit = limit
         self._rounds: _Rounds | None = None
+        self._troubled = False
         self.hung: EngineHung | None = None
 
     def look(self) -> float | None:
@@ -68,6 +73,16 @@ class Watched:
         )
         self._bite(self.hung)
         return None
+
+    def look_safely(self) -> float | None:
+        """As `look`; what goes wrong is told once, and this one is looked after again later."""
+        try:
+            return self.look()
+        except Exception as error:  # noqa: BLE001 - the others are watched by this thread, too
+            if not self._troubled:
+                self._troubled = True
+                logging.getLogger("edgekit_runtime").error("the watchdog cannot look after an engine: %r", error)
+            return LEAST_LIMIT_S / _LOOKS
 
     def end(self) -> None:
         """Watch no more. Idempotent. With the last one the watchdog's thread ends, before this returns."""
@@ -112,14 +127,14 @@ class _Rounds:
                     self._thread = None
                     return
                 watched = list(self._watched)
-            looks = [(one, one.look()) for one in watched]  # outside the lock: a bite may end its own watch
+            looks = [(one, one.look_safely()) for one in watched]  # outside the lock: a bite may end its own watch
             for one, wait_s in looks:
                 if wait_s is None:
                     self.drop(one)
             waits = [wait_s for _, wait_s in looks if wait_s is not None]
             with self._changed:
                 if self._watched == watched:
-                    self._changed.wait(min(waits, default=0.0))
+                    self._changed.wait(min([*waits, MOST_LIMIT_S]) if waits else 0.0)
 
 
 _rounds = _Rounds()

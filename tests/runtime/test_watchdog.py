@@ -63,3 +63,40 @@ def test_a_new_one_after_the_last_is_watched_too():
         watched = watch(lambda: 99.0, lambda: 0.0, lambda error, bitten=bitten: bitten.set())
         assert bitten.wait(LONG)
         watched.end()
+
+
+@pytest.mark.parametrize("limit", [float("inf"), 1e10, float("nan")])
+def test_whatever_one_does_the_others_are_watched(limit):
+    bitten = threading.Event()
+    running = iter([None, 99.0])
+    odd = watch(lambda: None, lambda: 0.0, lambda error: None, lambda slowest: limit)
+    watched = watch(lambda: next(running), lambda: 0.0, lambda error: bitten.set(), lambda slowest: 0.01)
+    assert bitten.wait(LONG)
+    watched.end()
+    odd.end()
+
+
+def test_one_that_cannot_be_looked_after_is_told_once_and_ends_nothing(caplog):
+    def trouble():
+        raise RuntimeError("odd")
+
+    bitten = threading.Event()
+    odd = watch(trouble, lambda: 0.0, lambda error: None)
+    running = iter([None, None, 99.0])
+    watched = watch(lambda: next(running), lambda: 0.0, lambda error: bitten.set(), lambda slowest: 0.01)
+    assert bitten.wait(LONG)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the watchdog cannot look after an engine: RuntimeError('odd')"
+    ]
+    watched.end()
+    odd.end()
+
+
+def test_one_that_fails_when_it_is_told_is_told_once():
+    def bite(error):
+        raise RuntimeError("odd")
+
+    watched = Watched(lambda: 99.0, lambda: 0.0, bite)
+    assert watched.look_safely() is not None
+    assert watched.look_safely() is None
+    assert watched.hung is not None
