@@ -5,6 +5,7 @@ Rules:
 - an EdgekitError is printed as one message without a traceback; with `--json` it is the one object on stdout, and so is
   an interruption and a fault of edgekit's own (whose traceback goes to stderr);
 - a reader that stops reading is no error, a full disk and too little memory are one sentence;
+- what stdout or stderr cannot spell, the name of a file that is not UTF-8 for one, is printed escaped;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import json
 import os
 import re
@@ -115,7 +117,14 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Never returns: exits with the code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _escape_what_cannot_be_spelt()
     sys.exit(_run(arguments))
+
+
+def _escape_what_cannot_be_spelt() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: list[str]) -> int:

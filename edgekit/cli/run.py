@@ -29,7 +29,8 @@ from edgekit.cli.options import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgekit_runtime import Answer, Model
+    from edgekit.inputs import Arrivals, InputsError
+    from edgekit_runtime import Answer, EdgekitError, Model
     from edgekit_runtime.contract import Contract
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.session import Session
@@ -53,17 +54,18 @@ __all__ = ["run"]
 @threads
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
-@click.option("--window-s", type=FiniteRange(0.1, 86_400), default=60.0, show_default=True, help="A report's length.")
+@click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
 @trust
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
     """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE.
 
     A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and inputs that
-    are single frames follow one another.
+    are single frames follow one another, up to the next sequence.
 
-    Exits 1 when one of them got no answer. Ctrl-C is the ordinary end of --watch: it then exits 0, whatever could not be
-    answered meanwhile was told when it came.
+    Exits 1 when one of them got no answer; so is a folder with nothing in it. Ctrl-C ends it with 130, and with --json the
+    one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then exits 0:
+    whatever could not be answered meanwhile was told when it came.
 
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
@@ -71,32 +73,44 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     """
     if not inputs and watch is None:
         raise click.UsageError("Name something to answer: INPUTS, or a folder to --watch.")
+    if "" in inputs:
+        raise click.UsageError("One of INPUTS is an empty name.")
+    if options["telemetry"] is None and (options["device"] is not None or options["window_s"] is not None):
+        raise click.UsageError("--device and --window-s go with --telemetry.")
+    if options["window_s"] is None:
+        del options["window_s"]
     from edgekit_runtime import open_bundle
 
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
-    with _given(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
-        told = _Told(_asked(model), k, as_json, streams=watch is not None)
-        for one in given:
-            told.answer(one)
+    told = _Told(k, as_json, streams=watch is not None)
+    try:
+        with _given(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
+            told.ask(model, given)
+    except KeyboardInterrupt:
+        if not told.finish(interrupted=True):
+            raise
+        return 130
     _tell_telemetry(model)
     told.finish()
     return 1 if told.failed and watch is None else 0
 
 
 @contextlib.contextmanager
-def _given(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str]]:
+def _given(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str | InputsError]]:
     """What is to be answered: the inputs, then what comes into the watched folder until SIGINT or SIGTERM."""
-    from edgekit.inputs import Arrivals, expanded
+    from edgekit.inputs import Arrivals, listed
 
     if watch is None:
-        yield expanded(inputs)
+        yield listed(inputs)
         return
     arrivals = Arrivals(watch)  # first: what comes while the bundle is opened is new
     with _until_told() as ended:
-        yield _inputs_then_arrivals(expanded(inputs), arrivals, watch, ended)
+        yield _inputs_then_arrivals(listed(inputs), arrivals, watch, ended)
 
 
-def _inputs_then_arrivals(inputs: Iterator[str], arrivals: Any, watch: Path, ended: threading.Event) -> Iterator[str]:
+def _inputs_then_arrivals(
+    inputs: Iterator[str | InputsError], arrivals: Arrivals, watch: Path, ended: threading.Event
+) -> Iterator[str | InputsError]:
     for one in inputs:
         if ended.is_set():
             return
@@ -126,40 +140,56 @@ def _until_told() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _asked(model: Model) -> Model | Session:
-    """What answers one input after another: for a model that keeps a state, one session, so that inputs are its frames."""
-    return model if model.contract.state == "none" else model.session()
-
-
 class _Told:
-    """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line."""
+    """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line.
 
-    def __init__(self, asked: Model | Session, k: int, as_json: bool, streams: bool) -> None:
-        self._asked, self._k, self._as_json, self._streams = asked, k, as_json, streams
+    A model that keeps a state is asked in one session: a sequence begins afresh, and so does what comes after it.
+    """
+
+    def __init__(self, k: int, as_json: bool, streams: bool) -> None:
+        self._k, self._as_json, self._streams = k, as_json, streams
         self._answers: list[dict[str, Any]] = []
+        self._begun = False
+        self._after_sequence = False
         self.failed, self._given = 0, 0
 
-    def answer(self, given: str) -> None:
+    def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
+        """One input after another, whatever becomes of each."""
+        asked: Model | Session = model if model.contract.state == "none" else model.session()
+        self._begun = True
+        for one in given:
+            self._given += 1
+            if isinstance(one, str):
+                self._answer(asked, one)
+            else:
+                self._refused(one.where, one)
+
+    def _answer(self, asked: Model | Session, given: str) -> None:
         """One input: an answer; a whole sequence of frames: one after another from a fresh state."""
         from edgekit.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
-        self._given += 1
-        name, asked = given, self._asked
+        name = given
         try:
             sequence = frames(given, asked.contract) if asked.contract.state != "none" else None
+            if sequence is not None or self._after_sequence:
+                cast("Session", asked).reset()
+            self._after_sequence = sequence is not None
             if sequence is None:
                 self._told(given, asked.predict(load(given, asked.contract)))
                 return
-            cast("Session", asked).reset()
             for name, frame in sequence:
                 self._told(name, asked.predict(frame))
         except EdgekitError as error:
-            self.failed += 1
-            if self._as_json:
-                self._put({"input": name, "error": error.as_json()})
-            else:
-                click.echo(f"error: {error}", err=True)
+            self._refused(name, error)
+
+    def _refused(self, name: str, error: EdgekitError) -> None:
+        self.failed += 1
+        if self._as_json:
+            self._put({"input": name, "error": error.as_json()})
+        else:
+            said = str(error)
+            click.echo(f"error: {said if said.startswith(name) else f'{name}: {said}'}", err=True)
 
     def _told(self, name: str, answer: Answer) -> None:
         if self._as_json:
@@ -174,11 +204,15 @@ class _Told:
         else:
             self._answers.append(value)
 
-    def finish(self) -> None:
+    def finish(self, *, interrupted: bool = False) -> bool:
+        """What is left to say. False where an interruption is for others to tell, because nothing here is cut off by it."""
+        if interrupted and not (self._begun and self._as_json and not self._streams):
+            return False
         if self._as_json and not self._streams:
-            print_json({"answers": self._answers})
+            print_json({"answers": self._answers} | ({"interrupted": True} if interrupted else {}))
         if self.failed and self._given > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
             click.echo(f"error: {self.failed} of {self._given} inputs got no answer", err=True)
+        return True
 
 
 def _tell_telemetry(model: Model) -> None:

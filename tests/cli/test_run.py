@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
+import textwrap
 import zipfile
 from dataclasses import replace
 
@@ -117,6 +121,78 @@ def test_one_bad_input_does_not_cost_the_others_their_answers(edgekit, bundle, t
     assert "bad.png" in answers[1]["error"]["where"]
     told = edgekit("run", bundle, "bad.png")
     assert told.err.startswith("error: bad.png: not an image that can be decoded")
+
+
+def test_a_folder_with_nothing_in_it_costs_the_others_nothing(edgekit, bundle, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ran = edgekit("run", bundle, "red.png", "empty", "blue.npy", "--json")
+    assert ran.code == 1
+    first, error, last = ran.json["answers"]
+    assert (first["top"][0]["label"], last["top"][0]["label"]) == ("red", "blue")
+    assert (error["input"], error["error"]["code"]) == ("empty", "inputs")
+    told = edgekit("run", bundle, "empty", "red.png")
+    assert "red.png" in told.out
+    assert told.err.startswith("error: empty: holds no pictures")
+
+
+def test_an_array_that_does_not_fit_is_named(edgekit, bundle, tmp_path):
+    np.save(tmp_path / "flat.npy", np.zeros((3, 3), np.float32))
+    assert edgekit("run", bundle, "flat.npy").err.startswith("error: flat.npy: input 'image': a float32 array of shape")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of bytes")
+@pytest.mark.parametrize("json_", [(), ("--json",)], ids=["text", "json"])
+def test_a_name_that_is_not_utf_8_is_printed_escaped(bundle, tmp_path, json_):
+    name = os.fsdecode(b"caf\xe9.png")
+    (tmp_path / "red.png").rename(tmp_path / name)
+    ran = subprocess.run(
+        [sys.executable, "-c", "from edgekit.cli import main; main()", "run", bundle, name, "gone-" + name, *json_],
+        cwd=tmp_path, capture_output=True, timeout=60, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert b"caf\\udce9.png" in ran.stdout
+    assert b"Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+def test_what_was_answered_before_ctrl_c_is_printed(bundle, tmp_path):
+    code = """
+        import os, signal, sys
+        import edgekit.inputs
+        real = edgekit.inputs.listed
+        def listed(given):
+            for number, one in enumerate(real(given)):
+                if number == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield one
+        edgekit.inputs.listed = listed
+        from edgekit.cli import main
+        main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), "run", bundle, *["red.png"] * 4]
+    for arguments in (("--json",), ()):
+        ran = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 128 + signal.SIGINT
+        assert "Traceback" not in ran.stderr
+        if arguments:
+            found = json.loads(ran.stdout)
+            assert found["interrupted"] is True
+            assert [answer["top"][0]["label"] for answer in found["answers"]] == ["red", "red"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "Name something to answer"),
+        (("red.png", ""), "an empty name"),
+        (("red.png", "--device", "porch-1"), "go with --telemetry"),
+        (("red.png", "--window-s", "5"), "go with --telemetry"),
+    ],
+)
+def test_what_would_do_nothing_is_a_usage_error(edgekit, bundle, arguments, told):
+    ran = edgekit("run", bundle, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY garbage", b"PK\x03\x04"], ids=["empty", "header", "zip"])

@@ -44,6 +44,18 @@ def test_single_frames_follow_one_another(edgekit, bundle, tmp_path):
     np.testing.assert_allclose(answers(ran), memory.worked_out(xs, memory.begins(KIND)), atol=1e-5)
 
 
+@pytest.mark.parametrize("bad", [None, 2], ids=["a whole one", "one that failed half-way"])
+def test_a_frame_after_a_sequence_does_not_go_on_from_it(edgekit, bundle, tmp_path, bad):
+    sequence, x = memory.frames(4), memory.frames(1)
+    if bad is not None:
+        sequence[bad, 1] = np.nan
+    np.save(tmp_path / "sequence.npy", sequence)
+    np.save(tmp_path / "one.npy", x[0])
+    told = edgekit("run", bundle, tmp_path / "sequence.npy", tmp_path / "one.npy", "--json").json["answers"]
+    wanted = memory.worked_out(x, memory.begins(KIND))
+    np.testing.assert_allclose([told[-1]["outputs"]["y"]["values"]], wanted, atol=1e-5)
+
+
 def test_a_recording_is_cut_into_what_the_model_takes(edgekit, bundle, tmp_path):
     samples = np.round(np.random.default_rng(0).uniform(-0.9, 0.9, 10) * 32768)
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
