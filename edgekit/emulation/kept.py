@@ -70,5 +70,9 @@ def _alone(lock: Path) -> Iterator[None]:
 
 def _refused(error: OSError, where: Path) -> UserlandError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    do = "Make room there, or name another folder with EDGEKIT_STATE_DIR" if full else "Name another folder with EDGEKIT_STATE_DIR"
+    do = (
+        "Make room there, or name another folder with EDGEKIT_STATE_DIR"
+        if full
+        else "Name another folder with EDGEKIT_STATE_DIR"
+    )
     return UserlandError(f"cannot be written: {error.strerror or error}", where=str(where), do=do)
