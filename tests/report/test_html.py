@@ -257,7 +257,7 @@ def test_the_words_of_a_latency_are_explained_where_they_are_used() -> None:
     estimate = {**ESTIMATE, "dominated_by": "dispatch of operations"}
     bundle = {**report()["bundles"][0], "estimate": estimate}
     page = html(report(bundles=[{**bundle, "candidates": [{"recipe": "tflite-int8", "estimate": estimate}]}]))
-    assert "<b>anchored</b> is worked out from published times of another network" in page
+    assert "<b>anchored</b> is worked out from the time of another network" in page
     assert "<b>dispatch of operations</b> is the fixed cost of starting each operator" in page
     assert "<b>estimated</b>" not in page
 
