@@ -34,7 +34,7 @@ def installed(real_package, board):
     left = board / "opt" / "tiny" / f"env-{conf['ENV']}" / "lib"
     left.mkdir(parents=True)
     (left / "half.py").write_text("half of a mod")
-    (left.parents[1] / "made-folders").write_text(f"{left.parents[1]}\n{left.parents[2]}")
+    (left.parents[1] / "made-folders").write_text(f"{left.parents[1]}\n{left.parents[2]}\n")
     done = run(real_package.path, board)
     assert not (left / "half.py").exists()
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_removing_it_leaves_what_others_put_there_and_nothing_else(installed, bo
     done = subprocess.run(["sh", installed / "uninstall.sh"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert f"{installed}/notes.txt" in done.stdout
-    assert not list((board / "units").iterdir())
+    assert not (board / "units").exists()
     assert files(board) == {
         "somebody.txt": files(board)["somebody.txt"],
         "opt/tiny/notes.txt": files(board)["opt/tiny/notes.txt"],

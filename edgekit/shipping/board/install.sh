@@ -10,6 +10,14 @@ umask 022
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# The folders of a path that are not there.
+missing() {
+    folder=$1
+    while [ ! -d "$folder" ]; do
+        printf '%s\n' "$folder"
+        folder=$(dirname -- "$folder")
+    done
+}
 # A link is made beside its place and moved over it: at no moment is there none.
 point() { ln -sfn "$1" "$2.new"; mv -T -f "$2.new" "$2"; }
 
@@ -73,13 +81,10 @@ done
 [ -z "$DEBIAN" ] || say "  Debian brings: $DEBIAN"
 
 # 4. What install makes is written down, for uninstall.sh: folders that were not there, and files outside the prefix.
-made=
-folder=$prefix
-while [ ! -d "$folder" ]; do made="$folder
-$made"; folder=$(dirname -- "$folder"); done
+made=$(missing "$prefix")
 mkdir -p "$prefix" 2>/dev/null || refuse "$prefix cannot be made. Give another with --prefix, or run it with sudo"
 [ -w "$prefix" ] || refuse "$prefix cannot be written. Give another with --prefix, or run it with sudo"
-[ -f "$prefix/made-folders" ] || printf '%s' "$made" >"$prefix/made-folders"
+[ -f "$prefix/made-folders" ] || printf '%s\n' "$made" >"$prefix/made-folders"
 cp "$here/uninstall.sh" "$prefix/uninstall.sh"
 
 # 5. An environment for exactly these wheels. It is the same one as long as they are the same.
@@ -141,6 +146,7 @@ if [ -n "$service" ]; then
     else
         units=${EDGEKIT_UNITS:-${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user} control="systemctl --user" who=
     fi
+    missing "$units" >>"$prefix/made-folders"
     mkdir -p "$units"
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@USER@|$who|" "$here/service/$service" >"$units/$service.new"
     [ "$(id -u)" = 0 ] || sed -i 's/^WantedBy=.*/WantedBy=default.target/' "$units/$service.new"

@@ -14,7 +14,7 @@ if [ ! -f "$prefix/made-folders" ]; then
     while [ ! -d "$folder" ]; do made="$folder
 $made"; folder=$(dirname -- "$folder"); done
     mkdir -p "$prefix"
-    printf '%s' "$made" >"$prefix/made-folders"
+    printf '%s\n' "$made" >"$prefix/made-folders"
 fi
 mkdir -p "$store/incoming"
 case $task in
