@@ -5,7 +5,8 @@
 
 Rules:
 - a verdict measured on one board is never believed on another: the fingerprint goes into its key;
-- what cannot be read is left out, never an error: a container without /proc still runs.
+- what cannot be read is left out, never an error: a container without /proc still runs;
+- a user without a home keeps verdicts in a folder of his own among the temporary ones, or nowhere where others could write.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import stat
 import sys
 import threading
 from pathlib import Path
 
-__all__ = ["cores", "cpu_model", "fingerprint", "resident_mb", "state_dir", "store_text"]
+__all__ = ["cores", "cpu_model", "fingerprint", "homeless", "resident_mb", "state_dir", "store_text"]
 
 
 def fingerprint() -> str:
@@ -43,11 +45,45 @@ def cores() -> int:
 
 
 def state_dir() -> Path:
-    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder."""
+    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder, else see `homeless`."""
     if configured := os.environ.get("EDGEKIT_STATE_DIR"):
         return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
-    return Path(base) / "edgekit"
+    if base := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
+        return Path(base) / "edgekit"
+    try:
+        return Path.home() / ".cache" / "edgekit"
+    except RuntimeError:  # no HOME, and no line in the list of users
+        return _temporary_dir()
+
+
+def homeless() -> str:
+    """What to tell a user who has neither a home nor named a folder; empty where there is one."""
+    if any(os.environ.get(name) for name in ("EDGEKIT_STATE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA")):
+        return ""
+    try:
+        Path.home()
+    except RuntimeError:
+        folder = _temporary_dir()
+        where = f"in {folder}" if folder != _NOWHERE else "nowhere, so that it is measured at every opening"
+        return f"this user has no home: what is measured is kept {where}; set EDGEKIT_STATE_DIR"
+    return ""
+
+
+_NOWHERE = Path(os.devnull) / "edgekit"
+
+
+def _temporary_dir() -> Path:
+    """This user's own folder among the temporary ones; where another may write to what has that name, a path that cannot be."""
+    import tempfile
+
+    folder = Path(tempfile.gettempdir()) / f"edgekit-{os.getuid() if hasattr(os, 'getuid') else 'state'}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return _NOWHERE
+    own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077)
+    return folder if stat.S_ISDIR(found.st_mode) and own else _NOWHERE
 
 
 def store_text(file: Path, text: str) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from edgekit_runtime.board import resident_mb
+from edgekit_runtime.board import homeless, resident_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.engines import ENGINES, Engine, Setup, load_with
 from edgekit_runtime.engines.variants import BatchEngine
@@ -160,7 +160,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         grant.cache_mb,
         grant.degraded,
         ready,
-        (*loaded.notes, *warm.notes),
+        (*loaded.notes, *warm.notes, *filter(None, [homeless()])),
         loaded.claim,
         how.isolate,
     )
