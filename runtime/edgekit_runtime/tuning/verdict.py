@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,11 +150,11 @@ def read(file: Path, offered: Sequence[Candidate], memory_mb: float | None) -> V
         value = json.loads(file.read_text(encoding="utf-8"))
         tried = tuple(_tried(one) for one in value["tried"])
         chosen = _candidate(value["chosen"])
-        seconds = float(value["seconds"])
+        seconds = _finite(value["seconds"])
         if value["format"] != FORMAT or {one.candidate for one in tried} != set(offered):
             return None
         found = settled(tried, chosen, memory_mb)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return replace(found, how="stored", seconds=seconds, kept=True) if found is not None else None
 
@@ -163,11 +164,18 @@ _NUMBERS = ("p50_ms", "load_ms", "first_ms", "memory_mb", "ratio")
 
 def _tried(value: dict[str, Any]) -> Tried:
     """Raises what a damaged file makes it raise."""
-    numbers = {name: None if value[name] is None else float(value[name]) for name in _NUMBERS}
+    numbers = {name: None if value[name] is None else _finite(value[name]) for name in _NUMBERS}
     refused = value["refused"]
     if refused is not None:
         refused = {name: str(refused[name]) for name in ("code", "what", "where", "do")}
     return Tried(_candidate(value), runs=int(value["runs"]), refused=refused, **numbers)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 def _candidate(value: dict[str, Any]) -> Candidate:

@@ -24,10 +24,12 @@ from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
 from edgekit_runtime.tuning.trial import TooSlow, Trial, _Impatient
 from edgekit_runtime.tuning.tune import offered
+from edgekit_runtime.tuning.verdict import Tried, Verdict, read, store
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
 QUICK = 1.0
+NO_NUMBERS = (float("inf"), float("nan"), 10**400)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,23 @@ def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
     assert tune(bundle, Wanted(threads=1), tuning).how == "measured"
     assert run.started == 2
     assert tune(bundle, Wanted(threads=1), tuning).how == "stored"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name in ("p50_ms", "memory_mb", "threads", "seconds") for number in NO_NUMBERS]
+    + [("runs", NO_NUMBERS[0]), ("runs", NO_NUMBERS[1])],
+)
+def test_a_verdict_with_a_number_that_is_none_is_measured_again(bundle, tmp_path, name, number):
+    candidates = offered(bundle, Wanted(threads=1))
+    tried = tuple(Tried(one, p50_ms=1.0, runs=3) for one in candidates)
+    stored = store(tmp_path / "verdict.json", Verdict(candidates[0], "measured", "", tried))
+    assert stored.kept
+    value = json.loads((tmp_path / "verdict.json").read_text())
+    (value if name == "seconds" else value["tried"][0])[name] = number
+    assert read(tmp_path / "verdict.json", candidates, None) is not None
+    (tmp_path / "verdict.json").write_text(json.dumps(value))
+    assert read(tmp_path / "verdict.json", candidates, None) is None
 
 
 def test_a_folder_that_cannot_be_written_only_means_measuring_again(bundle, tmp_path):
