@@ -132,9 +132,10 @@ class Catalogue:
     def _unknown(self, name: str) -> UnknownProfileError:
         known = self.names()
         words = _words(name)
-        within = [profile for profile in known if words and words <= _words(profile)]
-        least = min((len(_words(profile)) for profile in within), default=0)  # the board before its other images
-        near = [profile for profile in within if len(_words(profile)) == least][:3]
+        within = [found for found in known if words and words <= _words(found)]
+        near = [found for found in within if found in self.boards()][:3] or within[
+            :3
+        ]  # a board before its other images
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         asked = f"Did you mean {' or '.join(near)}? " if near else ""
         do = f"{asked}`edgekit profiles list` shows them all"

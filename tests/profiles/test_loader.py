@@ -32,8 +32,13 @@ def test_an_unknown_name_gives_the_near_misses_and_the_list(name):
     with pytest.raises(UnknownProfileError) as caught:
         load(name)
     assert name in caught.value.what
-    assert "Did you mean raspberry-pi-4? " in caught.value.do or name == "rasberry_pi4"
+    assert caught.value.do.startswith("Did you mean raspberry-pi-4")
     assert caught.value.do.endswith("`edgekit profiles list` shows them all")
+
+
+def test_boards_come_before_their_other_images_among_the_near_misses():
+    with pytest.raises(UnknownProfileError, match=r"Did you mean raspberry-pi-zero-2-w or raspberry-pi-zero-w\?"):
+        load("zero")
 
 
 def test_a_name_like_no_other_gives_the_list_alone():
