@@ -12,6 +12,10 @@ from pathlib import Path
 
 PACKAGES = {"edgekit", "edgekit_converters", "edgekit_profiles", "edgekit_runtime"}
 NEEDED = {
+    *(
+        f"edgekit/shipping/board/{name}.sh"
+        for name in ("install", "uninstall", "postinst", "prerm", "postrm", "probe", "store")
+    ),
     "edgekit_profiles/boards/raspberry-pi-4.toml",
     "edgekit_profiles/boards/raspberry-pi-5.toml",
     "edgekit_profiles/boards/jetson-nano.toml",
