@@ -183,7 +183,9 @@ def _check(profile: Profile, workload: Workload, framework: str, threads: int) -
         raise CannotEstimateError(f"nothing is known of the engine '{framework}'", where=where, do=MEASURE)
     if workload.unknown:
         names = ", ".join(sorted(set(workload.unknown))[:5])
-        raise CannotEstimateError(f"the model has work that cannot be counted: {names}", where=where, do=MEASURE)
+        free = any("known only at run time" in name for name in workload.unknown)
+        do = "Fix the sizes of its inputs: edgekit build MODEL --shape NAME=1,3,224,224" if free else MEASURE
+        raise CannotEstimateError(f"the model has work that cannot be counted: {names}", where=where, do=do)
     if workload.batch != 1:
         raise CannotEstimateError(f"the model takes {workload.batch} items at once", where=where, do=MEASURE)
     if not workload.ops:

@@ -71,7 +71,7 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     from edgekit.estimating import answer, open_subjects
     from edgekit_profiles.anchor_file import refuse_strangers
 
-    subjects = open_subjects(artifact)
+    subjects = _runnable(open_subjects(artifact), asked["runtime"])
     profiles = _profiles(asked["profiles"], subjects, asked["profile_paths"])
     given = _given(asked)
     refuse_strangers(given.anchors, profiles)
@@ -87,6 +87,21 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
                 click.echo(line)
         _hint(subjects, answers, asked["measure_here"])
     return 1 if any(told.estimate is None for told in answers) else 0
+
+
+def _runnable(subjects: list[Subject], runtime: str | None) -> list[Subject]:
+    """Of a bundle, those that the runtime can run. Raises CannotEstimateError where that is none."""
+    from edgekit_profiles import CannotEstimateError
+    from edgekit_runtime.engines import ENGINES
+
+    if runtime is None:
+        return subjects
+    found = [subject for subject in subjects if subject.format == ENGINES[runtime].format]
+    if not found:
+        others = ", ".join(name for name, kind in ENGINES.items() if kind.format == subjects[0].format)
+        what = f"{runtime} runs {ENGINES[runtime].format}, and {subjects[0].name} is {subjects[0].format}"
+        raise CannotEstimateError(what, do=f"Name an engine that runs it: {others}")
+    return found
 
 
 def _profiles(names: Sequence[str], subjects: Sequence[Subject], paths: Sequence[Path]) -> list[Profile]:

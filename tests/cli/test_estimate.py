@@ -48,6 +48,15 @@ def test_a_board_whose_time_cannot_be_told_costs_the_others_nothing_and_exits_1(
     assert "next       " in ran.out
 
 
+def test_an_engine_of_another_format_is_refused_with_those_that_run_it(edgekit, net: Path):
+    ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--runtime", "onnxruntime")
+    assert ran.code == 1
+    assert (
+        "onnxruntime runs onnx, and net.tflite is tflite. Name an engine that runs it: litert, tflite-runtime"
+        in ran.err
+    )
+
+
 def test_a_model_file_needs_a_board(edgekit, net: Path):
     ran = edgekit("estimate", net)
     assert ran.code == 2

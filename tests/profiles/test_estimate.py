@@ -205,6 +205,12 @@ REFUSED = {
 }
 
 
+def test_a_free_size_is_refused_with_the_option_that_fixes_it():
+    with pytest.raises(CannotEstimateError) as caught:
+        estimate(PI4, Workload("int8", (op("pw"),), ("Conv of a shape known only at run time",)), "litert")
+    assert "--shape" in caught.value.do
+
+
 @pytest.mark.parametrize(("work", "options", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_the_evidence_does_not_cover_is_refused(work: Workload, options: dict[str, object], message: str):
     with pytest.raises(CannotEstimateError) as caught:
