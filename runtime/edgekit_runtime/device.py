@@ -25,6 +25,7 @@ from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
+from edgekit_runtime.options import check_number
 from edgekit_runtime.readiness import Prepared
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.watchdog import Watched, limit_s, watch
@@ -140,6 +141,7 @@ class Device:
         self._watch.add_done_callback(self._learn)
 
     def throttle(self, delay_ms: float) -> None:
+        check_number("delay_ms", delay_ms)
         if not 0 <= delay_ms < math.inf:
             raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
         self._throttle_s = delay_ms / 1e3

@@ -17,10 +17,12 @@ Rules:
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from edgekit_runtime.errors import MemoryExceeded
 
@@ -28,6 +30,7 @@ __all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "room_he
 
 LEAST_CACHE_MB = 1.0
 """A cache below this is none."""
+_MOST_MB = 1e12
 _SHARE = 0.9
 """Of a limit that the system enforces: reaching it is the process's end."""
 
@@ -76,8 +79,9 @@ class MemoryBudget:
     """
 
     def __init__(self, total_mb: float) -> None:
-        if not 0 < total_mb < float("inf"):
-            raise ValueError(f"total_mb must be more than 0, not {total_mb}")
+        given: Any = total_mb
+        if not isinstance(given, numbers.Real) or isinstance(given, bool) or not 0 < total_mb < _MOST_MB:
+            raise ValueError(f"total_mb must be a number of MB, more than 0, not {given!r:.40}")
         self.total_mb = float(total_mb)
         self._claims: list[Claim] = []
         self._lock = threading.Lock()

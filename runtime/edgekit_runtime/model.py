@@ -30,7 +30,7 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
 from edgekit_runtime.journey import Journey
 from edgekit_runtime.opened import Opened
-from edgekit_runtime.options import Options
+from edgekit_runtime.options import Options, check_number
 from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
@@ -169,6 +169,7 @@ class Model:
         Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
         self._journey.guard.check()
+        check_number("timeout_s", timeout_s)
         with self._swapping:
             if self._closed:
                 raise _closed()

@@ -44,7 +44,7 @@ def open_bundle(
     disk_cache_mb: float = _DISK_CACHE_MB,
     similar: float | None = None,
     semantic: Semantic | None = None,
-    delegate: str | None = None,
+    delegate: str | os.PathLike[str] | None = None,
     isolate: bool = False,
     memory: MemoryBudget | None = None,
     hang_s: float | None = None,
@@ -78,16 +78,22 @@ def open_bundle(
     An option that does nothing without another one (device, window_s, spool without telemetry; disk_cache_mb without
     disk_cache) is a UserWarning: which broker, and whether there is a disk, is often a setting that may be absent.
     Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
-    TelemetryError, CacheFileError, HostAddressError; ValueError for an option that makes no sense.
+    TelemetryError, SpoolError, CacheFileError, HostAddressError; ValueError, which names the option, for one that
+    makes no sense.
     """
     from edgekit_runtime.model import Model
-    from edgekit_runtime.options import Options, budget_of
+    from edgekit_runtime.options import Options, budget_of, check_path, check_paths
 
-    if isinstance(hosts, str):
-        raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")  # noqa: TRY004 - as all options
+    if isinstance(hosts, (str, bytes)) or not isinstance(hosts, Sequence) or not all(isinstance(u, str) for u in hosts):
+        raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")
+    check_paths("trust", trust)
+    if spool is not None:
+        check_path("spool", spool)
     _warn_of_idle("telemetry", telemetry, {"device": device, "window_s": window_s, "spool": spool})
     _warn_of_idle("disk_cache", disk_cache, {"disk_cache_mb": disk_cache_mb})
     reporting = _reporting(telemetry, device, window_s, spool) if telemetry is not None else None
+    if reporting is not None and disk_cache is not None and _same(reporting.spool, disk_cache):
+        raise ValueError(f"spool and disk_cache name the same file, {reporting.spool}: pass one for each")
     options = Options(
         cache_mb,
         ttl_s,
@@ -100,13 +106,16 @@ def open_bundle(
         disk_cache_mb,
         similar,
         semantic,
-        delegate or os.environ.get("EDGEKIT_DELEGATE") or None,
+        (os.fspath(delegate) if isinstance(delegate, os.PathLike) else delegate)
+        or os.environ.get("EDGEKIT_DELEGATE")
+        or None,
         isolate,
         memory,
         hang_s,
     )
 
     def opener(another: str | os.PathLike[str]) -> Opened:
+        check_path("path", another)
         return _open(another, trust, options, hosts)
 
     opened = opener(path)
@@ -152,12 +161,24 @@ def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: S
 
 
 def _reporting(url: str, device: str | None, window_s: float, spool: str | os.PathLike[str] | None) -> Reporting:
-    """Raises TelemetryError for what makes no sense, before anything is loaded."""
+    """Raises TelemetryError for what makes no sense and SpoolError for a file of something else, before anything is loaded."""
     from edgekit_runtime.board import state_dir
     from edgekit_runtime.telemetry import Reporting
 
     file = Path(spool) if spool is not None else state_dir() / "telemetry" / f"{device}.db"
-    return Reporting.checked(url, device, file, window_s)
+    reporting = Reporting.checked(url, device, file, window_s)
+    if spool is not None:  # the state folder is our own
+        from edgekit_runtime.telemetry.spool import refuse_foreign
+
+        refuse_foreign(file)
+    return reporting
+
+
+def _same(one: Path, other: str | os.PathLike[str]) -> bool:
+    try:
+        return one.resolve() == Path(other).resolve()
+    except (OSError, RuntimeError, TypeError, ValueError):  # links in a circle, a NUL: whoever opens them says so
+        return False
 
 
 def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:

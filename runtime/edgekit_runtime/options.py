@@ -2,6 +2,8 @@
 
 Options(cache_mb=16, ttl_s=60)
 budget_of("voice", None)      # 100.0
+
+Rule: whatever is given, what comes of nonsense is one ValueError that names the option.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +23,7 @@ from edgekit_runtime.watchdog import MOST_LIMIT_S
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Semantic
 
-__all__ = ["MAX_THREADS", "Options", "budget_of"]
+__all__ = ["MAX_THREADS", "Options", "budget_of", "check_number", "check_path", "check_paths"]
 
 MAX_THREADS = 256
 
@@ -28,7 +31,10 @@ _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("cache_mb", "ttl_s", "budget_ms", "disk_cache_mb", "similar", "hang_s"), numbers.Real, "a number"),
     (("threads", "queue_limit"), numbers.Integral, "a whole number"),
     (("batching", "isolate"), bool, "True or False"),
+    (("engine", "delegate"), str, "a text"),
+    (("memory",), MemoryBudget, "a MemoryBudget"),
 )
+_NEEDED = ("cache_mb", "disk_cache_mb", "queue_limit", "batching", "isolate")
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,12 @@ class Options:
         for names, kind, what in _KINDS:
             for name in names:
                 value = getattr(self, name)
-                if value is not None and (
-                    not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
-                ):
-                    raise ValueError(f"{name} must be {what}, not {value!r:.40}")
+                if value is not None or name in _NEEDED:
+                    _check_kind(name, value, kind, what)
+        if self.disk_cache is not None:
+            check_path("disk_cache", self.disk_cache)
+        if self.semantic is not None and not hasattr(self.semantic, "anew"):
+            raise ValueError(f"semantic must be a Semantic, not {self.semantic!r:.40}")
         if not 0 <= self.cache_mb < math.inf:
             raise ValueError(f"cache_mb must be 0 or more, not {self.cache_mb}")
         if self.ttl_s is not None and not self.ttl_s > 0:
@@ -105,6 +113,48 @@ class Options:
 
 def budget_of(use: str | None, budget_ms: float | None) -> float | None:
     """The budget that a use stands for (`budget.PRESETS_MS`), unless one is given. Raises ValueError for no such use."""
-    if use is not None and use not in PRESETS_MS:
-        raise ValueError(f"use must be one of {', '.join(PRESETS_MS)}, not {use!r}")
+    if use is not None and (not isinstance(use, str) or use not in PRESETS_MS):
+        raise ValueError(f"use must be one of {', '.join(PRESETS_MS)}, not {use!r:.40}")
     return budget_ms if budget_ms is not None or use is None else PRESETS_MS[use]
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises ValueError for what is no number, or one beyond all that a float holds."""
+    _check_kind(name, value, numbers.Real, "a number")
+
+
+def check_path(name: str, value: object) -> None:
+    """Raises ValueError for what names no file."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise ValueError(f"{name} must be a path, not {value!r:.40}")  # noqa: TRY004 - as all options
+    _check_text(name, os.fspath(value))
+    if str(value) in ("", "."):  # Path("") too
+        raise ValueError(f"{name} must be the path of a file, not {os.fspath(value)!r}")
+
+
+def check_paths(name: str, value: object) -> None:
+    """One path, or several. Raises ValueError."""
+    if isinstance(value, (str, os.PathLike)):
+        check_path(name, value)
+    elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        for one in value:
+            check_path(name, one)
+    else:
+        raise ValueError(f"{name} must be a path or several, not {value!r:.40}")  # noqa: TRY004 - as all options
+
+
+def _check_kind(name: str, value: object, kind: type, what: str) -> None:
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ValueError(f"{name} must be {what}, not {value!r:.40}")
+    if isinstance(value, numbers.Real):
+        try:
+            float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must be {what} that is not that large, not {value!r:.40}") from None
+    if isinstance(value, str):
+        _check_text(name, value)
+
+
+def _check_text(name: str, value: str) -> None:
+    if "\0" in value:
+        raise ValueError(f"{name} must not hold a null character: {value!r:.40}")

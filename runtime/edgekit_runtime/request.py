@@ -64,4 +64,7 @@ def checked_budget(budget_ms: float) -> float:
     """What a caller gave for one request. Raises ValueError for what is no number of milliseconds above 0."""
     if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
         raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
-    return float(budget_ms)
+    try:
+        return float(budget_ms)
+    except OverflowError:
+        return math.inf
