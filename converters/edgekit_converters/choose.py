@@ -284,7 +284,7 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
     """Which rule put `chosen` before `other`, in words."""
     if chosen.estimate is None and other.estimate is None:
         return f"acceptable, but {chosen.recipe} {_first_of_unknown(other, chosen)}; no latency is known of either"
-    if other not in equals:
+    if other not in equals or _apart(chosen, other):
         why = "is faster, and the ranges do not overlap"
     elif chosen.precision == "int8" and other.precision != "int8":
         why = "is INT8, which comes first where the ranges overlap"
@@ -297,6 +297,13 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
     else:
         why = "is its equal, and comes first by name"
     return f"acceptable, but {chosen.recipe} {why} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
+
+
+def _apart(chosen: Candidate, other: Candidate) -> bool:
+    """Whether the chosen one is certainly faster: both may overlap a third range that is wider."""
+    if chosen.estimate is None or other.estimate is None:
+        return False
+    return chosen.estimate.high_ms < other.estimate.low_ms
 
 
 def _first_of_unknown(other: Candidate, chosen: Candidate) -> str:

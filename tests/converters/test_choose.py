@@ -425,3 +425,13 @@ def test_where_no_latency_is_known_no_ranges_are_spoken_of():
         reason(choice, "onnx-f32")
         == "acceptable, but tflite-int8 is INT8, which comes first; no latency is known of either"
     )
+
+
+def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():
+    """The wide one is first by its middle, and overlaps both; of the two others one is certainly faster."""
+    wide = candidate("onnx-int8-qdq", estimate=Estimate(6.0, 20.0, 84.0, "estimated"))
+    fast = candidate("tflite-int8", estimate=Estimate(20.0, 24.0, 30.0, "anchored"))
+    slow = candidate("tflite-f32", estimate=Estimate(55.0, 67.0, 83.0, "anchored"))
+    choice = choose("raspberry-pi-4", [wide, fast, slow], Limits(), BOTH)
+    assert choice.chosen is fast
+    assert "is faster, and the ranges do not overlap" in reason(choice, "tflite-f32")
