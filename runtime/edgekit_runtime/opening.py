@@ -150,7 +150,7 @@ def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: S
         isolate=options.isolate,
         hang_s=options.hang_s,
         memory=options.memory,
-        cache_mb=options.cache_mb if bundle.manifest.contract.state == "none" else 0.0,
+        cache_mb=options.cache_bytes / 1e6 if bundle.manifest.contract.state == "none" else 0.0,
     )
     prepared = prepare(bundle, how)
     try:

@@ -84,7 +84,7 @@ def _noise(seed):
 
 @pytest.mark.parametrize(
     ("file", "word"),
-    [("folder", "cannot be written"), ("other.db", "database of something else")],
+    [("folder", "cannot be written"), ("other.db", "no file of answers")],
 )
 def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, file, word):
     (tmp_path / "folder").mkdir()

@@ -10,8 +10,7 @@ Rules:
   answers, never the file;
 - the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest eighth:
   reading the same things again and again writes nothing;
-- only a file that carries edgekit's mark is ever deleted. What is no database at all is set aside as NAME.bad, a database of
-  somebody else's is refused.
+- only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused.
 
 One thread writes, one at a time reads; they may be the same. Any other process may have the file open too.
 """
@@ -30,14 +29,14 @@ import xxhash
 
 from edgekit_runtime.cache.age import Moment
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.sqlite_file import delete, owner
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["AnswerFile", "CacheFileError", "Row", "Written", "file_bytes"]
+__all__ = ["MARK", "AnswerFile", "CacheFileError", "Row", "Written", "file_bytes", "foreign"]
 
-_MAGIC = b"SQLite format 3\0"
-_MARK = 0x656B6163  # "ekac", the application id in the file's header
+MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
 _PAGE = 4096
 _MOST_LOG_PAGES = 1024
@@ -56,7 +55,7 @@ _FIND = "SELECT key, model, wall, up, boot, used, data FROM place JOIN body USIN
 
 
 class CacheFileError(EdgekitError):
-    """The file named for the disk tier is a database of something else."""
+    """The file named for the disk tier is something else's."""
 
     code = "cache-file"
 
@@ -282,37 +281,17 @@ class AnswerFile:
             self._writer.execute("ROLLBACK")
 
 
-def delete(path: Path) -> None:
-    """The database and its log."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
 def _look_at(path: Path) -> None:
-    """Set aside what is no database; raise CacheFileError for one of somebody else's."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
-        raise CacheFileError("not a regular file", where=str(path), do="Name another file")
-    try:
-        with path.open("rb") as file:
-            head = file.read(100)
-    except FileNotFoundError:
-        return
-    if not head:
-        return
-    if not head.startswith(_MAGIC) or len(head) < 100:
-        path.replace(path.with_name(path.name + ".bad"))
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return
-    if int.from_bytes(head[68:72], "big") not in (
-        _MARK,
-        0,
-    ):  # 0: being made at this moment, or not ours; see `_prepare`
-        raise _foreign(path)
+    """Remove what holds nothing; raise CacheFileError for what is somebody else's."""
+    whose = owner(path, MARK)  # unmarked: being made at this moment, or not ours; see `_prepare`
+    if whose == "other":
+        raise foreign(path)
+    if whose == "nobody" and path.exists() and path.stat().st_size:
+        delete(path)
 
 
-def _foreign(path: Path) -> CacheFileError:
-    return CacheFileError("this is a database of something else", where=str(path), do="Name another file")
+def foreign(path: Path) -> CacheFileError:
+    return CacheFileError("this is no file of answers, and it is left alone", where=str(path), do="Name another file")
 
 
 def _prepare(writer: sqlite3.Connection, path: Path, log_pages: int) -> None:
@@ -321,11 +300,11 @@ def _prepare(writer: sqlite3.Connection, path: Path, log_pages: int) -> None:
     if mark == 0 and writer.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
         (mark,) = writer.execute("PRAGMA application_id").fetchone()  # another process made it between the two looks
         if mark == 0:
-            raise _foreign(path)
+            raise foreign(path)
     if mark == 0:
         writer.execute(f"PRAGMA page_size = {_PAGE}")
         writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        writer.execute(f"PRAGMA application_id = {_MARK}")
+        writer.execute(f"PRAGMA application_id = {MARK}")
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("PRAGMA synchronous = NORMAL")
     writer.execute("PRAGMA secure_delete = OFF")  # some builds overwrite with zeros what is deleted: wear for nothing

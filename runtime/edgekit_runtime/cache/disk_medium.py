@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit_runtime.cache.disk_file import AnswerFile, CacheFileError, Written, delete, file_bytes
+from edgekit_runtime.cache.disk_file import MARK, AnswerFile, CacheFileError, Written, file_bytes, foreign
+from edgekit_runtime.sqlite_file import delete, owner
 
 __all__ = ["LEAST_BYTES", "Medium", "trouble_of"]
 
@@ -115,10 +116,12 @@ class Medium:
                 self.file = AnswerFile.open(self.path, self.max_bytes)
             except CacheFileError:
                 raise
-            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; a disk must not end an application
+            except Exception as error:  # sqlite3 is not imported here; a disk must not end an application
                 trouble = trouble_of(error)
                 if last or trouble != "damaged":
                     break
+                if owner(self.path, MARK) not in ("ours", "nobody"):
+                    raise foreign(self.path) from error
                 self.rebuilt += 1
                 with contextlib.suppress(OSError):
                     delete(self.path)

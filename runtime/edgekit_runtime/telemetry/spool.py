@@ -5,7 +5,8 @@ Rules:
   confirmed it: a broker's receipt does not count;
 - seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board cannot collide with its past;
 - bounded: when the file is full the oldest windows go, and are counted in `dropped`; `floor` is the oldest seq still here;
-- a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting;
+- a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting. A database of
+  something else is neither moved nor written to;
 - forgetting is written with the next window: one transaction, and so one flush of the flash, a window.
 
     spool = Spool.open(Path("porch-1.db"))
@@ -26,20 +27,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.sqlite_file import owner, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["Spool", "SpoolError"]
+__all__ = ["Spool", "SpoolError", "refuse_foreign"]
 
 MOST_BYTES = 16 * 2**20
 MOST_BYTES_IN_MEMORY = 1 * 2**20
 _PAGE = 4096
+_MARK = 0x656B7370  # "eksp", the application id in the file's header
 _FULL = 0.95  # make room above this share of the pages: the hard bound is for what this did not foresee
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
+_COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 
 
 class SpoolError(EdgekitError):
@@ -61,7 +65,7 @@ class Spool:
 
     @classmethod
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Self:
-        """Open or make the file. Raises SpoolError when it is in use, cannot be written, or the disk fails."""
+        """Open or make the file. Raises SpoolError when it is in use, something else's, cannot be written, or the disk fails."""
         import sqlite3
 
         for attempt in ("as it is", "anew"):
@@ -71,6 +75,8 @@ class Spool:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     connection = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
                     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                    if not _may_be_ours(connection):
+                        raise _foreign(path)
                     _configure(connection)
                 return cls(connection, most_bytes, path)
             except SpoolError as error:
@@ -78,7 +84,8 @@ class Spool:
                     connection.close()
                 if attempt == "anew" or not _damaged(error.__cause__):
                     raise
-                _set_aside(path)
+                with _disk(path):
+                    set_aside(path)
         raise AssertionError("unreachable")
 
     @classmethod
@@ -211,8 +218,42 @@ class Spool:
             raise
 
 
+def refuse_foreign(path: Path) -> None:
+    """Raises SpoolError for a file that is none of ours, before anything is opened; one that cannot be looked at may be."""
+    import sqlite3
+
+    with contextlib.suppress(OSError, sqlite3.Error):
+        whose = owner(path, _MARK)
+        if whose == "unmarked":
+            uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"  # no lock, no log: only a look
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+                whose = "ours" if _may_be_ours(connection) else "other"
+        if whose == "other":
+            raise _foreign(path)
+
+
+def _foreign(path: Path) -> SpoolError:
+    return SpoolError("this is no telemetry spool, and it is left alone", where=str(path), do="Name another file")
+
+
+def _may_be_ours(connection: sqlite3.Connection) -> bool:
+    """Marked as ours, or not marked and without a table that is not ours. Changes nothing."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'").fetchall()
+    return mark == _MARK or (
+        mark == 0
+        and all(
+            name in _COLUMNS
+            and [column[1] for column in connection.execute(f"PRAGMA table_info({name})")] == _COLUMNS[name]
+            for (name,) in tables
+        )
+    )
+
+
 def _configure(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA page_size = {_PAGE}")
+    if connection.execute("PRAGMA application_id").fetchone() != (_MARK,):
+        connection.execute(f"PRAGMA application_id = {_MARK}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 64")
@@ -236,10 +277,3 @@ def _damaged(error: BaseException | None) -> bool:
     import sqlite3
 
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-
-
-def _set_aside(path: Path) -> None:
-    with _disk(path):
-        path.replace(path.with_name(path.name + ".bad"))
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)

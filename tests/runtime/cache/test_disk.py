@@ -97,8 +97,8 @@ def test_inputs_are_not_stored(path):
 # What goes wrong with files.
 
 DAMAGE = {
-    "garbage from the start": lambda path: path.write_bytes(os.urandom(50_000)),
-    "text": lambda path: path.write_text("not a database\n" * 100),
+    "zeros alone": lambda path: path.write_bytes(bytes(3_000_000)),
+    "noise after the header": lambda path: overwrite(path, 100, os.urandom(50_000)),
     "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "cut inside the header": lambda path: os.truncate(path, 50),
     "empty": lambda path: os.truncate(path, 0),
@@ -192,17 +192,40 @@ def test_a_database_of_something_else_is_refused_and_left_alone(path):
     path.parent.mkdir()
     run_sql(path, "CREATE TABLE accounts (name TEXT)")
     before = path.read_bytes()
-    with pytest.raises(CacheFileError, match="something else"):
+    with pytest.raises(CacheFileError, match="no file of answers"):
         DiskCache(path, b"model")
     assert path.read_bytes() == before
 
 
-def test_what_is_no_database_is_set_aside_and_not_deleted(path):
+FOREIGN = {
+    "a photo": b"holiday photo" * 100,
+    "a disk image that begins with zeros": bytes(40_000) + b"data" + bytes(100),
+    "a damaged database that nobody marked": b"SQLite format 3\0"
+    b"\x10\x00\x01\x01\x00\x40\x20\x20" + bytes(76) + b"?" * 9000,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_somebody_elses_is_refused_and_left_alone(path, name):
     path.parent.mkdir()
-    path.write_bytes(b"holiday photo" * 100)
-    fill(path, [1])
-    assert there(path, 1)
-    assert path.with_name("answers.db.bad").read_bytes() == b"holiday photo" * 100
+    path.write_bytes(FOREIGN[name])
+    with pytest.raises(CacheFileError, match="no file of answers"):
+        DiskCache(path, b"model")
+    assert [file.name for file in path.parent.iterdir()] == ["answers.db"]
+    assert path.read_bytes() == FOREIGN[name]
+
+
+def test_what_takes_the_files_place_later_is_left_alone_too(path):
+    disk = DiskCache(path, b"model")
+    disk.put(key(1), outputs(1))
+    assert disk.sync()
+    path.unlink()
+    path.write_bytes(FOREIGN["a photo"])
+    disk.put(key(2), outputs(2))
+    disk.sync()
+    assert disk.stats().trouble == "cannot-be-written"
+    disk.close()
+    assert path.read_bytes() == FOREIGN["a photo"]
 
 
 @pytest.mark.parametrize("obstacle", ["a folder in its place", "a file in its way"])

@@ -10,8 +10,12 @@ import subprocess
 import sys
 
 import pytest
+import tiny
 
+from edgekit_runtime import open_bundle
+from edgekit_runtime.sqlite_file import MOST_SET_ASIDE
 from edgekit_runtime.telemetry import Spool, SpoolError
+from edgekit_runtime.telemetry.spool import refuse_foreign
 
 
 @pytest.fixture
@@ -103,6 +107,61 @@ def test_a_damaged_file_is_set_aside_and_a_new_epoch_begins(path, damage):
     assert again.append(b"z") == 1
     again.close()
     assert path.with_name("porch-1.db.bad").exists()
+
+
+def test_what_was_set_aside_is_never_overwritten(path):
+    for number in range(MOST_SET_ASIDE + 2):
+        Spool.open(path).close()
+        path.write_bytes(b"%d" % number * 1000)
+    Spool.open(path).close()
+    kept = {file.name: file.read_bytes()[:1] for file in path.parent.glob("*.bad*")}
+    assert kept == {f"porch-1.db.bad{n + 1 if n else ''}": b"%d" % n for n in range(MOST_SET_ASIDE)}
+
+
+FOREIGN = {
+    "another table": "CREATE TABLE orders (a)",
+    "a table of our name": "CREATE TABLE meta (key TEXT, value TEXT, other)",
+    "another application's": "PRAGMA application_id = 7; CREATE TABLE win (seq, body)",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_database_of_something_else_is_refused_and_left_alone(path, name):
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.executescript(FOREIGN[name])
+    connection.close()
+    before = path.read_bytes()
+    for refuse in (Spool.open, refuse_foreign):
+        with pytest.raises(SpoolError, match="no telemetry spool"):
+            refuse(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["porch-1.db"]
+
+
+def test_a_spool_from_before_spools_were_marked_is_taken_up(path):
+    spool = Spool.open(path)
+    spool.append(b"a")
+    spool.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA application_id = 0")
+    connection.close()
+    refuse_foreign(path)
+    again = Spool.open(path)
+    assert (again.epoch, seqs(again)) == (spool.epoch, [1])
+    again.close()
+
+
+def test_a_file_of_something_else_is_refused_when_the_bundle_is_opened(tmp_path):
+    bundle, reports = tiny.bundle(tmp_path), {"telemetry": "mqtt://127.0.0.1:1", "device": "porch-1"}
+    (tmp_path / "photo.png").write_bytes(b"holiday photo" * 100)
+    with pytest.raises(SpoolError, match="no telemetry spool"):
+        open_bundle(bundle, spool=tmp_path / "photo.png", **reports)
+    with pytest.raises(ValueError, match="name the same file"):
+        open_bundle(bundle, spool=tmp_path / "x.db", disk_cache=str(tmp_path / "x.db"), **reports)
+    open_bundle(bundle, disk_cache=tmp_path / "answers.db").close()
+    with pytest.raises(SpoolError, match="no telemetry spool"):
+        open_bundle(bundle, spool=tmp_path / "answers.db", **reports)
 
 
 def test_an_emptied_file_is_a_new_spool(path):
