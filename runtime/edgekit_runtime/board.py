@@ -19,7 +19,7 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["cores", "cpu_model", "fingerprint", "homeless", "resident_mb", "state_dir", "store_text"]
+__all__ = ["cores", "cpu_model", "fingerprint", "homeless", "private_mb", "resident_mb", "state_dir", "store_text"]
 
 
 def fingerprint() -> str:
@@ -108,6 +108,15 @@ def resident_mb(pid: int | None = None) -> float | None:
     except (OSError, ValueError, IndexError):
         return _resident_elsewhere() if pid is None else None
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def private_mb() -> float | None:
+    """What this process has resident of its own, in MB (1e6 bytes): libraries and other files that it maps left out."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) * 1024 / 1e6
+    except (OSError, ValueError, IndexError, StopIteration):
+        return resident_mb()
 
 
 def _resident_elsewhere() -> float | None:

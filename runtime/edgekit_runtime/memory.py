@@ -3,13 +3,16 @@
     budget = MemoryBudget(300)
     faces = open_bundle("faces.ekb", memory=budget)
     voice = open_bundle("voice.ekb", memory=budget)      # gets what is left, or MemoryExceeded
-    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache 64 -> 12 MB")
+    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache of 12 MB instead of 64 MB")
 
 Rules:
 - what is optional goes first: variants for batches, the largest first; then the cache shrinks, and at last goes;
-- a model that does not fit with nothing beside it is refused, and the error says what would fit;
-- before loading a model counts with what measuring on this board found, else with an estimate; after loading with what it
-  really added;
+- caches are the elastic part: what models leave is shared fairly among them, no cache gets more than it wants, and each
+  grows and shrinks as models come and go;
+- a model that does not fit with no cache anywhere is refused, and the error says what would fit;
+- a model counts with what it needs itself, never with what the process happened to grow by meanwhile: what measuring on this
+  board found, else an estimate from its bytes, the same for each variant that stays; in a process of its own with all that
+  this process has resident;
 - a model that is closed gives back what it took;
 - without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the minute,
   only degrades.
@@ -19,14 +22,14 @@ from __future__ import annotations
 
 import numbers
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.errors import MemoryExceeded
 
-__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "room_here"]
+__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "fair_shares", "room_here", "shown"]
 
 LEAST_CACHE_MB = 1.0
 """A cache below this is none."""
@@ -66,16 +69,32 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
         size, _ = batches.popitem()
         lost.append(f"no variant for batches of {size}")
     cache = max(0.0, min(need.cache_mb, left_mb - need.model_mb - sum(batches.values())))
-    if cache < need.cache_mb:
-        cache = cache if cache >= LEAST_CACHE_MB else 0.0
-        lost.append(f"cache of {_shown(cache)} MB instead of {_shown(need.cache_mb)} MB" if cache else "no cache")
-    return Grant(tuple(batches), cache, tuple(lost))
+    if cache < need.cache_mb and cache < LEAST_CACHE_MB:
+        cache = 0.0
+    return Grant(tuple(batches), cache, (*lost, *_lost_cache(cache, need.cache_mb)))
+
+
+def fair_shares(wanted_mb: Sequence[float], pool_mb: float) -> list[float]:
+    """The pool shared by those who want of it: alike, but nobody gets more than he wants, nor a cache that is none."""
+    shares = [0.0] * len(wanted_mb)
+    left = pool_mb
+    for place, number in enumerate(sorted(range(len(wanted_mb)), key=lambda one: wanted_mb[one])):
+        share = min(wanted_mb[number], left / (len(wanted_mb) - place))
+        shares[number] = share if share >= min(LEAST_CACHE_MB, wanted_mb[number]) else 0.0
+        left -= shares[number]
+    return shares
+
+
+def _lost_cache(cache_mb: float, wanted_mb: float) -> tuple[str, ...]:
+    if cache_mb >= wanted_mb:
+        return ()
+    return (f"cache of {shown(cache_mb)} MB instead of {shown(wanted_mb)} MB" if cache_mb else "no cache",)
 
 
 class MemoryBudget:
     """total_mb: what all models opened with it may take together, caches included, in MB (1e6 bytes). Thread-safe.
 
-    It bounds what models take, not the process: Python, NumPy and the application are not in it.
+    It bounds what models take, not the process: Python, NumPy, the engines' libraries and the application are not in it.
     """
 
     def __init__(self, total_mb: float) -> None:
@@ -84,66 +103,127 @@ class MemoryBudget:
             raise ValueError(f"total_mb must be a number of MB, more than 0, not {given!r:.40}")
         self.total_mb = float(total_mb)
         self._claims: list[Claim] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def left_mb(self) -> float:
+        """What nobody holds. A model may get more, because caches make room: see `room_mb`."""
         with self._lock:
-            return self._left()
+            return self.total_mb - sum(claim.total_mb for claim in self._claims)
+
+    @property
+    def room_mb(self) -> float:
+        """What another model may take without its cache: all but the models that are open."""
+        with self._lock:
+            return self._room()
 
     def claim(self, name: str, need: Need) -> Claim:
         """Take what `need` asks for, or the most of it that fits. Raises MemoryExceeded."""
         with self._lock:
-            grant = degrade(need, self._left())
-            if grant is None:
-                raise _refusal(name, need, self._left(), self._held())
+            room = self._room()
+            for_caches = max(0.0, room - need.model_mb)
+            shares = fair_shares([need.cache_mb, *(claim.wanted_mb for claim in self._claims)], for_caches)
+            grant = degrade(need, room - sum(shares[1:]))
+            if grant is None or need.model_mb > room:
+                raise _refusal(name, need, room, {claim.name: claim.loaded_mb for claim in self._claims})
             taken = need.model_mb + sum(need.batches_mb[size] for size in grant.batches)
-            claim = Claim(name, grant, taken, self)
+            claim = Claim(name, grant, taken, self, wanted_mb=need.cache_mb)
             self._claims.append(claim)
+            self._share()
             return claim
 
     def held(self) -> dict[str, float]:
         """Model -> MB, of those that are open."""
         with self._lock:
-            return self._held()
+            held: dict[str, float] = {}
+            for claim in self._claims:
+                held[claim.name] = held.get(claim.name, 0.0) + claim.total_mb
+            return held
 
-    def _left(self) -> float:
-        return self.total_mb - sum(claim.total_mb for claim in self._claims)
+    def _room(self) -> float:
+        return self.total_mb - sum(claim.loaded_mb for claim in self._claims)
 
-    def _held(self) -> dict[str, float]:
-        held: dict[str, float] = {}
-        for claim in self._claims:
-            held[claim.name] = held.get(claim.name, 0.0) + claim.total_mb
-        return held
+    def _share(self) -> None:
+        """Give each cache its share of what the models leave."""
+        shares = fair_shares([claim.wanted_mb for claim in self._claims], max(0.0, self._room()))
+        for claim, share in zip(self._claims, shares, strict=True):
+            claim._resized(share)
+
+    def _settle(self, claim: Claim, loaded_mb: float) -> None:
+        with self._lock:
+            claim.loaded_mb = loaded_mb
+            room = self._room()
+            if room < 0:
+                others = {one.name: one.loaded_mb for one in self._claims if one is not claim}
+                raise _refusal(claim.name, Need(loaded_mb), room + loaded_mb, others)
+            self._share()
 
     def _release(self, claim: Claim) -> None:
         with self._lock:
             if claim in self._claims:
                 self._claims.remove(claim)
+                self._share()
 
 
 class Claim:
-    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take."""
+    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take. cache_mb: what its cache may.
 
-    def __init__(self, name: str, grant: Grant, loaded_mb: float, budget: MemoryBudget | None) -> None:
+    wanted_mb: what the cache would take. In a budget that is shared cache_mb changes as models come and go, and `follow` tells.
+    """
+
+    def __init__(
+        self, name: str, grant: Grant, loaded_mb: float, budget: MemoryBudget | None, *, wanted_mb: float = 0.0
+    ) -> None:
         self.name = name
         self.grant = grant
         self.loaded_mb = loaded_mb
+        self.wanted_mb = wanted_mb
+        self.cache_mb = grant.cache_mb
         self._budget = budget
+        self._follow: Callable[[float], object] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the cache's part may change."""
+        return self._budget is not None
 
     @property
     def total_mb(self) -> float:
-        return self.loaded_mb + self.grant.cache_mb
+        return self.loaded_mb + self.cache_mb
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What the model goes without now, in words."""
+        if not self.shared:
+            return self.grant.degraded
+        lost = tuple(what for what in self.grant.degraded if "cache" not in what)
+        return lost + _lost_cache(self.cache_mb, self.wanted_mb)
+
+    def follow(self, resize: Callable[[float], object]) -> None:
+        """Tell `resize` what the cache may take (MB), now and whenever that changes. It must not wait for anything."""
+        self._follow = resize
+        resize(self.cache_mb)
 
     def settle(self, loaded_mb: float | None) -> None:
-        """What it really took, measured; None where the system does not tell, and the estimate stands."""
-        if loaded_mb is not None:
+        """What it really takes; None where nobody knows, and the estimate stands. Raises MemoryExceeded."""
+        if loaded_mb is None:
+            return
+        if self._budget is None:
             self.loaded_mb = loaded_mb
+        else:
+            self._budget._settle(self, loaded_mb)
 
     def release(self) -> None:
         """The model is closed. Idempotent."""
+        self._follow = None
         if self._budget is not None:
             self._budget._release(self)
+
+    def _resized(self, cache_mb: float) -> None:
+        if cache_mb != self.cache_mb:
+            self.cache_mb = cache_mb
+            if self._follow is not None:
+                self._follow(cache_mb)
 
 
 @dataclass(frozen=True)
@@ -227,16 +307,16 @@ def _text(file: Path) -> str:
 
 
 def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -> MemoryExceeded:
-    others = "; ".join(f"{other} holds {_shown(mb)} MB" for other, mb in sorted(held.items()))
+    others = "; ".join(f"{other} holds {shown(mb)} MB" for other, mb in sorted(held.items()))
     left_mb = max(0.0, left_mb)
     return MemoryExceeded(
-        f"it needs {_shown(need.model_mb)} MB without cache and batches, and {_shown(left_mb)} MB are left"
+        f"it needs {shown(need.model_mb)} MB without cache and batches, and {shown(left_mb)} MB are left"
         + (f" ({others})" if others else ""),
         where=name,
-        do=f"Allow {_shown(need.model_mb - left_mb)} MB more, close another model, or build a smaller one",
+        do=f"Allow {shown(need.model_mb - left_mb)} MB more, close another model, or build a smaller one",
     )
 
 
-def _shown(mb: float) -> str:
+def shown(mb: float) -> str:
     """Whole megabytes; of less than ten, two digits that count, so that nothing that is something reads as 0."""
     return f"{mb:.0f}" if mb >= 9.95 or mb < 0.0005 else f"{mb:.2g}"

@@ -368,7 +368,13 @@ class Model:
     def _started(self, opened: Opened) -> Journey:
         manifest = opened.bundle.manifest
         stateless = manifest.contract.state == "none"
-        cache = self._options.cache(opened.namespace, opened.prepared.cache_mb) if stateless else None
+        claim, cache = opened.prepared.claim, None
+        if stateless:
+            held = cache = self._options.cache(
+                opened.namespace, min(round(claim.cache_mb * 1e6), self._options.cache_bytes), elastic=claim.shared
+            )
+            if held is not None and claim.shared and self._options.cache_bytes > 0:
+                claim.follow(lambda mb: held.resize(min(round(mb * 1e6), self._options.cache_bytes)))
         budget_ms = self._options.budget_ms or manifest.target.budget_ms
         meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
         return Journey(opened, self._options, meter, cache)

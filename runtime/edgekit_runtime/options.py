@@ -92,9 +92,18 @@ class Options:
         if self.similar is not None and not 0 <= self.similar < math.inf:
             raise ValueError(f"similar must be 0 or more, not {self.similar}")
 
-    def cache(self, namespace: bytes, cache_mb: float) -> Cache | None:
-        """The cache of one model, with the tiers that are wanted; None for none. cache_mb: what memory is left for it."""
-        memory = MemoryCache(int(cache_mb * 2**20), ttl_s=self.ttl_s) if cache_mb > 0 else None
+    @property
+    def cache_bytes(self) -> int:
+        """What the memory tier would take."""
+        return int(self.cache_mb * 2**20)
+
+    def cache(self, namespace: bytes, max_bytes: int, *, elastic: bool = False) -> Cache | None:
+        """The cache of one model, with the tiers that are wanted; None for none. max_bytes: what memory is left for it.
+
+        elastic: that may change, so that a cache without room now is one all the same.
+        """
+        wanted = max_bytes > 0 or (elastic and self.cache_bytes > 0)
+        memory = MemoryCache(max_bytes, ttl_s=self.ttl_s) if wanted else None
         disk = None
         if self.disk_cache is not None:
             size = int(self.disk_cache_mb * 2**20)

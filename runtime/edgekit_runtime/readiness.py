@@ -23,8 +23,8 @@ from edgekit_runtime.board import homeless, resident_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.engines import ENGINES, Engine, Setup, load_with
 from edgekit_runtime.engines.variants import BatchEngine
-from edgekit_runtime.errors import BundleError, EngineError, MissingExtraError
-from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here
+from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError
+from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here, shown
 from edgekit_runtime.selftest import SelfTest, first_open
 from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
 from edgekit_runtime.tuning.tune import offered
@@ -32,6 +32,8 @@ from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, wa
 
 __all__ = ["Preparation", "Prepared", "Ready", "check_fits", "prepare"]
 
+PROCESS_MB = 40.0
+"""The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled afterwards."""
 _ESTIMATE = 3.0
 """Memory of a loaded artifact by its bytes, where nothing was measured: the file, its packed weights, activations."""
 
@@ -42,7 +44,7 @@ class Preparation:
 
     isolate: run the engine in a process of its own, which is ended when a run takes longer than hang_s seconds, None to
     find out. memory: what this model shares with others, None for the system's
-    limits. cache_mb: what the cache would take. tuning: None for what EDGEKIT_TUNE says.
+    limits. cache_mb: what the cache would take, in MB (1e6 bytes). tuning: None for what EDGEKIT_TUNE says.
     """
 
     wanted: Wanted = field(default_factory=Wanted)
@@ -58,8 +60,8 @@ class Preparation:
 class Ready:
     """Milliseconds, and MB (1e6 bytes). choose: finding out what answers (measuring, or reading the verdict).
 
-    first: the first inference. warm: all runs before ready, the first included. memory: what model and variants added,
-    None where the system does not tell.
+    first: the first inference. warm: all runs before ready, the first included. memory: by how much the process grew
+    meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not tell.
     """
 
     choose_ms: float
@@ -85,7 +87,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Prepared:
-    """costs: batch size -> seconds of a run, of every size in use. cache_mb: what the cache may take.
+    """costs: batch size -> seconds of a run, of every size in use.
 
     notes: what was found on the way, in words: candidates that did not load, batches that do not pay. isolated: the
     engine has a process of its own, and nobody else need watch whether it hangs.
@@ -96,12 +98,20 @@ class Prepared:
     verdict: Verdict
     tested: SelfTest
     costs: Mapping[int, float]
-    cache_mb: float
-    degraded: tuple[str, ...]
     ready: Ready
     notes: tuple[str, ...]
     claim: Claim
     isolated: bool = False
+
+    @property
+    def cache_mb(self) -> float:
+        """What the cache may take now, in MB (1e6 bytes)."""
+        return self.claim.cache_mb
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What the model goes without now, for lack of memory."""
+        return self.claim.degraded
 
     def describe(self) -> dict[str, Any]:
         """For `Model.describe()`."""
@@ -127,7 +137,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
     how = how or Preparation()
     begun = perf_counter()
     _check_runnable(bundle, how.wanted)
-    verdict = tune(bundle, how.wanted, _tuning(how))
+    verdict = tune(bundle, how.wanted, _tuning(bundle, how))
     chosen_at = perf_counter()
     before = resident_mb() if not how.isolate else 0.0
     loaded = _load_first(bundle, verdict, how)
@@ -139,7 +149,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
         after = _resident(loaded.single)
         added = None if before is None or after is None else max(0.0, after - before)
-        loaded.claim.settle(added)
+        loaded.claim.settle(after if how.isolate else _kept_mb(loaded, warm.engine))
     except BaseException:
         loaded.close()
         raise
@@ -150,15 +160,12 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         warm_ms=(perf_counter() - loaded_at) * 1e3,
         memory_mb=added,
     )
-    grant = loaded.claim.grant
     return Prepared(
         warm.engine,
         loaded.entry,
         verdict,
         warm.tested,
         dict(warm.engine.seconds),
-        grant.cache_mb,
-        grant.degraded,
         ready,
         (*loaded.notes, *warm.notes, *filter(None, [homeless()])),
         loaded.claim,
@@ -217,6 +224,15 @@ def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparati
     return _Loaded(candidate, entry, single, load, claim, notes)
 
 
+def _kept_mb(loaded: _Loaded, engine: BatchEngine) -> float:
+    """What was claimed, less the variants that were given up."""
+    claim = loaded.claim
+    if shares_one_engine(loaded.entry):
+        return claim.loaded_mb
+    single_mb = claim.loaded_mb / (1 + len(claim.grant.batches))
+    return single_mb * len(engine.sizes)
+
+
 def _resident(engine: Engine) -> float | None:
     """Of the process that holds the engine."""
     host = getattr(engine, "host", None)
@@ -247,14 +263,28 @@ def _claim(bundle: Bundle, candidate: Candidate, entry: ArtifactEntry, verdict: 
     model_mb = measured.memory_mb if measured is not None else None
     model_mb = _ESTIMATE * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
     offer = batches_offered(bundle, entry) if how.batching else {}
+    if how.isolate:
+        model_mb += PROCESS_MB
     need = Need(model_mb, {} if shares_one_engine(entry) else dict.fromkeys(offer, model_mb), how.cache_mb)
     name = f"{bundle.manifest.name} ({bundle.path.name})"
     return (how.memory or room_here()).claim(name, need)
 
 
-def _tuning(how: Preparation) -> Tuning:
-    """A budget's rest limits the choice too: a slower candidate that fits beats a faster one that does not."""
-    left = how.memory.left_mb if how.memory is not None else room_here().hard_mb
+def _tuning(bundle: Bundle, how: Preparation) -> Tuning:
+    """A budget's rest limits the choice too: a slower candidate that fits beats a faster one that does not.
+
+    Raises MemoryExceeded where not even a process of its own would fit.
+    """
+    left = how.memory.room_mb if how.memory is not None else room_here().hard_mb
+    if left is not None and how.isolate:
+        if left <= PROCESS_MB:
+            raise MemoryExceeded(
+                f"a process of its own takes {shown(PROCESS_MB)} MB before it loads anything, and {shown(max(0.0, left))} MB "
+                "are left",
+                where=f"{bundle.manifest.name} ({bundle.path.name})",
+                do="Allow more, close another model, or open it with isolate=False",
+            )
+        left -= PROCESS_MB
     return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuning.from_environment(left)
 
 

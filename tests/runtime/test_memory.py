@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.memory import MemoryBudget, Need, Room, degrade, room_here
+from edgekit_runtime.memory import MemoryBudget, Need, Room, degrade, fair_shares, room_here
 
 NEED = Need(40, {4: 10, 8: 20}, cache_mb=64)
 
@@ -68,16 +68,60 @@ def test_a_cache_that_nobody_wanted_is_not_missed():
 def test_models_share_a_budget_and_give_back_what_they_took():
     budget = MemoryBudget(200)
     faces = budget.claim("faces", NEED)
-    assert budget.left_mb == pytest.approx(66)
+    assert (budget.left_mb, budget.room_mb) == pytest.approx((66, 130))
     voice = budget.claim("voice", Need(50, {}, 64))
-    assert voice.grant.degraded == ("cache of 16 MB instead of 64 MB",)
+    assert (faces.degraded, voice.degraded) == (("cache of 40 MB instead of 64 MB",),) * 2
     assert budget.left_mb == pytest.approx(0)
-    with pytest.raises(MemoryExceeded, match=r"needs 30 MB.*0 MB are left \(faces holds 134 MB; voice holds 66 MB\)"):
-        budget.claim("words", Need(30))
+    with pytest.raises(MemoryExceeded, match=r"needs 90 MB.*80 MB are left \(faces holds 70 MB; voice holds 50 MB\)"):
+        budget.claim("words", Need(90))
     faces.release()
     faces.release()
-    assert budget.claim("words", Need(30)).grant.degraded == ()
-    assert budget.held() == pytest.approx({"voice": 66, "words": 30})
+    assert voice.degraded == ()
+    assert budget.claim("words", Need(30)).degraded == ()
+    assert budget.held() == pytest.approx({"voice": 114, "words": 30})
+
+
+def test_a_cache_follows_what_models_leave_it():
+    budget, told = MemoryBudget(100), []
+    faces = budget.claim("faces", Need(20, {}, 64))
+    faces.follow(told.append)
+    voice = budget.claim("voice", Need(40, {}, 64))
+    words = budget.claim("words", Need(40))
+    assert (faces.degraded, voice.cache_mb) == (("no cache",), 0.0)
+    words.release()
+    voice.release()
+    faces.release()
+    assert told == [64, 20, 0, 20, 64]
+
+
+def test_a_variant_for_batches_goes_before_a_cache_of_the_same_model_shrinks():
+    budget = MemoryBudget(120)
+    budget.claim("faces", Need(20, {}, 20))
+    assert budget.claim("voice", Need(40, {4: 30}, 20)).degraded == ("no variant for batches of 4",)
+    assert budget.left_mb == 20
+
+
+def test_what_takes_more_than_was_claimed_takes_it_from_caches_or_is_refused():
+    budget = MemoryBudget(100)
+    faces = budget.claim("faces", Need(20, {}, 64))
+    voice = budget.claim("voice", Need(20, {}, 0))
+    voice.settle(50)
+    assert faces.cache_mb == 30
+    with pytest.raises(MemoryExceeded, match=r"voice: it needs 90 MB.*80 MB are left \(faces holds 20 MB\)"):
+        voice.settle(90)
+    voice.release()
+    assert budget.held() == {"faces": 84}
+
+
+@given(wanted=st.lists(st.floats(0, 100), max_size=6), pool=st.floats(0, 300))
+def test_shares_are_fair(wanted, pool):
+    shares = fair_shares(wanted, pool)
+    assert sum(shares) <= pool + 1e-6
+    assert all(share <= one for share, one in zip(shares, wanted, strict=True))
+    short = [share for share, one in zip(shares, wanted, strict=True) if 0 < share < one]
+    assert all(share == pytest.approx(short[0]) for share in short), "those who go short go short alike"
+    if sum(wanted) <= pool:
+        assert shares == wanted
 
 
 def test_what_was_really_taken_replaces_the_estimate():

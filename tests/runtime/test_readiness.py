@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from edgekit_runtime.contract import Adapter, Finisher
 from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.errors import BundleError, MemoryExceeded, MissingExtraError
 from edgekit_runtime.memory import MemoryBudget
-from edgekit_runtime.readiness import Preparation, prepare
+from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
 from edgekit_runtime.tuning import Tuning, Wanted
 from edgekit_runtime.warming import batches_offered
 
@@ -116,6 +118,36 @@ def test_a_model_that_does_not_fit_is_refused_and_takes_nothing(bundle):
     with pytest.raises(MemoryExceeded, match="Allow"):
         prepare(bundle, how(memory=budget))
     assert budget.held() == {}
+
+
+def test_models_count_with_what_they_need_and_not_with_what_the_process_grew_by(bundle):
+    budget, begun = MemoryBudget(4000), threading.Barrier(4)
+
+    def opened(_):
+        begun.wait(60)
+        return prepare(bundle, how(memory=budget, batching=False))
+
+    with ThreadPoolExecutor(4) as pool:
+        prepared = list(pool.map(opened, range(4)))
+    one = 3 * bundle.artifact().bytes / 1e6  # nothing was measured: the estimate
+    assert sum(budget.held().values()) == pytest.approx(4 * one)
+    for each in prepared:
+        each.close()
+    assert budget.left_mb == 4000
+
+
+def test_a_process_of_its_own_counts_whole(bundle):
+    with pytest.raises(MemoryExceeded, match="a process of its own takes 40 MB"):
+        prepare(bundle, how(memory=MemoryBudget(30), isolate=True))
+    tight = MemoryBudget(PROCESS_MB + 1)
+    with pytest.raises(MemoryExceeded, match=r"it needs \d+ MB without cache"):
+        prepare(bundle, how(memory=tight, isolate=True, cache_mb=64))
+    assert tight.held() == {}
+    budget = MemoryBudget(1000)
+    prepared = prepare(bundle, how(memory=budget, isolate=True))
+    assert sum(budget.held().values()) == pytest.approx(prepared.ready.memory_mb)
+    assert prepared.ready.memory_mb > PROCESS_MB
+    prepared.close()
 
 
 def test_in_a_process_of_its_own_it_answers_alike(bundle):

@@ -14,6 +14,7 @@ import tiny
 from edgekit_runtime import BundleError, ClosedError, ContractError, open_bundle
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.engines import available
+from edgekit_runtime.memory import MemoryBudget
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
@@ -54,6 +55,25 @@ def test_what_names_a_bundle_tells_of_that_bundle_alone(first, second):
     assert 'edgekit_requests_total{model="tiny",version="2",source="device"} 1' in page
     assert 'version="1"' not in page
     assert (meter.requests, meter.met, meter.device_ms.p50 is not None) == (4, 4, True)  # the model's, of both
+
+
+def test_in_a_tight_budget_the_caches_make_room_and_grow_again(first, second):
+    budget = MemoryBudget(20)
+    with open_bundle(first, memory=budget, batching=False) as model:
+        assert sum(budget.held().values()) == pytest.approx(20)
+        with open_bundle(second, memory=budget, batching=False) as other:
+            halves = [one.describe()["degraded"] for one in (model, other)]
+            assert halves[0] == halves[1]
+            assert halves[0][0].startswith("cache of ")
+            assert sum(budget.held().values()) == pytest.approx(20)
+        assert sum(budget.held().values()) == pytest.approx(20)
+        model.swap(second)
+        assert sum(budget.held().values()) == pytest.approx(20)
+        bound = model._journey.cache._memory._max_bytes
+        assert bound == pytest.approx(20e6, rel=0.05)
+        assert model.predict(tiny.RED).source == "device"
+        assert model.predict(tiny.RED).source == "cache"
+    assert budget.left_mb == 20
 
 
 def test_the_line_about_slow_answers_names_the_bundle_that_gave_them(first, tmp_path, caplog, monkeypatch):

@@ -32,6 +32,7 @@ from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import version_of
 from edgekit_runtime.errors import EdgekitError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.memory import shown
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
 
@@ -248,9 +249,9 @@ def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | N
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:
         return MemoryExceeded(
-            f"it needs {min(passed):.0f} MB without cache and batches, and {max(0.0, memory_mb):.0f} MB are left",
+            f"it needs {shown(min(passed))} MB without cache and batches, and {shown(max(0.0, memory_mb))} MB are left",
             where=f"{bundle.manifest.name} ({bundle.path.name})",
-            do=f"Allow {min(passed) - memory_mb:.0f} MB more, close another model, or build a smaller one",
+            do=f"Allow {shown(min(passed) - memory_mb)} MB more, close another model, or build a smaller one",
         )
     own = [one for one in tried if one.refused is not None]
     first = next((one for one in own if one.candidate.delegate is None), own[0])

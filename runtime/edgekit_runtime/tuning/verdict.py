@@ -24,14 +24,15 @@ from edgekit_runtime.tuning.candidates import Candidate
 
 __all__ = ["Tried", "Verdict", "key_of", "read", "settled", "store"]
 
-FORMAT = 1
+FORMAT = 2
 
 How = Literal["measured", "stored", "default"]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading it added (1e6 bytes).
+    """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading and running it added to the
+    memory that a process has for itself, its bytes at least (1e6 bytes).
 
     ratio: its time by that of the champion it was compared with, run in turn. refused: why it is out, as
     `EdgekitError.as_json` gives it. What was not measured is None.
