@@ -1,7 +1,7 @@
 """Filling the disk tier ahead of time: what an application will be asked is answered before it is.
 
     found = warm(Path("net.ekb"), Path("catalogue/"), Filling(Path("answers.db")), progress)
-    found["made"], found["there"], found["unreadable"]
+    found["made"], found["there"], found["not_kept"], found["unreadable"]
 
 Rules:
 - a file's key is that of its bytes: it is found again where the application passes the same path or the same bytes, and for
@@ -9,11 +9,13 @@ Rules:
 - answers belong to the bundle and to the artifact that gave them: fill on the board, or for the artifact that the board will
   take (--engine);
 - what is there is not computed again, so that a run that was interrupted goes on where it ended;
-- a set that does not fit is noticed when it begins to push itself out, and the run ends there.
+- made is what is on disk: the run waits for the writer, and counts what could not be kept;
+- a set that does not fit is noticed when it begins to push itself out, and the run ends there; so it does on a full disk.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +23,11 @@ from time import monotonic
 from typing import Any
 
 from edgekit.errors import OutputError
-from edgekit.inputs import InputsError, expanded, load
+from edgekit.inputs import InputsError, listed, load
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import InputError, Model, open_bundle
 from edgekit_runtime.cache import DiskCache, Miss, identify
+from edgekit_runtime.cache.memory import entry_bytes
 
 __all__ = ["Filling", "warm"]
 
@@ -43,12 +46,14 @@ class Filling:
 
 
 def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = silent) -> dict[str, Any]:
-    """What `edgekit warm --json` prints. full: the set does not fit, and `left` files were not tried.
+    """What `edgekit warm --json` prints. full: the set does not fit, and `left` files were not tried. not_kept: answers that
+    are not on disk; too_large: those of them that take more than `largest_mb`, MiB, a sixteenth of the bound; needs_mb: the
+    bound that keeps them, None without any.
 
     Raises InputsError for a folder with nothing in it or a model that keeps state, OutputError where the file cannot be
-    written, CacheFileError for a database of something else, and what opening the bundle raises.
+    written or the disk is full, CacheFileError for a file of something else, and what opening the bundle raises.
     """
-    files = list(expanded([str(folder)]))
+    files, closed = _files(folder)
     began = monotonic()
     with open_bundle(
         bundle, cache_mb=0, engine=filling.engine, threads=filling.threads, trust=tuple(filling.trust)
@@ -60,29 +65,34 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
         try:
             _check(disk, filling.file)
             run = _Run(model, disk, namespace)
+            run.unreadable += closed
             for number, file in enumerate(files):
                 run.one(file)
                 progress("warming", number + 1, len(files))
-                if (number + 1) % _SYNC_EVERY == 0 and run.pushed_out():
+                if (number + 1) % _SYNC_EVERY == 0 and (run.pushed_out() or run.shrunk()):
                     break
-            disk.sync()
             run.pushed_out()
-            _check(disk, filling.file)
+            _check(disk, filling.file, full=run.shrunk())
         finally:
             disk.close()
         described = model.describe()
     stats = disk.stats()
+    not_kept = run.asked - min(run.asked, stats.written)
     return {
         "bundle": str(bundle),
         "recipe": described["recipe"],
         "engine": described["engine"]["name"],
         "disk_cache": str(filling.file),
         "files": len(files),
-        "made": run.made,
+        "made": run.asked - not_kept,
         "there": run.there,
         "unreadable": run.unreadable,
         "full": run.full,
         "left": len(files) - run.tried,
+        "not_kept": not_kept,
+        "too_large": run.too_large,
+        "largest_mb": disk.largest_bytes / 2**20,
+        "needs_mb": math.ceil(16 * run.largest / 2**20) if run.too_large else None,
         "bytes": stats.bytes,
         "evicted": stats.evicted,
         "seconds": round(monotonic() - began, 3),
@@ -90,13 +100,14 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
 
 
 class _Run:
-    """What was done so far."""
+    """What was done so far. asked: answers that were computed. too_large: those that no file of this bound keeps."""
 
     def __init__(self, model: Model, disk: DiskCache, namespace: bytes) -> None:
         self._model, self._disk, self._namespace = model, disk, namespace
         self._name = model.contract.inputs[0].name
         self._first: bytes | None = None
-        self.tried = self.made = self.there = 0
+        self._limit = disk.stats().limit
+        self.tried = self.asked = self.there = self.too_large = self.largest = 0
         self.full = False
         self.unreadable: list[dict[str, str]] = []
 
@@ -110,13 +121,26 @@ class _Run:
             if not isinstance(self._disk.find(key), Miss):  # looked at, and thereby used: it is not what goes first
                 self.there += 1
             else:
-                self._disk.put(key, self._model.predict(named).outputs)
-                self.made += 1
+                self._keep(key, self._model.predict(named).outputs)
         except InputError as error:
             self.unreadable.append({"file": file, "why": error.what})
             return
         if self._first is None:
             self._first = key
+
+    def _keep(self, key: bytes, outputs: Any) -> None:
+        self.asked += 1
+        if self._disk.put(key, outputs):
+            return
+        self._disk.sync()  # too much waits to be written: what is computed faster than that waits here
+        size = entry_bytes(outputs)
+        if not self._disk.put(key, outputs) and size > self._disk.largest_bytes:
+            self.too_large += 1
+            self.largest = max(self.largest, size)
+
+    def shrunk(self) -> bool:
+        """Whether the disk was full: what was written is gone then, and the file may grow half as large."""
+        return self._disk.stats().limit < self._limit
 
     def pushed_out(self) -> bool:
         """Whether the first answer of this run is gone already: the rest would only take each other's place."""
@@ -126,14 +150,28 @@ class _Run:
         return self.full
 
 
-def _check(disk: DiskCache, file: Path) -> None:
-    trouble = disk.stats().trouble
+_WORDS = {
+    "full": (
+        "the disk is full, and what was written is gone",
+        "Make room there, or name a file on another disk with --disk-cache",
+    ),
+    "busy": ("another process keeps it locked", "Run it again when that one has ended"),
+}
+
+
+def _check(disk: DiskCache, file: Path, *, full: bool = False) -> None:
+    trouble = "full" if full else disk.stats().trouble
     if trouble is not None:
-        raise OutputError(
-            {
-                "full": "the disk is full",
-                "busy": "another process keeps it locked",
-            }.get(trouble, "it cannot be written"),
-            where=str(file),
-            do="Name a file that can be written with --disk-cache",
-        )
+        what, do = _WORDS.get(trouble, ("it cannot be written", "Name a file that can be written with --disk-cache"))
+        raise OutputError(what, where=str(file), do=do)
+
+
+def _files(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """What is to be answered, and the folders that cannot be read. Raises InputsError where there is nothing else."""
+    files: list[str] = []
+    closed: list[InputsError] = []
+    for one in listed([str(folder)]):
+        files.append(one) if isinstance(one, str) else closed.append(one)
+    if not files:
+        raise closed[0]
+    return files, [{"file": error.where, "why": error.what} for error in closed]

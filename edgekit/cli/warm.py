@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:
 
     An application that opens the same bundle with the same file finds them there, by the bytes of what it asks. What is
     there already is not computed again: run it again after an interruption, or with more files.
-    Exits 1 when a file could not be read or the answers do not fit.
+    Exits 1 when a file could not be read or an answer is not on disk afterwards.
     """
     import edgekit.warming
 
@@ -58,7 +59,7 @@ def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:
         print_json(found)
     else:
         _tell(found, filling.max_mb)
-    return 1 if found["unreadable"] or found["full"] else 0
+    return 1 if found["unreadable"] or found["full"] or found["not_kept"] else 0
 
 
 def _tell(found: dict[str, Any], max_mb: float) -> None:
@@ -69,6 +70,17 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
     )
     for one in found["unreadable"]:
         click.echo(f"left out: {one['file']}: {one['why']}", err=True)
+    if found["too_large"]:
+        click.echo(
+            f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, {found['largest_mb']:g} MiB. "
+            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_cache_mb to open_bundle",
+            err=True,
+        )
+    if lost := found["not_kept"] - found["too_large"]:
+        click.echo(
+            f"{lost:,} answers are not kept: the file could not be written for a while. Run the same command again",
+            err=True,
+        )
     if found["full"]:
         click.echo(
             f"{max_mb:g} MiB are too few: answers push each other out; {found['left']:,} files were not tried. "

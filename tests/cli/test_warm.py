@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import subprocess
+import sys
 
+import linear
 import numpy as np
 import pytest
 import tiny
 from PIL import Image
 
+from edgekit.packaging import assemble, write_bundle
 from edgekit.warming import Filling, warm
 from edgekit_runtime import open_bundle
+from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
 COLOURS = [tiny.colour(5 * k, 255 - 5 * k, 20) for k in range(20)]
 
@@ -76,6 +82,61 @@ def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
     assert found["full"]
     assert found["left"] > 0
     assert found["bytes"] <= 1 << 20
+
+
+def wide(folder):
+    """A bundle whose answers take 256 KiB each, which is faster computed than written."""
+    pytest.importorskip("onnx")
+    source = linear.linear((-1, 16), 65_536)
+    contract = Contract(
+        "raw", (InputContract("x", (16,), "float32"),), (OutputContract("scores", (65_536,), "float32"),)
+    )
+    made = tiny.content(
+        contract=contract, artifact=linear.onnx_artifact(source), golden=[{"x": np.ones(16, np.float32)}]
+    )
+    data, manifest = assemble(made)
+    write_bundle(folder / "wide.ekb", data, manifest, [])
+    return folder / "wide.ekb"
+
+
+def test_what_is_made_is_on_disk_however_large_answers_are(edgekit, tmp_path):
+    path = wide(tmp_path)
+    (tmp_path / "set").mkdir()
+    for number in range(60):
+        np.save(tmp_path / "set" / f"{number}.npy", np.full(16, number, np.float32))
+    ran = edgekit("warm", path, "set", "--disk-cache", "answers.db", "--json")
+    assert (ran.code, ran.json["made"], ran.json["not_kept"]) == (0, 60, 0)
+    again = edgekit("warm", path, "set", "--disk-cache", "answers.db", "--json").json
+    assert (again["made"], again["there"]) == (0, 60)
+
+
+def test_answers_above_a_sixteenth_of_the_bound_are_counted_and_told_what_to_do(edgekit, tmp_path):
+    path = wide(tmp_path)
+    (tmp_path / "set").mkdir()
+    np.save(tmp_path / "set" / "0.npy", np.zeros(16, np.float32))
+    bounded = ("warm", path, "set", "--disk-cache", "answers.db")
+    ran = edgekit(*bounded, "--disk-cache-mb", "2")
+    assert ran.code == 1
+    assert "0 answers made" in ran.out
+    enough = re.search(r"1 answers are not kept: one may take .* Pass --disk-cache-mb (\d+) or more", ran.err)[1]
+    assert edgekit(*bounded, "--disk-cache-mb", enough).code == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system of its own")
+def test_a_full_disk_is_told_as_one(edgekit, bundle, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("mounting needs root: run as root")
+    try:
+        for number in range(2_000):
+            np.save(tmp_path / "set" / f"{number}.npy", _noise(number))
+        ran = edgekit("warm", bundle, "set", "--disk-cache", small / "answers.db")
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith(f"error: {small / 'answers.db'}: the disk is full")
+    assert "--disk-cache-mb" not in ran.err
 
 
 def _noise(seed):
