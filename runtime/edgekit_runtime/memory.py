@@ -15,25 +15,28 @@ Rules:
   this process has resident;
 - a model that is closed gives back what it took;
 - without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the minute,
-  only degrades.
+  only degrades; what runs out of memory all the same is told as that, whatever it failed with.
 """
 
 from __future__ import annotations
 
+import errno
 import numbers
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.errors import MemoryExceeded
+from edgekit_runtime.errors import EngineError, MemoryExceeded
 
-__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "fair_shares", "room_here", "shown"]
+__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "fair_shares", "room_here", "scarce", "shown"]
 
 LEAST_CACHE_MB = 1.0
 """A cache below this is none."""
 _MOST_MB = 1e12
+_SIGNS = ("can't start new thread", "cannot allocate memory", "failed to map segment", "bad_alloc")
 _SHARE = 0.9
 """Of a limit that the system enforces: reaching it is the process's end."""
 
@@ -250,6 +253,30 @@ def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
     hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
     available = _kilobytes(proc / "meminfo", "MemAvailable")
     return Room(min(hard) * _SHARE if hard else None, None if available is None else available * 1024 / 1e6)
+
+
+@contextmanager
+def scarce(where: object) -> Iterator[None]:
+    """Tell whatever the lack of memory broke as MemoryExceeded: an allocation, a library that cannot be mapped, a thread."""
+    try:
+        yield
+    except (MemoryError, OSError, ImportError, RuntimeError, EngineError) as error:
+        if not _lacks_memory(error):
+            raise
+        raise MemoryExceeded(
+            f"this process has no memory left to open it ({str(error) or type(error).__name__})",
+            where=str(where),
+            do="Raise its limit (ulimit -v, the cgroup's), close another model, or build a smaller one",
+        ) from error
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or any(sign in text for sign in _SIGNS)
+    )
 
 
 def _cgroup_left(proc: Path, cgroups: Path) -> float | None:

@@ -29,6 +29,7 @@ from edgekit_runtime.cache import CacheStats
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
 from edgekit_runtime.journey import Journey
+from edgekit_runtime.memory import scarce
 from edgekit_runtime.opened import Opened
 from edgekit_runtime.options import Options, check_number
 from edgekit_runtime.request import Request, checked_budget
@@ -181,7 +182,8 @@ class Model:
             opened = self._opener(path)
             try:
                 _check_same_use(self._journey.contract, opened)
-                fresh = self._started(opened)
+                with scarce(path):
+                    fresh = self._started(opened)
             except BaseException:
                 opened.close()
                 raise

@@ -81,8 +81,11 @@ def open_bundle(
     TelemetryError, SpoolError, CacheFileError, HostAddressError; ValueError, which names the option, for one that
     makes no sense.
     """
-    from edgekit_runtime.model import Model
-    from edgekit_runtime.options import Options, budget_of, check_path, check_paths
+    from edgekit_runtime.memory import scarce
+
+    with scarce(path):
+        from edgekit_runtime.model import Model
+        from edgekit_runtime.options import Options, budget_of, check_path, check_paths
 
     if isinstance(hosts, (str, bytes)) or not isinstance(hosts, Sequence) or not all(isinstance(u, str) for u in hosts):
         raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")
@@ -116,13 +119,15 @@ def open_bundle(
 
     def opener(another: str | os.PathLike[str]) -> Opened:
         check_path("path", another)
-        return _open(another, trust, options, hosts)
+        with scarce(another):
+            return _open(another, trust, options, hosts)
 
     opened = opener(path)
     try:
-        model = Model(opened, options, opener)
-        if reporting is not None:
-            model.report(reporting)
+        with scarce(path):
+            model = Model(opened, options, opener)
+            if reporting is not None:
+                model.report(reporting)
         return model
     except BaseException:
         opened.close()
