@@ -130,7 +130,8 @@ class Model:
         for several, a dict by name. budget_ms: what the caller can wait, milliseconds, None for what the bundle was
         opened with; `answer.met_budget` says whether it held. priority: higher ones go first where requests wait.
         stale_ok: where the budget cannot be met, take a cached answer past its time, if there is one.
-        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when nobody is expected to make it.
+        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when nobody is expected to make it;
+        SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without Pillow.
         """
         request = self._request(budget_ms, priority, stale_ok)
         while True:
