@@ -32,7 +32,7 @@ How = Literal["measured", "stored", "default"]
 @dataclass(frozen=True)
 class Tried:
     """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading and running it added to the
-    memory that a process has for itself, its bytes at least (1e6 bytes).
+    memory that a process has for itself, and the bundle's artifacts (1e6 bytes).
 
     ratio: its time by that of the champion it was compared with, run in turn. refused: why it is out, as
     `EdgekitError.as_json` gives it. What was not measured is None.

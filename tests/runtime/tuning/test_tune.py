@@ -278,7 +278,7 @@ def test_where_nothing_fits_into_memory_the_error_says_how_much_would(bundle, tm
     run = Counting()
     tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path, run=run))
     for folder in (tmp_path, tmp_path / "new"):
-        with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow \d+ MB more"):
+        with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow [\d.]+ MB more"):
             tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=folder, run=run))
     assert run.started == 2, "what was measured before is not measured again to be refused"
 
@@ -307,3 +307,11 @@ def test_a_hopeless_candidate_is_not_tested_to_the_end(champion_s, runs):
         for _ in range(9):
             impatient.run([np.zeros((1, 1), np.int8)])
     assert slow.runs == runs
+
+
+def test_a_candidate_is_not_charged_for_the_engines_library(bundle, tmp_path):
+    verdict = tune(bundle, Wanted(engine=ENGINE), Tuning(QUICK, folder=tmp_path))
+    held = sum(one.bytes for one in bundle.manifest.artifacts) / 1e6
+    taken = [one.memory_mb for one in verdict.tried if one.memory_mb is not None]
+    assert all(mb >= held for mb in taken), "the bundle is in memory, whoever runs it"
+    assert taken[0] < held + 1.5, "the first that an engine loads"
