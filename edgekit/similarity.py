@@ -19,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.inputs import InputsError, expanded, load
+from edgekit.inputs import InputsError, listed, load
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
 from edgekit_runtime.cache.similar import Mark, Similar, SimilarHit
@@ -98,20 +99,35 @@ def measure_similarity(
     progress: Progress = silent,
     *,
     frames_per_s: float | None = None,
+    opened: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What `edgekit bench --similarity` prints: for each threshold, how much would be answered, and how rightly.
 
     infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all frames.
     changes: percentiles of the distance from one frame to the next, in the thresholds' unit. agreement_low: with 95 %
     confidence the agreement is at least this. suggested: the largest threshold up to which 99 % agree, None for none.
-    Raises InputsError where there are fewer than two frames, and what opening the bundle raises.
+    opened: options of `open_bundle`. Raises InputsError where there is no such folder, the model keeps state or there are fewer
+    than two frames, and what opening the bundle raises.
     """
     clock = _FrameClock()
     max_age_s = _ALWAYS_S if frames_per_s is None else 2.0
     trials = [_Trial(t, Similar(t, max_age_s=max_age_s, clock=clock)) for t in sorted(set(thresholds))]
     seen = _Seen()
-    files = sorted(expanded([str(folder)]), key=_by_number)
-    with open_bundle(bundle_path, cache_mb=0) as model:
+    if not folder.is_dir():
+        raise InputsError("there is no such folder", where=str(folder), do="Name a folder with frames of a video")
+    given = list(listed([str(folder)]))
+    files = sorted((one for one in given if isinstance(one, str)), key=_by_number)
+    closed = [one for one in given if isinstance(one, InputsError)]
+    if not files:
+        raise closed[0]
+    seen.unreadable += [{"file": error.where, "why": error.what} for error in closed]
+    with open_bundle(bundle_path, cache_mb=0, **opened) as model:
+        if model.contract.state != "none":
+            raise InputsError(
+                "the model keeps state, and an answer that depends on earlier frames is never another frame's",
+                where=str(bundle_path),
+                do="Leave similar= out",
+            )
         looker = _Looker(model.contract)
         for number, file in enumerate(files):
             frame = seen.look(looker, model, file)

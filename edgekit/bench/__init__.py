@@ -18,7 +18,7 @@ from edgekit.bench.compare import (
     read_record,
 )
 from edgekit.bench.conditions import Observed, conditions
-from edgekit.bench.load import Load, Outcome
+from edgekit.bench.load import Load, LoadError, Outcome
 from edgekit.bench.measure import Setup, golden_inputs, load_words, measure
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ConditionsDifferError",
     "Difference",
     "Load",
+    "LoadError",
     "Observed",
     "Outcome",
     "RecordError",

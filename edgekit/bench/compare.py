@@ -9,17 +9,20 @@ Rules:
 - what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off. Everything
   else is a condition, and one that differs, or that only one of the two tells, refuses the comparison by name;
 - a run during which the machine was throttled is compared with nothing;
+- what a run was too short to tell, such as what other processes took, is no condition of it;
 - a ratio whose two ranges overlap is noise, and says so.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from edgekit.bench.conditions import LEAST_S
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = [
@@ -120,7 +123,7 @@ def _is_record(value: object) -> bool:
     if not isinstance(during, dict) or not isinstance(spread, dict):
         return False
     clock = during.get("frequency_mhz") or {}
-    figures = [value.get(name) for name in (*_FIGURES, *_ONCE)] + [during.get("others_cpu")]
+    figures = [value.get(name) for name in (*_FIGURES, *_ONCE)] + [during.get("others_cpu"), during.get("seconds")]
     figures += [clock.get("mean") if isinstance(clock, dict) else "neither"]
     ranges = [isinstance(pair, list) and len(pair) == 2 and all(map(_number, pair)) for pair in spread.values()]
     return all(figure is None or _number(figure) for figure in figures) and all(ranges)
@@ -151,11 +154,17 @@ def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     found = []
     if then.get("throttled") or now.get("throttled"):
         found.append(Difference("throttled", then.get("throttled_by"), now.get("throttled_by")))
-    if _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
+    told = not _too_short(then) and not _too_short(now)
+    if told and _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
         found.append(Difference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
     if _apart(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
         found.append(Difference("frequency_mhz", _mean(then), _mean(now)))
     return found
+
+
+def _too_short(during: Mapping[str, Any]) -> bool:
+    seconds = during.get("seconds")
+    return seconds is not None and seconds < LEAST_S
 
 
 def _apart(then: float | None, now: float | None, far: Callable[[float, float], bool]) -> bool:
@@ -174,7 +183,7 @@ def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio |
     then, now = old.get(name), new.get(name)
     if then is None or now is None or not then > 0:
         return None
-    spreads = old.get("spread", {}).get(name), new.get("spread", {}).get(name)
+    spreads: tuple[Any, Any] = (old.get("spread") or {}).get(name), (new.get("spread") or {}).get(name)
     verdict: Literal["better", "worse", "noise", "unknown"] = "unknown"
     if None not in spreads:
         apart = spreads[0][1] < spreads[1][0] or spreads[1][1] < spreads[0][0]
@@ -190,4 +199,8 @@ def _said(value: Any, unknown: str) -> str:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """A finite one, that fits a float."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -27,9 +27,11 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["Observed", "Reading", "conditions", "figures", "throttle_words"]
+__all__ = ["LEAST_S", "Observed", "Reading", "conditions", "figures", "throttle_words"]
 
 EVERY_S = 0.5
+LEAST_S = 0.5
+"""A run that was shorter does not tell what other processes took: the system counts in hundredths of a second."""
 _CPU = "sys/devices/system/cpu"
 _FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 # https://www.raspberrypi.com/documentation/computers/os.html#get_throttled: low bits are now, 16 up since the start.
@@ -92,14 +94,14 @@ def read(root: Path = Path("/"), *, small: bool = False) -> Reading:
 def figures(readings: Sequence[Reading], cores: int) -> dict[str, Any]:
     """What became of the machine from the first reading to the last; None where it does not tell.
 
-    others_cpu: the share of all cores that other processes took, 0 to 1.
+    others_cpu: the share of all cores that other processes took, 0 to 1; None for less than LEAST_S seconds, too.
     """
     first, last = readings[0], readings[-1]
     seconds = max(last.at_s - first.at_s, 1e-9)
     clock = [r.frequency_mhz for r in readings if r.frequency_mhz is not None]
     heat = [r.temperature_c for r in readings if r.temperature_c is not None]
     others = None
-    if first.busy_s is not None and last.busy_s is not None:
+    if first.busy_s is not None and last.busy_s is not None and seconds >= LEAST_S:
         used = (last.busy_s - first.busy_s) - (last.own_s - first.own_s)
         others = round(min(1.0, max(0.0, used / (seconds * cores))), 2)
     words = throttle_words(readings)

@@ -10,11 +10,13 @@ Rules:
 - arrivals follow from the seed alone, so that two runs ask at the same moments;
 - a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
 - of a model that keeps a state each caller asks a session of its own;
+- an interruption ends every caller after the request that it is at;
 - stages are kept of at most MOST_TIMINGS answers, evenly spread, so that memory does not grow with the run.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -39,17 +41,26 @@ if TYPE_CHECKING:
 
     Asked = Model | Session
 
-__all__ = ["Load", "Outcome", "ask"]
+__all__ = ["Load", "LoadError", "Outcome", "ask"]
 
 MOST_TIMINGS = 4096
+_END_S = 1.0
+"""How long callers may take to end after an interruption; what still waits then is failed when the model is closed."""
 Item = Mapping[str, NDArray[Any]]
+
+
+class LoadError(EdgekitError):
+    """This machine cannot make so many callers."""
+
+    code = "bench-load"
 
 
 @dataclass(frozen=True)
 class Load:
     """concurrency: callers of the closed loop. rate: requests a second of the open loop, which it then is.
 
-    requests, duration_s: when it ends; with both, whichever comes first. budget_ms: what every request may take.
+    requests, duration_s: when it ends; with both, whichever comes first. least_s: it goes on for so long at least, whatever
+    `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what every request may take.
     """
 
     concurrency: int = 1
@@ -57,6 +68,7 @@ class Load:
     arrivals: Literal["poisson", "fixed"] = "poisson"
     requests: int | None = 200
     duration_s: float | None = None
+    least_s: float = 0.0
     budget_ms: float | None = None
     seed: int = 0
 
@@ -102,6 +114,7 @@ class _Ended:
 
     def __init__(self, load: Load, progress: Progress) -> None:
         self._most, self._seconds, self._progress = load.requests, load.duration_s, progress
+        self._least_s = load.least_s
         self._numbers = itertools.count()  # `next` on it is atomic
         self._began = self._told = time.perf_counter()
         self._telling = threading.Lock()
@@ -115,7 +128,7 @@ class _Ended:
         """The next request's; None when it is enough."""
         number = next(self._numbers)
         now = time.perf_counter()
-        if self._most is not None and number >= self._most:
+        if self._most is not None and number >= self._most and now - self._began >= self._least_s:
             return None
         if self._seconds is not None and now - self._began >= self._seconds:
             return None
@@ -129,7 +142,7 @@ class _Ended:
 
     def _tell(self, number: int, seconds: float) -> None:
         if self._most is not None:
-            self._progress("timing", number, self._most)
+            self._progress("timing", min(number, self._most - 1), self._most)
         elif self._seconds is not None:
             self._progress("timing, seconds", int(seconds), math.ceil(self._seconds))
 
@@ -194,18 +207,38 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended)
     if load.concurrency == 1:
         caller(askers[0], tallies[0])
     else:
-        threads = [
-            threading.Thread(target=caller, args=pair, daemon=True) for pair in zip(askers, tallies, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        _together([functools.partial(caller, *pair) for pair in zip(askers, tallies, strict=True)], faults)
     if faults:
         raise faults[0]
     seconds = time.perf_counter() - began
     ended.finish()
     return _joined(tallies, seconds)
+
+
+def _together(callers: Sequence[Callable[[], None]], faults: list[BaseException]) -> None:
+    """A thread each, until all have ended. What ends this early is a fault, and so the end of the callers as well."""
+    threads = [threading.Thread(target=caller, daemon=True) for caller in callers]
+    started: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+        for thread in threads:
+            thread.join()
+    except RuntimeError as error:  # "can't start new thread": too little memory or too many of them
+        faults.append(
+            LoadError(
+                f"only {len(started)} of {len(threads)} callers could be started ({error})",
+                do="Ask for fewer (--concurrency), or allow this process more memory and threads",
+            )
+        )
+    except BaseException as error:
+        faults.append(error)
+        raise
+    finally:
+        end = time.monotonic() + _END_S
+        for thread in started:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:

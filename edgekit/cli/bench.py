@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
+LEAST_S = 1.0
+"""Of a run whose length nobody asked for: 200 requests of a small network last a few milliseconds, and tell nothing."""
+_OF_SIMILARITY = ("engine", "threads", "frames_per_s")
+
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("-n", "runs", type=click.IntRange(10), metavar="N", help="Timed requests. Default: 200.")
+@click.option(
+    "-n",
+    "runs",
+    type=click.IntRange(10),
+    metavar="N",
+    help="Timed requests. Default: 200, and a second's worth at least.",
+)
 @click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Ask for so long, instead of -n.")
 @click.option(
     "--concurrency",
@@ -62,7 +74,8 @@ __all__ = ["bench"]
     "--similarity",
     type=PATH,
     metavar="DIR",
-    help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR.",
+    help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR. Takes --engine, "
+    "--threads, --frames-per-s and -o.",
 )
 @click.option(
     "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
@@ -89,8 +102,11 @@ def bench(
         raise click.UsageError("--similarity is measured here: leave --on out.")
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
+    if output is not None:
+        _refuse_unwritable(output)
     if similarity is not None:
-        return _similarity(bundle, similarity, asked["frames_per_s"], as_json)
+        _refuse_load(asked | {"compare": old})
+        return _told(_similarity(bundle, similarity, asked), similarity_lines, output, as_json)
     if asked["frames_per_s"] is not None:
         raise click.UsageError("--frames-per-s goes with --similarity.")
     setup, load = _what(asked)
@@ -107,14 +123,8 @@ def bench(
     compared = compare(then, found) if then is not None else None
     if compared is not None:
         found["compared"] = compared.as_json()
-    if output is not None:
-        _write(output, found)
-    if as_json:
-        print_json(found)
-    else:
-        for line in (*bench_lines(found), *comparison_lines(old, compared)):
-            click.echo(line)
-    return 1 if compared is not None and compared.refused else 0
+    code = _told(found, lambda told: [*bench_lines(told), *comparison_lines(old, compared)], output, as_json)
+    return 1 if compared is not None and compared.refused else code
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
         arrivals=asked["arrivals"] or "poisson",
         requests=runs,
         duration_s=asked["duration_s"],
+        least_s=LEAST_S if asked["runs"] is None and asked["duration_s"] is None else 0.0,
         budget_ms=budget,
     )
     batching = None if asked["batch"] is None else asked["batch"] == "on"
@@ -181,23 +192,72 @@ def _refuse_early(old: Path | None, then: dict[str, Any], load: Load) -> None:
         )
 
 
-def _write(output: Path, found: dict[str, Any]) -> None:
+def _refuse_unwritable(output: Path) -> None:
+    """Before minutes of timing, not after them. Raises OutputError."""
     from edgekit.errors import OutputError
 
-    try:
-        output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
+    folder = output.parent
+    if output.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = "there is no such folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = "its folder may not be written to"
+    else:
+        return
+    raise OutputError(f"cannot be written: {why}", where=str(output), do="Name another file with -o")
 
 
-def _similarity(bundle: Path, folder: Path, frames_per_s: float | None, as_json: bool) -> int:
-    from edgekit.similarity import measure_similarity
-
-    with shown() as progress:
-        found = measure_similarity(bundle, folder, progress=progress, frames_per_s=frames_per_s)
+def _told(
+    found: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], output: Path | None, as_json: bool
+) -> int:
+    """Printed, then written: a disk that is full by now costs the file and not the figures."""
     if as_json:
         print_json(found)
     else:
-        for line in similarity_lines(found):
+        for line in lines(found):
             click.echo(line)
+    if output is not None:
+        from edgekit.errors import OutputError
+
+        try:
+            _write(output, found)
+        except OutputError as error:
+            click.echo(f"error: {error}", err=True)  # stdout has its one object
+            return 1
     return 0
+
+
+def _write(output: Path, found: dict[str, Any]) -> None:
+    """Raises OutputError. A file is there whole or not at all; a pipe or a device is written to as it is."""
+    from edgekit.errors import OutputError
+    from edgekit.packaging.whole import write_whole
+
+    text = json.dumps(found, indent=2) + "\n"
+    try:
+        if output.exists() and not output.is_file():
+            output.write_text(text, encoding="utf-8")
+            return
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
+    write_whole(output.resolve(), text.encode(), "the record")
+
+
+def _refuse_load(asked: dict[str, Any]) -> None:
+    """A usage error for what --similarity would not heed."""
+    names = {"runs": "-n"}
+    idle = [
+        names.get(name, f"--{name.replace('_', '-')}")
+        for name, value in asked.items()
+        if value is not None and value is not False and name not in _OF_SIMILARITY
+    ]
+    if idle:
+        raise click.UsageError(f"--similarity times no load and compares no records: leave {', '.join(sorted(idle))} out.")
+
+
+def _similarity(bundle: Path, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    from edgekit.similarity import measure_similarity
+
+    opened = {name: asked[name] for name in ("engine", "threads")}
+    with shown() as progress:
+        return measure_similarity(bundle, folder, progress=progress, frames_per_s=asked["frames_per_s"], opened=opened)

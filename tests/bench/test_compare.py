@@ -61,6 +61,16 @@ def test_conditions_that_differ_are_named_and_nothing_is_compared(changes, named
         assert told.ratios == []
 
 
+@pytest.mark.parametrize("others", [0.0, 1.0, None], ids=str)
+def test_what_a_run_was_too_short_to_tell_is_no_condition(others):
+    short = record(**{"conditions.during.seconds": 0.01, "conditions.during.others_cpu": others})
+    long = record(**{"conditions.during.seconds": 2.0, "conditions.during.others_cpu": 0.5})
+    for old, new in ((short, long), (long, short), (short, short)):
+        told = compare(old, new)
+        assert told.refused == []
+        assert told.ratios
+
+
 def test_two_throttled_runs_are_not_alike_either():
     hot = record(**{"conditions.during.throttled": True})
     assert [one.name for one in compare(hot, hot).refused] == ["throttled"]
@@ -131,6 +141,11 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
         (record(spread={"p50_ms": [1]}), "is no record"),
         (record(spread=[1]), "is no record"),
         (record(load=None), "is no record"),
+        (record(p50_ms=10**400), "is no record"),
+        (record(p50_ms=float("nan")), "is no record"),
+        (record(spread={"p50_ms": [float("inf"), 1]}), "is no record"),
+        (record(**{"conditions.during.others_cpu": float("nan")}), "is no record"),
+        (record(**{"conditions.during.frequency_mhz": {"mean": float("inf")}}), "is no record"),
     ],
 )
 def test_a_file_that_is_no_record_is_one_sentence(tmp_path, text, what):
@@ -140,6 +155,12 @@ def test_a_file_that_is_no_record_is_one_sentence(tmp_path, text, what):
     with pytest.raises(RecordError, match=what) as caught:
         read_record(file)
     assert str(file) in str(caught.value)
+
+
+def test_a_record_without_ranges_is_compared_without_a_verdict(tmp_path):
+    (tmp_path / "r.json").write_text(json.dumps(record(spread=None)))
+    told = compare(read_record(tmp_path / "r.json"), record())
+    assert {ratio.verdict for ratio in told.ratios} == {"unknown"}
 
 
 def test_comparing_changes_neither_record():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
@@ -184,3 +185,21 @@ def test_timings_are_kept_of_a_bounded_number_evenly_over_the_run():
 def test_a_load_that_makes_no_sense_is_the_callers_bug(wrong):
     with pytest.raises(ValueError, match=r"a load needs|concurrency must"):
         Load(**wrong)
+
+
+def test_a_run_goes_on_for_its_least_time_and_no_request_is_counted_twice(model):
+    outcome = ask(model, ITEMS, Load(requests=5, least_s=0.2, concurrency=2))
+    assert outcome.seconds >= 0.2
+    assert outcome.sources["device"] == len(outcome.latencies_ms) > 5
+
+
+def test_ctrl_c_ends_every_caller_at_once(tmp_path):
+    """Sessions of a model that keeps a state, each with a caller that would ask for an hour."""
+    path = memory.bundle(tmp_path, memory.HERE[0])
+    with open_bundle(path) as opened:
+        items, before = golden_inputs(read_bundle(path)), threading.active_count()
+        timer = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            ask(opened, items, Load(requests=None, duration_s=3600.0, concurrency=12))
+        assert threading.active_count() <= before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import memory
 import pytest
 import tiny
 from PIL import Image
@@ -75,6 +76,17 @@ def test_what_cannot_be_read_is_named_and_left_out(bundle, tmp_path):
 def test_too_few_frames_are_a_clear_error(bundle, tmp_path, pictures):
     with pytest.raises(InputsError):
         measure_similarity(bundle, frames(tmp_path / "f", pictures))
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_missing(bundle, tmp_path):
+    with pytest.raises(InputsError, match="no such folder"):
+        measure_similarity(bundle, tmp_path / "gone")
+
+
+def test_a_model_that_keeps_a_state_is_said_to(tmp_path):
+    folder = frames(tmp_path / "f", [tiny.RED] * 3)
+    with pytest.raises(InputsError, match="keeps state"):
+        measure_similarity(memory.bundle(tmp_path, memory.HERE[0]), folder)
 
 
 def test_a_person_is_told_a_threshold_or_that_there_is_none(bundle, tmp_path):

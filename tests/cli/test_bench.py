@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import tiny
+from PIL import Image
 
 PROMISED = {
     "bundle", "recipe", "engine", "engine_version", "threads", "n", "min_ms", "p50_ms", "p95_ms", "p99_ms",
@@ -79,6 +83,8 @@ def test_with_the_cache_on_every_input_is_computed_once(edgekit, bundle):
         (("--rate", "0"), "is not in the range"),
         (("--rate", "nan"), "no finite number"),
         (("--duration-s", "nan"), "no finite number"),
+        (("--similarity", ".", "--rate", "5", "--cache", "-n", "20"), "leave --cache, --rate, -n out"),
+        (("--similarity", ".", "--compare", "x.json"), "leave --compare out"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_usage_error(edgekit, bundle, options, told):
@@ -129,6 +135,48 @@ def test_a_file_that_is_no_record_and_a_folder_that_is_not_there_are_one_line_ea
     assert (ran.code, ran.err.splitlines()) == (
         1, ["error: x.json: is no record of edgekit bench. Make one: edgekit bench BUNDLE -o RECORD.json"],
     )  # fmt: skip
-    ran = edgekit("bench", bundle, "-n", "10", "-o", "nowhere/x.json")
+    ran = edgekit("bench", bundle, "--duration-s", "3600", "-o", "nowhere/x.json")  # refused before, not after
     assert ran.code == 1
-    assert "nowhere/x.json: cannot be written" in ran.err
+    assert "nowhere/x.json: cannot be written: there is no such folder" in ran.err
+
+
+def test_figures_are_printed_even_where_the_record_can_no_longer_be_written(bundle, tmp_path, capfd):
+    """The folder goes away while the benchmark runs."""
+    from edgekit.cli.bench import _told
+
+    found = {"p50_ms": 1.0}
+    assert _told(found, lambda told: [f"p50 {told['p50_ms']}"], tmp_path / "file" / "x.json", False) == 0
+    (tmp_path / "blocked").write_text("a file in its way")
+    assert _told(found, lambda told: [f"p50 {told['p50_ms']}"], tmp_path / "blocked" / "x.json", False) == 1
+    out, err = capfd.readouterr()
+    assert out == "p50 1.0\n" * 2
+    assert "the record cannot be written" in err
+
+
+def test_a_run_of_nobodys_length_lasts_long_enough_to_tell_what_others_took(edgekit, bundle):
+    found = edgekit("bench", bundle, "--json").json
+    assert found["n"] > 200
+    assert found["conditions"]["during"]["seconds"] >= 1.0
+    assert found["conditions"]["during"]["others_cpu"] is not None
+    assert edgekit("bench", bundle, "-n", "20", "--json").json["conditions"]["during"]["others_cpu"] is None
+
+
+def test_likeness_is_measured_with_the_engine_that_was_asked_for_and_written(edgekit, bundle, tmp_path):
+    (tmp_path / "frames").mkdir()
+    for number in range(3):
+        Image.fromarray(tiny.RED).save(tmp_path / "frames" / f"{number}.png")
+    ran = edgekit("bench", bundle, "--similarity", "frames", "--threads", "1", "-o", "x.json", "--json")
+    assert json.loads((tmp_path / "x.json").read_text()) == ran.json
+    ran = edgekit("bench", bundle, "--similarity", "frames", "--engine", "nonsense")
+    assert ran.code == 1
+    assert "nonsense" in ran.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC and address space")
+def test_more_callers_than_the_machine_can_start_are_one_sentence(bundle, tmp_path):
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); from edgekit.cli import main; main()"
+    command = [sys.executable, "-c", code, "bench", bundle, "--concurrency", "1024"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert re.search(r"^error: only \d+ of 1024 callers could be started", ran.stderr, re.MULTILINE), ran.stderr
