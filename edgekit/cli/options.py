@@ -31,8 +31,18 @@ __all__ = [
     "use",
 ]
 
-PATH = click.Path(path_type=Path)
-BUNDLE = click.Path(path_type=Path)
+
+class _Named(click.Path):
+    """A path that "", which pathlib takes for the folder one is in, does not pass: it is a variable that was not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("an empty name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Named(path_type=Path)
+BUNDLE = _Named(path_type=Path)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
 trust = click.option(

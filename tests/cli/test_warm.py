@@ -157,6 +157,13 @@ def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, 
     assert word in ran.err
 
 
+def test_an_empty_name_is_a_usage_error_and_not_the_folder_one_is_in(edgekit, bundle):
+    for named in ([bundle, "", "--disk-cache", "answers.db"], [bundle, "set", "--disk-cache", ""]):
+        ran = edgekit("warm", *named)
+        assert ran.code == 2
+        assert "an empty name" in ran.err
+
+
 def test_an_empty_folder_is_a_clear_error(edgekit, bundle, tmp_path):
     (tmp_path / "nothing").mkdir()
     ran = edgekit("warm", bundle, "nothing", "--disk-cache", "answers.db", "--json")
