@@ -29,13 +29,15 @@ def other(tmp_path):
     return tiny.bundle(tmp_path / "v2", version="2")
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "a folder", "removed while open"])
+@pytest.mark.parametrize("damage", ["garbage after the header", "zeros", "cut", "a folder", "removed while open"])
 def test_whatever_becomes_of_the_disk_answers_go_on(bundle, tmp_path, damage):
     path = tmp_path / "answers.db"
     with open_bundle(bundle, disk_cache=path) as model:
         true = scores(model.predict(tiny.RED))
-    if damage == "garbage":
-        path.write_bytes(os.urandom(20_000))
+    if damage == "garbage after the header":
+        path.write_bytes(path.read_bytes()[:100] + os.urandom(20_000))
+    elif damage == "zeros":  # what a power cut leaves of a file that was being written
+        path.write_bytes(bytes(20_000))
     elif damage == "cut":
         os.truncate(path, path.stat().st_size // 2)
     elif damage == "a folder":
@@ -56,7 +58,7 @@ def test_a_database_of_something_else_is_refused_before_anything_is_answered(bun
     connection = sqlite3.connect(tmp_path / "accounts.db")
     connection.execute("CREATE TABLE accounts (name TEXT)")
     connection.close()
-    with pytest.raises(CacheFileError, match=r"accounts\.db: this is a database of something else"):
+    with pytest.raises(CacheFileError, match=r"accounts\.db: this is no file of answers"):
         open_bundle(bundle, disk_cache=tmp_path / "accounts.db")
 
 
