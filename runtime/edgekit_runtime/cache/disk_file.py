@@ -285,6 +285,8 @@ def _look_at(path: Path) -> None:
     """Remove what holds nothing; raise CacheFileError for what is somebody else's."""
     whose = owner(path, MARK)  # unmarked: being made at this moment, or not ours; see `_prepare`
     if whose == "other":
+        if not path.is_file():
+            raise CacheFileError("not a regular file", where=str(path), do="Name another file")
         raise foreign(path)
     if whose == "nobody" and path.exists() and path.stat().st_size:
         delete(path)
