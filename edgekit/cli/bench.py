@@ -252,7 +252,9 @@ def _refuse_load(asked: dict[str, Any]) -> None:
         if value is not None and value is not False and name not in _OF_SIMILARITY
     ]
     if idle:
-        raise click.UsageError(f"--similarity times no load and compares no records: leave {', '.join(sorted(idle))} out.")
+        raise click.UsageError(
+            f"--similarity times no load and compares no records: leave {', '.join(sorted(idle))} out."
+        )
 
 
 def _similarity(bundle: Path, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
