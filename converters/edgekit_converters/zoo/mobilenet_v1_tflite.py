@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from edgekit_converters.zoo.mobilenet_v1 import Layer
+    from edgekit_converters.zoo.mobilenet_v1_layers import Layer
 
 __all__ = ["write"]
 
