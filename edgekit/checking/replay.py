@@ -5,8 +5,8 @@ or under emulation.
 
 Rules: it is the board's own self-test that is run, with its tolerances: with the engine and version that made the golden
 answers values agree within steps, across runtimes the best class and the direction do. tflite-runtime answers with its
-reference kernels, which give the same bits on every processor; what it would answer with the others on x86 says nothing of
-an ARM board. A child that crashes is a finding, never this process's end.
+reference kernels, which give the same bits on every processor; where they cannot run a file that its other kernels, those
+of a board, do run, the others answer, are held to class and direction alone, and a warning says so. A child that crashes is a finding, never this process's end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,8 @@ Where = Literal["native", "emulated"]
 @dataclass(frozen=True)
 class Replayed:
     """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None where
-    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated."""
+    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether its outputs
+    are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the engine."""
 
     runtime: str
     where: Where
@@ -50,6 +51,8 @@ class Replayed:
     examples: int = 0
     artifact: str = ""
     cpu: str = ""
+    quantized: bool = True
+    kernels: str = "default"
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,13 +65,28 @@ def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | No
         python = environment(runtime.engine, runtime.version)
     except NoEnvironmentError as error:
         return None, [finding("replay-unavailable", error.what, do=error.do, artifact=recipe, runtime=name)]
-    kernels = "reference" if runtime.engine == "tflite-runtime" else "default"
+    child = str(Path(__file__).with_name("replayed_child.py"))
+    command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine]
+    if runtime.engine != "tflite-runtime":
+        return _asked([*command, "default"], recipe, name)
+    replayed, findings = _asked([*command, "reference"], recipe, name)
+    if not findings or findings[0].code not in ("replay-crashed", "replay-refused"):
+        return replace(replayed, kernels="reference"), findings
+    replayed, others = _asked([*command, "default", "loosely"], recipe, name)
+    if others and others[0].code in ("replay-crashed", "replay-refused"):
+        return replayed, others
+    what = (
+        f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were held to class "
+        "and likeness alone, since theirs here are not those of an ARM board"
+    )
+    return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
+
+
+def _asked(command: Sequence[str], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
     with _only_the_runtime() as folder:
-        child = str(Path(__file__).with_name("replayed_child.py"))
-        command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine, kernels]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+                list(command), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
                 env=_environment(folder), stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -98,7 +116,7 @@ def _told(done: subprocess.CompletedProcess[str], recipe: str, name: str) -> tup
 
 def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
     what = " ".join(str(told["what"]).split())
-    if told["failed"] == "load":
+    if told["failed"] in ("load", "run"):
         return nothing, [finding("replay-refused", what, artifact=recipe, runtime=name)]
     apart = re.search(r"by (\d+) steps.*?cosine (-?[\d.]+)", what)
     worst, cosine = (float(apart[1]), float(apart[2])) if apart else (None, None)

@@ -167,3 +167,42 @@ def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
     for path in (file, tmp_path / "nothing.ekb"):
         with pytest.raises(BundleError):
             check(Request(path, load("raspberry-pi-4")))
+
+
+def newer_dense(data, version):
+    """The file with dense layers that say another version."""
+    from edgekit_converters.targets import tflite_flatbuffer as tfl
+
+    model = tfl.read(data)
+    for entry in model.operatorCodes:
+        if max(entry.builtinCode, entry.deprecatedBuiltinCode) == tfl.schema().BuiltinOperator.FULLY_CONNECTED:
+            entry.version = version
+    return tfl.write(model)
+
+
+def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_board_runs(
+    planted, old_runtime, tmp_path
+):
+    """tflite-runtime 2.14.0 knows FULLY_CONNECTED up to 9 with reference kernels, up to 10 with the others."""
+    file = tmp_path / "dense_10.tflite"
+    file.write_bytes(newer_dense(planted.int8.read_bytes(), 10))
+    checked = check(Request(file, load("raspberry-pi-4"), OLD))
+    assert checked.ok, checked.findings
+    assert codes(checked, "warning") == ["numpy-2", "replay-kernels"]
+    assert "FULLY_CONNECTED' version '10'" in checked.findings[1].what
+    assert checked.replayed.kernels == "default"
+    assert checked.replayed.cosine > 0.99
+    assert check(Request(planted.int8, load("raspberry-pi-4"), OLD)).replayed.kernels == "reference"
+
+
+def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_runtime, monkeypatch):
+    """What native kernels refuse is a warning once the board's own answer; of another runtime it says nothing."""
+    from edgekit.checking import checked as journey
+    from edgekit.checking.replay import Replayed
+
+    for runtime, ok in (("tflite-runtime 2.14.0", True), ("litert 2.1.3", False)):
+        answered = Replayed(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")
+        monkeypatch.setattr(journey, "under_emulation", lambda bundle, profile, told=answered: (told, []))
+        checked = check(Request(planted.claims_1, load("raspberry-pi-4"), OLD, emulate=True))
+        (differs,) = (found for found in checked.findings if found.code == "replay-differs")
+        assert (differs.level == "warning") is ok
