@@ -16,7 +16,6 @@ import importlib.resources
 import os
 import shutil
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from edgekit.errors import OutputError
 from edgekit.shipping import licences
 from edgekit.shipping.errors import DebError
+from edgekit.shipping.folder import draft
 from edgekit.shipping.package import PackageRequest, Packed, pack
 from edgekit.shipping.target import Target
 
@@ -48,11 +48,11 @@ def pack_deb(request: PackageRequest) -> Packed:
     output = request.output
     try:
         output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".edgekit-deb-", dir=output) as folder:
-            packed = pack(replace(request, output=Path(folder) / "package"))
-            tree = Path(folder) / "tree"
+        with draft(output) as folder:
+            packed = pack(replace(request, output=folder / "package"))
+            tree = folder / "tree"
             _fill(tree, packed, Target.of(request.profile))
-            made = _built(tool, tree, Path(folder) / "made.deb")
+            made = _built(tool, tree, folder / "made.deb")
             path = output / f"{_package(packed)}_{packed.version}_{Target.of(request.profile).debian_arch}.deb"
             size = made.stat().st_size
             made.replace(path)

@@ -3,7 +3,7 @@
 Rules:
 - everything is in the folder, and the SHA-256 of every file in `SHA256SUMS`;
 - the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
-- the folder is there whole or not at all, and only a folder of this kind is ever replaced;
+- an installer takes the folder whole or not at all, and nothing that somebody else put into it is ever lost;
 - the board's side is two short shell scripts; they say what they do, and the second undoes the first.
 
     packed = pack(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("usb")))
@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import json
+import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from edgekit.errors import OutputError
 from edgekit.shipping import licences
 from edgekit.shipping.download import sha256_of
 from edgekit.shipping.errors import NoWheelError
+from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
 from edgekit.shipping.plan import Plan, planned
 from edgekit.shipping.service import unit
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RECORD", "PackageRequest", "Packed", "pack", "packed_files"]
 
-RECORD, SUMS = "package.json", "SHA256SUMS"
 _SHORT = 12
 Approve = Callable[[Path, "Profile", str, str], None]
 _README = """\
@@ -61,7 +61,7 @@ licences   licences/{list}
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """bundle: an .ekb. output: the folder to make. engine: None to choose. service: a command for a systemd unit.
+    """bundle: an .ekb. output: the folder to make, or to fill. engine: None to choose. service: a command for a systemd unit.
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
     anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
@@ -112,14 +112,12 @@ def pack(request: PackageRequest) -> Packed:
     bundle = read_bundle(request.bundle)
     plan = planned(bundle, request.profile, request.engine, request.extras)
     service = unit(plan.title, request.service) if request.service else ""
-    output = request.output.absolute()
-    _check_replaceable(output)
+    output = Path(os.path.realpath(request.output))  # a link to a folder stays one
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
-            made = Path(folder) / "package"
-            packed = _fill(made, request, plan, bundle, service)
-            _swap(made, output)
+        check_free(output)
+        with draft(output) as folder:
+            packed = _fill(folder / "package", request, plan, bundle, service)
+            put(folder / "package", output)
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
     return replace(packed, path=request.output)
@@ -237,19 +235,3 @@ def _readme(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str) -> str:
 
 def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:_SHORT]
-
-
-def _check_replaceable(output: Path) -> None:
-    if output.is_dir() and any(output.iterdir()) and not (output / RECORD).is_file():
-        raise OutputError(
-            "the folder holds something else", where=str(output), do="Name a folder that does not exist yet"
-        )
-    if output.exists() and not output.is_dir():
-        raise OutputError("is a file", where=str(output), do="Name a folder")
-
-
-def _swap(made: Path, output: Path) -> None:
-    """An earlier package goes only when the new one is whole."""
-    if output.exists():
-        output.rename(made.with_name("before"))
-    made.replace(output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from edgekit.errors import OutputError
 from edgekit.shipping import PackageRequest, ShippingError, pack
+from edgekit.shipping.folder import draft, put
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")
@@ -120,14 +122,105 @@ def test_licences_are_listed_with_their_texts(request_, shelf):
     assert "its wheel carries no text" in told  # of the wheels that were made for this test
 
 
-def test_an_earlier_package_is_replaced_and_nothing_else_ever(request_):
+def test_an_earlier_package_is_replaced_where_it_is(request_):
+    (first, place) = (pack(request_), request_.output.stat().st_ino)
+    second = pack(replace(request_, engine="tflite-runtime"))
+    listed = {line.split("  ")[1] for line in (second.path / "SHA256SUMS").read_text().splitlines()}
+    assert set(files(request_.output)) == listed | {"SHA256SUMS"}
+    assert (second.release == first.release, request_.output.stat().st_ino) == (False, place)
+
+
+SOMEBODY_S = {
+    "a photo in a folder of its own": ("photos/a.jpg", "photos/"),
+    "a file beside the wheels": ("wheels/stale.whl", "wheels/stale.whl"),
+    "a hidden file": (".notes", ".notes"),
+}
+
+
+@pytest.mark.parametrize("case", SOMEBODY_S)
+def test_what_no_package_has_put_there_is_named_and_nothing_is_touched(request_, case):
+    file, named = SOMEBODY_S[case]
     pack(request_)
-    (request_.output / "wheels" / "stale.whl").write_text("stale")
-    assert not (pack(request_).path / "wheels" / "stale.whl").exists()
-    (request_.output / "package.json").unlink()
+    (request_.output / file).parent.mkdir(exist_ok=True)
+    (request_.output / file).write_text("mine")
+    before = files(request_.output)
+    with pytest.raises(OutputError, match=f"the folder holds something else: {named}"):
+        pack(replace(request_, engine="tflite-runtime"))
+    assert files(request_.output) == before
+
+
+@pytest.mark.parametrize("lost", ["package.json", "SHA256SUMS"])
+def test_a_folder_that_is_not_wholly_a_package_is_not_replaced(request_, lost):
+    pack(request_)
+    (request_.output / lost).unlink()
     with pytest.raises(OutputError, match="the folder holds something else"):
         pack(request_)
     assert (request_.output / "install.sh").is_file()
+
+
+def test_what_somebody_puts_there_meanwhile_is_not_lost(request_):
+    pack(request_)
+    before = files(request_.output)
+
+    def meanwhile(*_: object) -> None:
+        (request_.output / "photo.jpg").write_text("mine")
+
+    with pytest.raises(OutputError, match="holds something else: photo"):
+        pack(replace(request_, approve=meanwhile))
+    assert files(request_.output).items() > before.items()
+    assert (request_.output / "photo.jpg").read_text() == "mine"
+
+
+def test_an_empty_folder_is_filled_where_it_is(request_):
+    """It may be a USB stick's mount point, which cannot be renamed over; what its file system keeps there stays."""
+    (request_.output / "lost+found").mkdir(parents=True)
+    place = request_.output.stat().st_ino
+    packed = pack(request_)
+    assert request_.output.stat().st_ino == place
+    assert (request_.output / "lost+found").is_dir()
+    assert packed.files == len(files(request_.output))
+
+
+def test_a_link_to_a_folder_stays_one(request_, tmp_path):
+    (tmp_path / "stick").mkdir()
+    request_.output.symlink_to("stick")
+    pack(request_)
+    assert request_.output.is_symlink()
+    assert (tmp_path / "stick" / "install.sh").is_file()
+
+
+def test_a_step_that_fails_brings_the_earlier_package_back(tmp_path):
+    output, made = tmp_path / "usb", tmp_path / "usb" / ".edgekit-package-x" / "package"
+    made.mkdir(parents=True)
+    for folder, text in ((output, "old"), (made, "new")):
+        for name in ("install.sh", "package.json"):
+            (folder / name).write_text(text)
+        (folder / "SHA256SUMS").write_text("0  install.sh\n1  package.json\n")
+    (made / "lost+found").mkdir()
+    (output / "lost+found").mkdir()
+    (output / "lost+found" / "x").write_text("of the file system")
+    before = files(output)
+    with pytest.raises(OSError, match="not empty"):
+        put(made, output)
+    (made.parent / "before").rmdir()
+    assert files(output) == before
+
+
+def test_drafts_of_a_killed_process_are_removed_and_those_of_a_living_one_are_not(tmp_path):
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom edgekit.shipping.folder import draft\n"
+        "with draft(Path(sys.argv[1])) as folder:\n    print(folder, flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "usb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        with draft(tmp_path / "usb") as own:
+            assert {own, left} == set(tmp_path.iterdir())
+        process.kill()
+    assert list(tmp_path.iterdir()) == [left]
+    with draft(tmp_path / "usb") as own:
+        assert list(tmp_path.iterdir()) == [own]
 
 
 def test_a_package_that_failed_leaves_nothing(request_, shelf, tmp_path):

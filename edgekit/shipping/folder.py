@@ -1,0 +1,156 @@
+"""The folder that a package is put into: a new one, an empty one such as a USB stick, or that of an earlier package.
+
+Rules:
+- what the earlier package's SHA256SUMS does not list is somebody's: the folder is refused, and nothing in it is touched;
+- a folder that is there is filled where it is (it may be a mount point), SHA256SUMS last: until then no installer takes it;
+- a draft is locked as long as its process lives; the next one removes those that a killed process has left.
+
+    with draft(output) as folder:
+        put(made_in(folder), output)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgekit.errors import OutputError
+
+__all__ = ["RECORD", "SUMS", "check_free", "draft", "put"]
+
+RECORD, SUMS = "package.json", "SHA256SUMS"
+_DRAFT = ".edgekit-package-"
+_NAMED = 3
+_OF_SYSTEMS = (
+    "lost+found",
+    "System Volume Information",
+    "$RECYCLE.BIN",
+    ".Trashes",
+    ".Spotlight-V100",
+    ".fseventsd",
+    ".DS_Store",
+)
+_TRASH = ".Trash-"
+
+
+def check_free(output: Path) -> None:
+    """Whether a package may go there. Raises OutputError, which names the first files that no package has put there."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise OutputError("is a file", where=str(output), do="Name a folder")
+    foreign = sorted(_foreign(output))
+    if foreign:
+        more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+        raise OutputError(
+            f"the folder holds something else: {', '.join(foreign[:_NAMED])}{more}",
+            where=str(output),
+            do="Name a folder that does not exist yet, or move these away",
+        )
+
+
+@contextlib.contextmanager
+def draft(output: Path) -> Iterator[Path]:
+    """A folder on the same file system, gone at the end: in `output` where it is there, whose parent may not be writable."""
+    place = output if output.is_dir() else output.parent
+    place.mkdir(parents=True, exist_ok=True)
+    _remove_left(place)
+    folder, handle = _locked(place)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def put(made: Path, output: Path) -> None:
+    """`made`, in a draft, becomes `output`. What was there goes only when all of the new is there, or else comes back."""
+    if not output.exists():
+        made.rename(output)
+        return
+    check_free(output)
+    before = made.with_name("before")
+    before.mkdir()
+    old = sorted((one.name for one in output.iterdir() if not _passed_over(one.name)), key=lambda name: name != SUMS)
+    new = sorted((one.name for one in made.iterdir()), key=lambda name: (name == SUMS, name == RECORD, name))
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for source, target in [(output / n, before / n) for n in old] + [(made / n, output / n) for n in new]:
+            source.rename(target)
+            moved.append((source, target))
+    except BaseException:
+        for source, target in reversed(moved):
+            target.rename(source)
+        raise
+
+
+def _passed_over(name: str) -> bool:
+    """What a system or a draft of ours puts into a folder; it stays."""
+    return name in _OF_SYSTEMS or name.startswith((_TRASH, _DRAFT))
+
+
+def _foreign(output: Path) -> Iterator[str]:
+    listed = _listed(output)
+    folders = {parent.as_posix() for name in listed for parent in Path(name).parents}
+    waiting = [entry for entry in output.iterdir() if not _passed_over(entry.name)]
+    while waiting:
+        entry = waiting.pop()
+        name = entry.relative_to(output).as_posix()
+        if entry.is_symlink() or not entry.is_dir():
+            if name not in listed:
+                yield name
+        elif name in folders:
+            waiting.extend(entry.iterdir())
+        else:
+            yield f"{name}/"
+
+
+def _listed(output: Path) -> set[str]:
+    """What the earlier package has put there; nothing where its lists are not those of a package."""
+    try:
+        lines = (output / SUMS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return set()
+    names = {line.partition("  ")[2] for line in lines} - {""}
+    return names | {SUMS} if RECORD in names and (output / RECORD).is_file() else set()
+
+
+def _locked(place: Path) -> tuple[Path, int | None]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
+        handle = _lock(folder, wait=True)
+        if folder.is_dir():  # another that started just now may have taken it for one that was left
+            return folder, handle
+        if handle is not None:
+            os.close(handle)
+
+
+def _remove_left(place: Path) -> None:
+    for folder in place.glob(f"{_DRAFT}*"):
+        handle = _lock(folder, wait=False)
+        if handle is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+
+
+def _lock(folder: Path, *, wait: bool) -> int | None:
+    """None where another process has it, or where nothing can be locked (Windows, some network shares)."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
