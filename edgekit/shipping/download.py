@@ -1,7 +1,8 @@
 """Wheel files from an index into a folder, once: kept by their SHA-256, gone on with where it was interrupted.
 
 Rules: bytes are believed only when their SHA-256 is the one that the resolution named; a file is there whole or not at all;
-what has been fetched before is not asked for again, so that a second package needs no network for it.
+what has been fetched before is not asked for again, so that a second package needs no network for it; two processes that fetch
+the same file write to two drafts.
 
     fetch(locked.wheel, Path("usb/wheels"), kept=state_dir() / "wheels")
 """
@@ -14,11 +15,12 @@ import http.client
 import netrc
 import os
 import shutil
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +58,54 @@ def sha256_of(path: Path) -> str:
 
 
 def _download(wheel: RemoteWheel, part: Path, store: Path, open_url: Open) -> None:
+    with _draft(part) as draft:
+        try:
+            _append(wheel, draft, open_url)
+        except (OSError, http.client.HTTPException) as error:
+            raise DownloadError(
+                f"{wheel.name} cannot be fetched: {getattr(error, 'reason', None) or error}",
+                where=urllib.parse.urlsplit(wheel.url).hostname or wheel.url,
+                do="Run it again when the network is back: what has been fetched is kept",
+            ) from error
+        if sha256_of(draft) != wheel.sha256:
+            draft.unlink()
+            raise DownloadError(
+                f"{wheel.name} is not the file that the index promised: its SHA-256 is another",
+                where=wheel.url,
+                do="Run it again; if that does not help, something between here and the index changes files",
+            )
+        draft.replace(store)
+
+
+@contextlib.contextmanager
+def _draft(part: Path) -> Iterator[Path]:
+    """`part`, locked, to go on with what came before; where another is at it, a file of this one's own, gone at the end."""
+    handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _append(wheel, part, open_url)
-    except (OSError, http.client.HTTPException) as error:
-        raise DownloadError(
-            f"{wheel.name} cannot be fetched: {getattr(error, 'reason', None) or error}",
-            where=urllib.parse.urlsplit(wheel.url).hostname or wheel.url,
-            do="Run it again when the network is back: what has been fetched is kept",
-        ) from error
-    if sha256_of(part) != wheel.sha256:
-        part.unlink()
-        raise DownloadError(
-            f"{wheel.name} is not the file that the index promised: its SHA-256 is another",
-            where=wheel.url,
-            do="Run it again; if that does not help, something between here and the index changes files",
-        )
-    part.replace(store)
+        if _is_ours(handle, part):
+            yield part
+            return
+    finally:
+        os.close(handle)
+    own, name = tempfile.mkstemp(prefix=f"{part.stem}.", suffix=".own", dir=part.parent)
+    os.close(own)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _is_ours(handle: int, part: Path) -> bool:
+    """Whether nobody else writes it, and it is still the file of that name: another may have finished with it just now."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(handle), part.stat())
+    except OSError:
+        return False
 
 
 def _append(wheel: RemoteWheel, part: Path, open_url: Open) -> None:
@@ -79,7 +113,6 @@ def _append(wheel: RemoteWheel, part: Path, open_url: Open) -> None:
     if wheel.bytes is not None and have >= wheel.bytes:
         if have == wheel.bytes:
             return
-        part.unlink()
         have = 0
     request = urllib.request.Request(wheel.url, headers=_headers(wheel.url, have))
     with open_url(request, timeout=_TIMEOUT_S) as answer:

@@ -18,12 +18,15 @@ NAME = "some-1-py3-none-any.whl"
 
 
 class Index(http.server.ThreadingHTTPServer):
-    """Serves DATA; `breaks_at` ends one answer there, `ranges` says whether it can go on in the middle."""
+    """Serves DATA; `breaks_at` ends one answer there, `ranges` says whether it can go on in the middle; `holds` keeps one
+    answer at its half, which `half` tells of, until it is set."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.breaks_at: int | None = None
         self.ranges = True
+        self.holds: threading.Event | None = None
+        self.half = threading.Event()
         self.data = DATA
         self.sent: list[int] = []
 
@@ -40,6 +43,13 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         cut, self.server.breaks_at = self.server.breaks_at, None
         self.server.sent.append(len(body[:cut]))
+        holds, self.server.holds = self.server.holds, None
+        if holds is not None:
+            self.wfile.write(body[: SIZE // 2])
+            self.server.half.set()
+            holds.wait(20)
+            self.wfile.write(body[SIZE // 2 : cut])
+            return
         self.wfile.write(body[:cut])
 
     def log_message(self, *_):
@@ -80,6 +90,32 @@ def test_an_interrupted_fetch_goes_on_where_it_was(index, get, size, tmp_path):
     assert not (tmp_path / "usb" / NAME).exists()
     assert get(remote(index, size)).read_bytes() == DATA
     assert index.sent == [700_000, SIZE - 700_000]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_that_fetch_the_same_file_both_get_it(index, get, tmp_path, killed):
+    """The second comes when half of it is there for the first, whose connection may break off later."""
+    holds = index.holds = threading.Event()
+    if killed:
+        index.breaks_at = SIZE - 5
+    first: list[object] = []
+
+    def run() -> None:
+        try:
+            first.append(get(remote(index)).read_bytes() == DATA)
+        except DownloadError as error:
+            first.append(error.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert index.half.wait(20)
+    assert get(remote(index), "another").read_bytes() == DATA
+    holds.set()
+    thread.join(20)
+    assert first == ["download" if killed else True]
+    assert get(remote(index), "third").read_bytes() == DATA
+    assert {path.suffix for path in (tmp_path / "kept").iterdir()} == ({"", ".part"} if killed else {""})
+    assert len(index.sent) == 2
 
 
 def test_a_server_that_knows_no_ranges_starts_again(index, get):
