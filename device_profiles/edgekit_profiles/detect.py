@@ -21,7 +21,7 @@ from edgekit_profiles.reading import ARCHITECTURES
 from edgekit_profiles.starting import starting_toml
 from edgekit_profiles.wheels import installable
 
-__all__ = ["Detected", "Deviation", "Sure", "detect"]
+__all__ = ["Detected", "Deviation", "Sure", "detect", "stands_for"]
 
 Sure = Literal["certain", "likely", "guess", "unknown"]
 _SIZES_MB = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 65536)
@@ -61,6 +61,20 @@ def detect(facts: Facts, catalogue: Catalogue) -> Detected:
         return Detected(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
     profile = _mode(_image(family, facts), facts)
     return Detected(profile, sure, why, tuple(_differences(profile, facts)), facts, starting_toml(facts, profile))
+
+
+def stands_for(profile: Profile, facts: Facts, catalogue: Catalogue) -> bool:
+    """Whether the machine is the profile's board, in its mode and with an image of its architecture. Pure.
+
+    A profile that the catalogue does not list, a file named by its path, goes before those that it does.
+    """
+    boards = [found for board in catalogue.boards() if board != profile.board and (found := catalogue.readable(board))]
+    listed = catalogue.readable(profile.board) if profile.board in catalogue.boards() else ()
+    own = listed if profile in listed else (profile,)
+    family, _, _ = _family(facts, [own, *boards])
+    if family is not own or facts.machine not in ("", profile.arch):
+        return False
+    return not profile.power_mode or _mode(profile, facts).power_mode == profile.power_mode
 
 
 def _family(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:

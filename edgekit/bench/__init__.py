@@ -17,7 +17,7 @@ from edgekit.bench.compare import (
     known_before,
     read_record,
 )
-from edgekit.bench.conditions import Observed, conditions
+from edgekit.bench.conditions import Observed, conditions, facts_of
 from edgekit.bench.load import Load, LoadError, Outcome
 from edgekit.bench.measure import Setup, golden_inputs, load_words, measure
 
@@ -33,6 +33,7 @@ __all__ = [
     "Setup",
     "compare",
     "conditions",
+    "facts_of",
     "golden_inputs",
     "known_before",
     "load_words",

@@ -7,6 +7,7 @@
 Rules:
 - every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and after),
   and is None where there is none;
+- the board is told by what it says of itself: a record belongs to no other;
 - what changes while something runs is read before it, after it, and every half second between;
 - throttled means throttled during the run, not at some time since the machine was started.
 """
@@ -19,15 +20,18 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-__all__ = ["LEAST_S", "Observed", "Reading", "conditions", "figures", "throttle_words"]
+if TYPE_CHECKING:
+    from edgekit_profiles.facts import Facts
+
+__all__ = ["LEAST_S", "Observed", "Reading", "board", "conditions", "facts_of", "figures", "throttle_words"]
 
 EVERY_S = 0.5
 LEAST_S = 0.5
@@ -50,9 +54,45 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
         "temperature_c": now.temperature_c,
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
+        "board": board(root),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
+
+
+def board(root: Path = Path("/")) -> dict[str, Any]:
+    """What the board says of itself, in so far as it tells which one it is: device tree, user land, cores."""
+    from edgekit_profiles.facts import read_facts
+
+    facts = read_facts(None if root == Path("/") else root)
+    return {
+        "model": facts.model,
+        "compatible": list(facts.compatible),
+        "machine": facts.machine,
+        "cores": [asdict(cluster) for cluster in facts.clusters],
+    }
+
+
+def facts_of(told: object) -> Facts | None:
+    """What `board` told; None for anything else."""
+    from edgekit_profiles.facts import Cluster, Facts
+
+    if not isinstance(told, dict):
+        return None
+    try:
+        cores = tuple(
+            Cluster(
+                str(c["type"]),
+                int(c["count"]),
+                None if c["clock_ghz"] is None else float(c["clock_ghz"]),
+                str(c["generic"]),
+            )
+            for c in told["cores"]
+        )
+        found = Facts(str(told["model"]), tuple(map(str, told["compatible"])), str(told["machine"]), cores)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.model or found.compatible or found.clusters else None
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     `measured` was taken there. Exits 1 where a board's time cannot be told.
     """
     from edgekit.estimating import answer, open_subjects
+    from edgekit.estimating.records import refuse_unused, refuse_unused_anchors
     from edgekit_profiles.anchor_file import refuse_strangers
 
     subjects = _runnable(open_subjects(artifact), asked["runtime"])
@@ -79,6 +80,10 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     for subject in subjects:
         host = _host(subject) if asked["measure_here"] else None
         answers += [answer(subject, profile, _with(given, host)) for profile in profiles]
+    pairs = [(subject, profile) for subject in subjects for profile in profiles]
+    matched = [(subject, told, profile) for (subject, profile), told in zip(pairs, answers, strict=True)]
+    refuse_unused(given.records, matched, given.catalogue)
+    refuse_unused_anchors(given.anchors, matched)
     if as_json:
         print_json({"artifact": str(artifact), "estimates": [_json(told, asked["layers"]) for told in answers]})
     else:
@@ -113,15 +118,16 @@ def _profiles(names: Sequence[str], subjects: Sequence[Subject], paths: Sequence
 
 
 def _given(asked: dict[str, Any]) -> Given:
-    from edgekit.bench import read_record
     from edgekit.estimating import Given
+    from edgekit.estimating.records import open_record
     from edgekit_profiles.anchor_file import read_anchor_file
 
     return Given(
         engine=asked["runtime"],
         threads=asked["threads"],
         anchors=[read_anchor_file(path) for path in asked["anchor_paths"]],
-        records=[(path, read_record(path)) for path in asked["record_paths"]],
+        records=[(path, open_record(path)) for path in asked["record_paths"]],
+        catalogue=catalogue_of(asked["profile_paths"]),
     )
 
 

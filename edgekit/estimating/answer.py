@@ -4,7 +4,7 @@
     told.estimate.high_ms, told.layers[0].ms
 
 Rules:
-- a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
+- a record of `edgekit bench` of this very artifact, taken on that board as the board itself told, is `measured` and goes before everything else;
 - the engine is the one that the board would have, unless another is asked for;
 - a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer costs
   most is known better than what it costs.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from edgekit.estimating.records import cautions, unfit, unused_threads
 from edgekit.estimating.subject import Subject
 from edgekit_profiles import (
     CannotEstimateError,
@@ -30,6 +31,7 @@ from edgekit_profiles import (
     measured,
 )
 from edgekit_profiles.anchor_file import AnchorFile, anchors_for
+from edgekit_profiles.catalogue import Catalogue
 from edgekit_profiles.estimate import DOMINATED
 
 __all__ = ["Answer", "Given", "LayerTime", "answer", "measured_by"]
@@ -42,13 +44,15 @@ _KINDS = {
 @dataclass(frozen=True)
 class Given:
     """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle tells.
-    records: of `edgekit bench`, with the files they are from."""
+    records: of `edgekit bench`, with the files they are from. catalogue: of the profiles that a record's board may be; None
+    for those that come with edgekit."""
 
     engine: str | None = None
     threads: int | None = None
     host: HostTimes | None = None
     anchors: Sequence[AnchorFile] = ()
     records: Sequence[tuple[Path, Mapping[str, Any]]] = ()
+    catalogue: Catalogue | None = None
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,12 @@ def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
             what = f"no engine for {subject.format} installs on {profile.name}: {reasons}"
             do = "Where you have one there all the same, as in a container, name it: --runtime litert"
             raise CannotEstimateError(what, where=subject.name, do=do)
-        found = _measured(subject, profile, (engine, threads), given)
+        found = _measured(subject, profile, asked, given)
         if found is None:
             known = Known(given.host or subject.host, anchors_for(profile, given.anchors))
             found = estimate(profile, subject.workload, engine, threads=threads, known=known)
+            notes = tuple(unused_threads(given.anchors, profile, (engine, subject.precision, threads)))
+            found = replace(found, notes=(*found.notes, *notes))
         return replace(asked, estimate=found, layers=_layers(subject, profile, engine, threads, found))
     except CannotEstimateError as error:
         return replace(asked, refused=error)
@@ -102,23 +108,16 @@ def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
     of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
     least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
     told = f"{record['n']} requests with {record['engine']} {record['engine_version']}, {source}{of_it}"
-    during = (record.get("conditions") or {}).get("during") or {}
-    found = measured(middle, high, min_ms=least, source=told)
-    if during.get("throttled"):
-        return replace(found, notes=(f"the board was slowed down meanwhile: {', '.join(during['throttled_by'])}",))
-    return found
+    return replace(measured(middle, high, min_ms=least, source=told), notes=tuple(cautions(record)))
 
 
 def _engine(profile: Profile, format: str) -> str | None:  # noqa: A002
     return next((s.engine for s in installable(profile) if s.ok and s.format == format), None)
 
 
-def _measured(subject: Subject, profile: Profile, run: tuple[str, int], given: Given) -> Estimate | None:
+def _measured(subject: Subject, profile: Profile, asked: Answer, given: Given) -> Estimate | None:
     for path, record in given.records:
-        same = record.get("artifact_sha256") == subject.sha256
-        ran = (record.get("engine"), record.get("threads"))
-        machine = (record.get("conditions") or {}).get("machine")
-        if same and ran == run and machine == profile.arch:
+        if not unfit(record, subject, asked, profile, given.catalogue):
             return measured_by(record, path.name)
     return None
 

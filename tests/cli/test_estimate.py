@@ -102,3 +102,65 @@ def test_measuring_without_the_networks_files_says_where_they_are(edgekit, tmp_p
     ran = edgekit("profiles", "measure", "--anchors", tmp_path, "--threads", "1")
     assert ran.code == 1
     assert "--anchors DIR" in ran.err
+
+
+PI = {
+    "model": "Raspberry Pi 4 Model B Rev 1.4", "compatible": ["raspberrypi,4-model-b", "brcm,bcm2711"],
+    "machine": "aarch64", "cores": [],
+}  # fmt: skip
+
+
+def record_of(net: Path, **given: object) -> str:
+    from hashlib import sha256
+
+    record = {
+        "bundle": "net.ekb", "profile": "raspberry-pi-4", "recipe": "tflite-int8",
+        "artifact_sha256": sha256(net.read_bytes()).hexdigest(),
+        "engine": "litert", "engine_version": "2.3.0", "threads": 4, "n": 200, "asked": 200, "errors": {},
+        "min_ms": 22.0, "p50_ms": 23.0, "p95_ms": 26.0, "load": {"concurrency": 1}, "conditions": {"board": PI},
+    }  # fmt: skip
+    return json.dumps({**record, **given})
+
+
+RECORDS = {
+    "of another artifact": ({"artifact_sha256": "0" * 64}, "is of another artifact (tflite-int8 of net.ekb)"),
+    "by another engine": ({"engine": "tflite-runtime"}, "was taken with tflite-runtime and 4 threads"),
+    "with one thread": ({"threads": 1}, "was taken with litert and 1 thread, and what is asked for is litert and 4 threads"),
+    "of another board": ({"conditions": {"board": {**PI, "model": "Raspberry Pi 5 Model B", "compatible": []}}}, "was taken on Raspberry Pi 5 Model B (aarch64), which is not raspberry-pi-4"),
+    "of a board that did not tell": ({"conditions": {"machine": "aarch64"}}, "does not say on which board it was taken"),
+    "full of errors": ({"n": 20, "asked": 200, "errors": {"engine": 180}}, "is mostly errors: 180 of 200 requests failed"),
+    "without an answer": ({"n": 0, "p50_ms": None}, "holds no time"),
+    "out of order": ({"p50_ms": 10.0}, "holds times that cannot be: least 22, median 10"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "what"), RECORDS.values(), ids=RECORDS)
+def test_a_record_that_proves_nothing_of_what_is_asked_is_one_error(edgekit, net, tmp_path, given, what):
+    file = tmp_path / "pi.json"
+    file.write_text(record_of(net, **given))
+    ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--record", file, "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "bench-record"
+    assert what in ran.json["error"]["what"]
+    assert ran.json["error"]["do"]
+
+
+def test_a_record_of_the_board_is_measured_for_that_board_alone(edgekit, net: Path, tmp_path: Path):
+    file = tmp_path / "pi.json"
+    file.write_text(record_of(net))
+    boards = ("--profile", "raspberry-pi-4", "--profile", "raspberry-pi-3b")
+    found = edgekit("estimate", net, *boards, "--record", file, "--json").json["estimates"]
+    assert [one["estimate"]["grade"] == "measured" for one in found] == [True, False]
+
+
+def test_an_anchor_file_that_fits_nothing_is_said(edgekit, net: Path, tmp_path: Path):
+    file = tmp_path / "our-pi.json"
+    file.write_text(anchor_of("raspberry-pi-4"))
+    ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--anchor", file, "--threads", "1")
+    assert ran.code == 0
+    told = " ".join(ran.out.split())
+    assert "our-pi.json was not used: it holds litert int8 with 4 threads, and 1 is asked for" in told
+    file.write_text(anchor_of("raspberry-pi-4").replace('"int8"', '"float32"'))
+    ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--anchor", file)
+    assert ran.code == 1
+    assert "holds times of litert float32, and what is asked for is litert int8" in ran.err

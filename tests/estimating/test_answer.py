@@ -13,6 +13,14 @@ from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import CannotEstimateError, HostTimes, load
 
 PI4 = load("raspberry-pi-4")
+PI = {
+    "model": "Raspberry Pi 4 Model B Rev 1.4",
+    "compatible": ["raspberrypi,4-model-b", "brcm,bcm2711"],
+    "machine": "aarch64",
+    "cores": [{"type": "cortex-a72", "count": 4, "clock_ghz": 1.5, "generic": "cortex-a72"}],
+}
+"""What a board says of itself, as `edgekit bench` records it."""
+ZERO = {**PI, "model": "Raspberry Pi Zero 2 W Rev 1.0", "compatible": ["raspberrypi,model-zero-2-w", "brcm,bcm2837"]}
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ def record(subject: Subject, **given: object) -> dict[str, object]:
     return {
         "artifact_sha256": subject.sha256, "engine": "litert", "engine_version": "2.3.0", "threads": 4, "n": 200,
         "min_ms": 22.0, "p50_ms": 23.0, "p95_ms": 26.0, "stages_ms": {"engine": 21.5},
-        "conditions": {"machine": "aarch64", "during": {"throttled": False, "throttled_by": []}}, **given,
+        "conditions": {"board": PI, "during": {"throttled": False, "throttled_by": []}}, **given,
     }  # fmt: skip
 
 
@@ -61,7 +69,12 @@ OTHERS = {
     "of another artifact": {"artifact_sha256": "0" * 64},
     "with other threads": {"threads": 1},
     "by another engine": {"engine": "tflite-runtime"},
-    "taken on the workstation": {"conditions": {"machine": "x86_64"}},
+    "taken on the workstation": {"conditions": {"board": {**PI, "model": "", "compatible": [], "machine": "x86_64"}}},
+    "taken on another board": {"profile": "raspberry-pi-4", "conditions": {"machine": "aarch64", "board": ZERO}},
+    "of the board with a 32-bit user land": {
+        "conditions": {"machine": "aarch64", "board": {**PI, "machine": "armv7l"}}
+    },
+    "of a board that did not tell": {"profile": "raspberry-pi-4", "conditions": {"machine": "aarch64"}},
     "of a version that did not tell": {"artifact_sha256": None},
 }
 
@@ -77,10 +90,49 @@ def test_a_record_of_something_else_is_not_taken(anchor: Path, given: dict[str, 
 def test_a_board_that_was_slowed_down_meanwhile_says_so(anchor: Path):
     (subject,) = open_subjects(anchor)
     during = {"throttled": True, "throttled_by": ["under-voltage"]}
-    slow = record(subject, conditions={"machine": "aarch64", "during": during})
+    slow = record(subject, conditions={"board": PI, "during": during})
     told = answer(subject, PI4, Given(records=[(Path("pi.json"), slow)])).estimate
     assert told is not None
     assert "under-voltage" in told.notes[0]
+
+
+def test_a_record_under_load_of_others_says_so(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    busy = record(
+        subject, load={"concurrency": 4}, conditions={"board": PI, "during": {"others_cpu": 0.82}}, errors={"late": 2}
+    )
+    told = answer(subject, PI4, Given(records=[(Path("pi.json"), busy)])).estimate
+    assert told is not None
+    assert [note.split(":")[0] for note in told.notes] == [
+        "other processes took 82% of the cores meanwhile",
+        "4 callers asked at once",
+        "2 requests failed and are in no figure",
+    ]
+
+
+def test_what_this_machine_records_of_itself_is_read_back():
+    from edgekit.bench.conditions import board, facts_of
+    from edgekit_profiles.facts import read_facts
+
+    here, facts = facts_of(board()), read_facts()
+    assert here is not None
+    assert (here.model, here.compatible, here.machine, here.clusters) == (
+        facts.model, facts.compatible, facts.machine, facts.clusters,
+    )  # fmt: skip
+    for told in (None, [], "pi", {}, {**PI, "cores": [1]}, {"model": "", "compatible": [], "machine": "", "cores": []}):
+        assert facts_of(told) is None
+
+
+def test_a_profile_of_ones_own_may_be_the_board(anchor: Path):
+    (subject,) = open_subjects(anchor)
+    own = replace(
+        PI4, name="our-gateway", board="our-gateway", marks=replace(PI4.marks, models=("Gateway 7",), compatible=())
+    )
+    gateway = record(subject, conditions={"board": {**PI, "model": "Gateway 7 rev B", "compatible": []}})
+    for profile, grade in ((own, "measured"), (PI4, "anchored")):
+        told = answer(subject, profile, Given(records=[(Path("g.json"), gateway)])).estimate
+        assert told is not None
+        assert told.grade == grade
 
 
 REFUSED = {
