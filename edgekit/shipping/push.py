@@ -2,6 +2,7 @@
 
 Rules:
 - what is there is asked for before anything is sent, and a board that cannot take it is refused then;
+- files are sent into the prefix and nowhere else: its parent may belong to somebody else;
 - the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what came
   is believed only when its SHA-256 is right;
 - the installer switches in one step, and only to a bundle that gave its golden answers there.
@@ -142,6 +143,8 @@ def _place(root: bool, home: str, name: str, prefix: str) -> str:
 def _prefix(board: RemoteBoard, name: str, asked: str) -> str:
     if asked and not asked.startswith("/"):
         raise ShippingError(f"{asked!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
+    if asked and not asked.strip("/"):
+        raise ShippingError("/ itself is no place for it", where="--prefix", do="Name a folder below it")
     return _place(board.root, board.home, name, asked)
 
 
@@ -253,5 +256,4 @@ def _there(prefix: str, *words: str) -> str:
 
 
 def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:
-    store = f"{prefix.rpartition('/')[0]}/.store"
-    return connection.check(script("store"), store, prefix, task, *names, given=given, timeout_s=_INSTALL_S)
+    return connection.check(script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S)

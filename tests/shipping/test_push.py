@@ -71,7 +71,7 @@ def test_it_finds_the_board_installs_tests_and_times_it(pushed, far, real_packag
     assert pushed["sent"]["kept"] == 0
     assert pushed["selftest"]["ok"] is True
     assert pushed["selftest"]["worst_steps"] == 0
-    assert pushed["bench"]["asked"] == 200
+    assert pushed["bench"]["asked"] >= 200
     assert {wheel["file"] for wheel in pushed["package"]["wheels"]} == {wheel.file for wheel in real_package.wheels}
     assert (far / "apps" / "tiny" / "current" / "bundle.ekb").is_file()
 
@@ -126,7 +126,7 @@ def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(r
     """A transfer that broke off left half of a wheel, and the disk spoilt the half of another."""
     big, spoilt = sorted(real_package.wheels, key=lambda wheel: wheel.bytes)[-2:]
     data = (real_package.path / "wheels" / big.file).read_bytes()
-    incoming = far / "broken" / ".store" / "incoming"
+    incoming = far / "broken" / "tiny" / ".store" / "incoming"
     incoming.mkdir(parents=True)
     (incoming / big.sha256).write_bytes(data[: big.bytes // 2])
     (incoming / spoilt.sha256).write_bytes(b"x" * 1000)
@@ -144,6 +144,17 @@ def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(r
     assert (package / "wheels" / big.file).read_bytes() == data
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=package, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
+
+
+def test_nothing_is_written_beside_the_prefix(pushed, far):
+    """The login may own that folder and nothing else."""
+    assert [path.name for path in (far / "apps").iterdir()] == ["tiny"]
+    assert (far / "apps" / "tiny" / ".store").is_dir()
+
+
+def test_the_root_folder_is_no_prefix(board, tiny_bundle):
+    ran = edgekit(board, "push", tiny_bundle, board.to, "--prefix", "/", "--json")
+    assert (ran.code, ran.json["error"]["what"]) == (1, "/ itself is no place for it")
 
 
 def test_removing_it_there_leaves_nothing(pushed, board, far):

@@ -1,4 +1,4 @@
-# Keeps files by their SHA-256 beside the place where packages are installed: store.sh STORE PREFIX TASK [NAME...]
+# Keeps files by their SHA-256 in the folder that a package is installed to, and writes nowhere else: store.sh PREFIX TASK [NAME...]
 #   wanted          of the lines "sha256 size" on stdin, those that are not here, with how much of each has come so far
 #   append SHA      what comes on stdin goes behind what has come of that file so far
 #   unpack          a tar of small files, each called by its SHA-256
@@ -7,8 +7,8 @@
 #   prune RELEASE   earlier packages go, and what no package is made of any more
 set -eu
 umask 022
-store=$1 prefix=$2 task=$3
-shift 3
+prefix=$1 task=$2 store=$1/.store
+shift 2
 if [ ! -f "$prefix/made-folders" ]; then
     made='' folder=$prefix
     while [ ! -d "$folder" ]; do made="$folder

@@ -21,13 +21,7 @@ if [ -f "$prefix/made-unit" ]; then
 fi
 folders=$(cat "$prefix/made-folders")
 rm -rf "$prefix/current" "$prefix/previous" "$prefix/releases" "$prefix/bundles" "$prefix"/env-* "$prefix/state" \
-    "$prefix/licences" "$prefix/anchors" "$prefix/pushed" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
-# Files that were pushed are kept once for all models of this board; those that no other model needs go.
-store=$(dirname -- "$prefix")/.store
-if [ -d "$store" ]; then
-    find "$store" -type f -links 1 -exec rm -f {} +
-    rmdir "$store/incoming" "$store" 2>/dev/null || true
-fi
+    "$prefix/licences" "$prefix/anchors" "$prefix/pushed" "$prefix/.store" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
 printf '%s\n' "$folders" | sort -r | while read -r folder; do
     [ -z "$folder" ] || rmdir "$folder" 2>/dev/null || true
 done
