@@ -1,7 +1,8 @@
 """What must agree within one profile, and that every figure in it has a source.
 
 Rules: a figure is covered by a source under its own dotted key or its table's, and a source covers something; threads
-and modes stay within the cores; the mode that is set is the clock that is written; a name says what it is once. What was
+and modes stay within the cores; the mode that is set is the clock that is written; a name says what it is once; a pin names an engine and an
+exact version of it that edgekit knows. What was
 already found to be of the wrong kind is not complained of again.
 
     check(table, data, profile, images)     # notes mistakes in table.mistakes
@@ -9,6 +10,7 @@ already found to be of the wrong kind is not complained of again.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -17,6 +19,8 @@ from typing import Any, cast
 from edgekit_profiles.cores import features_of
 from edgekit_profiles.profile import Core, Profile
 from edgekit_profiles.schema import Table
+from edgekit_profiles.wheels import wheels
+from edgekit_runtime.engines.registry import ENGINES
 
 __all__ = ["check"]
 
@@ -39,6 +43,7 @@ def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[s
         ("os",): lambda: _system(profile),
         ("memory",): lambda: _memory(profile),
         ("thermal",): lambda: _temperatures(profile),
+        ("pins",): lambda: _pins(profile),
         (): lambda: _sources(data),
     }
     found = [mistake for keys, rule in rules.items() if not broken.intersection(keys) for mistake in rule()]
@@ -68,6 +73,24 @@ def _cores(profile: Profile) -> Iterator[Mistake]:
     if profile.threads > profile.core.count:
         why = ": engines run on the fast cores" if profile.little else ""
         yield "threads", f"is {profile.threads}, more than the {profile.core.count} cores{why}", ""
+
+
+def _pins(profile: Profile) -> Iterator[Mistake]:
+    """A pin that no rule knows would hold the image to nothing."""
+    names = {kind.distribution: engine for engine, kind in ENGINES.items()}
+    for engine, version in profile.pins.items():
+        if engine not in ENGINES:
+            spelled = engine.lower().replace("_", "-")
+            near = difflib.get_close_matches(spelled, [*ENGINES, *names], n=1)
+            meant = names.get(spelled) or (names.get(near[0], near[0]) if near else "")
+            do = f"Did you mean '{meant}'?" if meant else f"Engines: {', '.join(ENGINES)}"
+            yield f"pins.{engine}", "is no engine of edgekit", do
+            continue
+        known = list(dict.fromkeys(wheel.version for wheel in wheels() if wheel.engine == engine))
+        if version not in known:
+            exact = re.fullmatch(r"\d+(\.\d+)+", version)
+            why = "of which edgekit knows no wheel" if exact else "not an exact version"
+            yield f"pins.{engine}", f"is '{version}', {why}", f"Name one of {', '.join(known)}"
 
 
 def _modes(profile: Profile) -> Iterator[Mistake]:

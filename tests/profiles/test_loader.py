@@ -106,6 +106,12 @@ BROKEN = {
     "an anchor of another grade": ('grade = "published"', 'grade = "guess"', "'anchors[0].grade' is 'guess', which is none of"),
     "a figure without a source": ('"memory.copy_gbps" =', '#"memory.copy_gbps" =', "'memory.copy_gbps' has no source"),
     "a source without a figure": ("[sources]", '[sources]\n"core.cache" = "x"', "'sources.core.cache' is the source of no figure"),
+    "a pin by the distribution's name": ("[os]", '[pins]\nai-edge-litert = "2.1.1"\n[os]', "'pins.ai-edge-litert' is no engine of edgekit. Did you mean 'litert'?"),
+    "a pin with an underscore": ("[os]", '[pins]\ntflite_runtime = "2.14.0"\n[os]', "Did you mean 'tflite-runtime'?"),
+    "a pin of something else": ("[os]", '[pins]\nnumpy = "1.26.4"\n[os]', "Engines: litert, tflite-runtime, onnxruntime"),
+    "a pin that is a range": ("[os]", '[pins]\ntflite-runtime = ">=2.14"\n[os]', "'pins.tflite-runtime' is '>=2.14', not an exact version. Name one of 2.14.0"),
+    "a pin that is half a version": ("[os]", '[pins]\ntflite-runtime = "2.14"\n[os]', "is '2.14', of which edgekit knows no wheel. Name one of 2.14.0"),
+    "a pin that is a number": ("[os]", "[pins]\ntflite-runtime = 2.14\n[os]", "'pins.tflite-runtime' is a number, not a string"),
     "a source that is no text": ("[sources]", '[sources]\n"core.count" = 4', "'sources.core.count' is a whole number"),
 }  # fmt: skip
 
