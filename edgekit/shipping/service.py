@@ -8,6 +8,7 @@ stand for the installed places; the unit asks for no more rights than the board'
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from edgekit.shipping.errors import ShippingError
@@ -47,6 +48,9 @@ def unit(title: str, command: str) -> str:
         raise _refused(command, "it must be one line that names a program")
     if "@" in command and ("@PREFIX@" in command or "@USER@" in command):
         raise _refused(command, "write {prefix} for the installed folder")
+    for name in re.findall(r"(?<!\$)\{(\w+)\}", command):  # ${NAME} is systemd's
+        if name not in _PLACES:
+            raise _refused(command, f"{{{name}}} stands for nothing: {{bundle}}, {{python}} and {{prefix}} do")
     line = command.strip().replace("%", "%%")  # systemd's own sign for what it fills in
     for name, place in _PLACES.items():
         line = line.replace(f"{{{name}}}", place)

@@ -14,6 +14,7 @@ COMMANDS = {
     "python3 /home/pi/app.py {bundle}": "/usr/bin/env python3 /home/pi/app.py @PREFIX@/current/bundle.ekb",
     "/usr/local/bin/app --rate 5%": "/usr/local/bin/app --rate 5%%",
     "{python} -m app": "@PREFIX@/current/env/bin/python -m app",
+    "app ${HOME} {bundle}": "/usr/bin/env app ${HOME} @PREFIX@/current/bundle.ekb",
     'sh -c "exec app"': '/usr/bin/env sh -c "exec app"',
 }
 
@@ -28,7 +29,7 @@ def test_the_command_is_found_in_the_package_s_own_environment(command):
     assert parsed["Install"]["WantedBy"] == "multi-user.target"
 
 
-@pytest.mark.parametrize("command", ["", "  ", "app\nExecStartPre=/bin/rm", "app 'open", "app @USER@"])
+@pytest.mark.parametrize("command", ["", "  ", "app\nExecStartPre=/bin/rm", "app 'open", "app @USER@", "app {nope}"])
 def test_what_is_no_command_is_refused(command):
     with pytest.raises(ShippingError, match="is no command for a service"):
         unit("a title", command)
