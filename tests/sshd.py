@@ -22,10 +22,10 @@ WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sb
 class Sshd:
     """`with Sshd(folder) as board:` and then `board.to` is an address that `board.ssh`, an ssh for these tests, knows.
 
-    environment: what a login there has in its environment.
+    environment: what a login there has in its environment. forced: what is run there in place of every command.
     """
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, forced: str = "") -> None:
         self.folder, self.port = folder, free_port()
         self.user = getpass.getuser()
         self.to = f"{self.user}@127.0.0.1"
@@ -46,6 +46,7 @@ class Sshd:
             *(f"AuthorizedKeysFile {folder / 'accepted'}", "StrictModes no", "UsePAM no", "PermitRootLogin yes"),
             *("PasswordAuthentication no", "KbdInteractiveAuthentication no", "LogLevel VERBOSE"),
             *([f"SetEnv {given}"] if given else []),
+            *([f"ForceCommand {forced}"] if forced else []),
         ]
         (folder / "sshd_config").write_text("\n".join(settings) + "\n")
         config = [

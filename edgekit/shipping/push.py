@@ -256,4 +256,5 @@ def _there(prefix: str, *words: str) -> str:
 
 
 def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:
-    return connection.check(script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S)
+    again = "What was copied is kept: run it again"
+    return connection.check(script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S, do=again)

@@ -72,6 +72,8 @@ class Address:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.][^\s@]*(@[A-Za-z0-9_.:\[\]-]+)?", self.to) or "@-" in self.to:
             raise SshError(f"{self.to!r:.80} is no address", do="Write user@host, or a name of your ssh configuration")
+        if told := re.fullmatch(r"([^:]+):(\d+)", self.to):
+            raise SshError(f"{self.to!r:.80} is no address: it names a port", do=f"Write {told[1]} --port {told[2]}")
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,13 @@ class Connection:
             raise SshError("there is no ssh on this machine", do="Run: sudo apt-get install openssh-client")
         self._ssh = found
         self._folder = Path()
+        self._open = False
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="ek-"))  # a socket's path has 104 letters at most
         try:
-            self.run(":", timeout_s=_CONNECT_S + 10)
+            self._check_shell(self.run("echo edgekit", timeout_s=_CONNECT_S + 10))
+            self._open = True
         except BaseException:
             self._close()
             raise
@@ -132,14 +136,25 @@ class Connection:
         return Done(done.returncode, out, err)
 
     def check(
-        self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float = 600
+        self,
+        script: str,
+        *arguments: str,
+        given: bytes | IO[bytes] | None = None,
+        timeout_s: float = 600,
+        do: str = "Run it again",
     ) -> str:
-        """As `run`; what it printed. A command that fails raises SshError with the last line that it said."""
+        """As `run`; what it printed. A command that fails raises SshError with the last line that it said, and `do`."""
         done = self.run(script, *arguments, given=given, timeout_s=timeout_s)
         if done.code != 0:
             said = [line for line in done.err.splitlines() if line.strip()] or [f"exit code {done.code}"]
-            raise self._failed(f"a command there failed: {said[-1]}", "What was copied is kept: run it again")
+            raise self._failed(f"a command there failed: {said[-1]}", do)
         return done.out
+
+    def _check_shell(self, done: Done) -> None:
+        """A login may be let in and run nothing: nologin, false, or an account for files alone."""
+        if done.code != 0 or "edgekit" not in done.out:
+            said = " ".join((done.out + done.err).split())[:200] or "it said nothing"
+            raise self._failed(f"the login there runs no commands: {said}", "Take a login that has a shell, such as sh")
 
     def _base(self) -> list[str]:
         options = {
@@ -161,10 +176,10 @@ class Connection:
             if re.search(pattern, said, re.IGNORECASE):
                 return self._failed(what, do.format(host=self.address.host, to=self.address.to, port=port))
         lines = [line for line in said.splitlines() if line.strip()]
-        return self._failed(
-            f"the connection was lost: {lines[-1].strip() if lines else 'ssh said nothing'}",
-            "What was copied is kept: run it again",
-        )
+        last = lines[-1].strip() if lines else "ssh said nothing"
+        if not self._open:
+            return self._failed(f"there is no connection: {last}", f"Try it by hand: ssh{port} {self.address.to}")
+        return self._failed(f"the connection was lost: {last}", "What was copied is kept: run it again")
 
     def _failed(self, what: str, do: str) -> SshError:
         return SshError(what, where=self.address.to, do=do)

@@ -243,6 +243,29 @@ def test_what_is_no_address_never_reaches_ssh(to):
         Address(to)
 
 
+def test_a_port_in_the_address_is_told_where_it_goes():
+    with pytest.raises(SshError, match=r"it names a port\. Write root@host --port 99"):
+        Address("root@host:99")
+    assert Address("root@fe80::1").host == "fe80::1"
+
+
+LOGINS = {
+    "nologin": ("echo This account is currently not available.; exit 1", "This account is currently not available."),
+    "false": ("exit 1", "it said nothing"),
+    "true": ("exit 0", "it said nothing"),
+}
+
+
+@pytest.mark.parametrize("case", LOGINS)
+def test_a_login_without_a_shell_is_explained(tmp_path, case):
+    """The server runs this in place of every command, as it does with such a shell."""
+    does, said = LOGINS[case]
+    with Sshd(tmp_path / "sshd", forced=does) as board, pytest.raises(SshError) as refused:
+        Connection(Address(board.to), ssh=str(board.ssh)).__enter__()
+    assert refused.value.what == f"the login there runs no commands: {said}"
+    assert "copied" not in str(refused.value)
+
+
 def test_a_board_that_is_not_there_is_one_sentence(reached):
     with pytest.raises(SshError, match="nothing answers on that port"):
         Connection(Address(reached.to, port=9)).__enter__()
