@@ -10,6 +10,7 @@ import click
 
 from edgekit.cli.approval import approve
 from edgekit.cli.options import BUNDLE, PATH, as_json, load_profile, print_json, profile_path
+from edgekit.cli.package_options import board, packed_options
 
 if TYPE_CHECKING:
     from edgekit.shipping import Packed
@@ -19,7 +20,7 @@ __all__ = ["package"]
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--profile", metavar="NAME", help="The board. Default: the one that the bundle was built for.")
+@board("the one that the bundle was built for")
 @profile_path
 @click.option(
     "-o",
@@ -27,25 +28,11 @@ __all__ = ["package"]
     type=PATH,
     required=True,
     metavar="DIR",
-    help="The folder to make; with --deb, where the .deb goes.",
+    help="The folder to make or to fill; with --deb, where the .deb goes.",
 )
 @click.option("--deb", is_flag=True, help="A Debian package instead of a folder.")
-@click.option(
-    "--service",
-    metavar="CMD",
-    help="Add a systemd unit that runs CMD; {bundle}, {python} and {prefix} stand for what is installed.",
-)
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what installs there.")
-@click.option(
-    "--extra",
-    "extras",
-    type=click.Choice(["image", "telemetry"]),
-    multiple=True,
-    help="Also what this needs; repeatable.",
-)
-@click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@packed_options("Add a systemd unit that runs CMD")
 @click.option("--anchors", is_flag=True, help="Also the network that `edgekit profiles measure` times there, 21 MB.")
-@click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
 def package(
     bundle: Path, profile: str | None, profile_paths: tuple[Path, ...], as_json: bool, deb: bool, **asked: Any
@@ -63,8 +50,8 @@ def package(
     from edgekit_runtime.bundle import read_bundle
 
     asked["approve"] = None if asked.pop("no_check") else approve
-    board = load_profile(profile or read_bundle(bundle).manifest.target.profile, profile_paths)
-    packed = (pack_deb if deb else pack)(PackageRequest(bundle, board, **asked))
+    to = load_profile(profile or read_bundle(bundle).manifest.target.profile, profile_paths)
+    packed = (pack_deb if deb else pack)(PackageRequest(bundle, to, **asked))
     if as_json:
         print_json(packed.as_json())
         return

@@ -13,6 +13,7 @@ import click
 from edgekit.cli.approval import approve
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import BUNDLE, PATH, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.package_options import board, packed_options
 
 if TYPE_CHECKING:
     from edgekit.shipping import Pushed
@@ -26,7 +27,7 @@ identity = click.option("--identity", type=PATH, metavar="FILE", help="A private
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @click.argument("address", metavar="USER@HOST")
-@click.option("--profile", metavar="NAME", help="The board. Default: what is found there.")
+@board("what is found there")
 @profile_path
 @port
 @identity
@@ -37,20 +38,7 @@ identity = click.option("--identity", type=PATH, metavar="FILE", help="A private
     help="Where on the board. Default: the login's own data folder, for root /opt/edgekit.",
 )
 @click.option("--no-bench", is_flag=True, help="Do not time it there.")
-@click.option(
-    "--service",
-    metavar="CMD",
-    help="Run CMD as a systemd unit there; {bundle}, {python} and {prefix} stand for what is installed.",
-)
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what installs there.")
-@click.option(
-    "--extra",
-    "extras",
-    type=click.Choice(["image", "telemetry"]),
-    multiple=True,
-    help="Also what this needs; repeatable.",
-)
-@click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@packed_options("Run CMD as a systemd unit there")
 @click.option(
     "--measure",
     "anchor_file",
@@ -58,7 +46,6 @@ identity = click.option("--identity", type=PATH, metavar="FILE", help="A private
     metavar="FILE",
     help="Time MobileNetV1 there, too, and write FILE, which `edgekit estimate --anchor` takes.",
 )
-@click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @as_json
 def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **asked: Any) -> None:
     """Look what board USER@HOST is, pack BUNDLE for it, copy, install, self-test and time it there.

@@ -39,11 +39,21 @@ def test_text_says_what_to_do_next(packed):
     assert ran.out.splitlines()[-1] == "copy the folder to the board and run there: sh install.sh"
 
 
+@pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
+def test_two_boards_are_a_usage_error(edgekit, tmp_path, command):
+    name, *rest = command
+    ran = edgekit(name, tiny.bundle(tmp_path), *rest, "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5")
+    assert ran.code == 2
+    assert "a package is for one board, and this names 2" in ran.err
+    assert not (tmp_path / "usb").exists()
+
+
 REFUSED = {
     "no such board": (("--profile", "raspberry-pi-9"), "profile-unknown"),
     "an engine without a wheel there": (("--profile", "raspberry-pi-4-32bit", "--engine", "litert"), "no-wheel"),
     "a board that runs no edgekit": (("--profile", "jetson-nano"), "no-wheel"),
     "no command": (("--profile", "raspberry-pi-4", "--service", "app 'open"), "shipping"),
+    "a place that there is not": (("--profile", "raspberry-pi-4", "--service", "app {nope}"), "shipping"),
 }
 
 
