@@ -27,6 +27,7 @@ from typing import Any
 from edgekit_profiles.anchors import ANCHOR_MODEL
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.profile import Anchor, Profile
+from edgekit_profiles.regular import read_regular
 
 __all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file", "refuse_strangers"]
 
@@ -66,8 +67,7 @@ class AnchorFile:
 def read_anchor_file(path: Path) -> AnchorFile:
     """Raises AnchorError."""
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST).decode("utf-8")
+        text = read_regular(path, _MOST).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise AnchorError(f"cannot be read: {why}", where=str(path), do=_AGAIN) from error

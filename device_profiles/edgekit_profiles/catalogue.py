@@ -29,11 +29,14 @@ from pathlib import Path
 from edgekit_profiles.errors import ProfileError, UnknownProfileError
 from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import read
+from edgekit_profiles.regular import read_regular
 
-__all__ = ["GROUP", "VARIABLE", "Catalogue", "Source", "built_in", "open_catalogue"]
+__all__ = ["GROUP", "MOST_BYTES", "VARIABLE", "Catalogue", "Source", "built_in", "open_catalogue"]
 
 GROUP = "edgekit.profiles"
 VARIABLE = "EDGEKIT_PROFILE_PATH"
+MOST_BYTES = 1 << 20
+"""Of a profile: a hundred times the largest there is."""
 _OWN = "edgekit"
 
 
@@ -206,12 +209,15 @@ def _words(name: str) -> set[str]:
 
 def _text(source: Source) -> str:
     try:
+        if isinstance(source.file, Path):
+            return read_regular(source.file, MOST_BYTES).decode("utf-8")
         return source.file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         do = "`edgekit profiles list` shows the profiles there are by name"
         raise ProfileError("there is no such file", where=source.where, do=do) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"cannot be read: {error}", where=source.where) from error
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ProfileError(f"cannot be read: {why}", where=source.where) from error
 
 
 def _file(board: str) -> Traversable:

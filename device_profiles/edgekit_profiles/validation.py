@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit_profiles.catalogue import built_in
+from edgekit_profiles.catalogue import MOST_BYTES, built_in
 from edgekit_profiles.cores import known_types
 from edgekit_profiles.errors import CannotEstimateError, ProfileError
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.profile import Profile
 from edgekit_profiles.reading import mistakes_of, read
+from edgekit_profiles.regular import read_regular
 from edgekit_profiles.wheels import installable
 from edgekit_profiles.workload import Precision, mobilenet_v1
 
@@ -41,7 +42,7 @@ def validate(path: Path) -> tuple[Validated, ...]:
             return tuple(result for file in files for result in validate(file))
         return (Validated(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         return (Validated(str(path), (ProfileError(f"cannot be read: {why}", where=str(path)),)),)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.bench.conditions import LEAST_S
+from edgekit_profiles.regular import read_regular
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "read_record",
 ]
 
+_MOST = 1 << 24
 _SUBJECTS = ("bundle", "recipe", "engine", "engine_version", "threads")
 _MACHINE = ("cpu", "cores", "machine", "system", "governor", "python", "numpy")
 _SETUP = ("cache", "batch")
@@ -104,7 +106,7 @@ class Compared:
 def read_record(path: Path) -> dict[str, Any]:
     """Raises RecordError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_regular(path, _MOST).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise RecordError(f"cannot be read: {why}", where=str(path)) from error

@@ -9,6 +9,7 @@ made up (seeded), so that it is replayed like any other; a file that this machin
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import tempfile
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgekit_profiles.regular import read_regular
 from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError, EdgekitError
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ def opened(path: Path) -> Iterator[Subject]:
 
 def _head(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with path.open("rb") as file:
             return file.read(8)
     except (OSError, ValueError) as error:
@@ -82,7 +87,10 @@ def _head(path: Path) -> bytes:
 
 
 def _of_file(path: Path, folder: Path) -> Subject:
-    data = path.read_bytes()
+    try:
+        data = read_regular(path, MAX_BUNDLE_BYTES)
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
     form = "tflite" if data[4:8] == b"TFL3" else "onnx"
     only = (Checkable(path.name, "primary", form, data),)
     try:

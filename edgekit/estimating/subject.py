@@ -16,6 +16,8 @@ from typing import Any, cast
 from edgekit_converters import workload
 from edgekit_converters.errors import ConversionError
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
+from edgekit_profiles.regular import read_regular
+from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES
 
 __all__ = ["Subject", "open_subjects"]
 
@@ -55,7 +57,7 @@ def open_subjects(path: Path) -> list[Subject]:
     if path.suffix == ".ekb":
         return _of_bundle(path)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BUNDLE_BYTES)
     except OSError as error:
         raise ConversionError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
     form = _MAGIC.get(data[4:8], "onnx" if path.suffix == ".onnx" else "")
