@@ -191,8 +191,9 @@ def _check(profile: Profile, workload: Workload, framework: str, threads: int) -
     if not workload.ops:
         raise CannotEstimateError("the model has no operation that takes time", where=where, do=MEASURE)
     if not 1 <= threads <= profile.core.count:
-        do = f"Ask for 1 to {profile.core.count} threads"
-        raise CannotEstimateError(f"{threads} threads on {profile.core.count} cores", where=where, do=do)
+        cores = f"{profile.core.count} core{'s' * (profile.core.count > 1)}"
+        do = "Ask for 1 thread" if profile.core.count == 1 else f"Ask for 1 to {profile.core.count} threads"
+        raise CannotEstimateError(f"{threads} threads on {cores}", where=where, do=do)
     if profile.core.type not in constants()["cores"]:
         raise CannotEstimateError(f"no rate was fitted for {profile.core.type} cores", where=where, do=MEASURE)
 
@@ -236,7 +237,8 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     band, said = _of_any_size(case.workload, band)
     notes += said
     by = f" by {anchor.engine} {anchor.engine_version}" if anchor.engine else ""
-    source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {anchor.threads} threads: {anchor.source}; {how}"
+    threads = "1 thread" if anchor.threads == 1 else f"{anchor.threads} threads"
+    source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {threads}: {anchor.source}; {how}"
     return _ranged(total, band, "anchored", _largest(terms), (source, notes))
 
 

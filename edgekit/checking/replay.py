@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgekit.checking.finding import Finding, finding
 from edgekit.checking.sidebyside import NoEnvironmentError, environment
 from edgekit_converters.needs import Runtime
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError
 
 if TYPE_CHECKING:
@@ -64,7 +66,18 @@ def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | No
     try:
         python = environment(runtime.engine, runtime.version)
     except NoEnvironmentError as error:
-        return None, [finding("replay-unavailable", error.what, do=error.do, artifact=recipe, runtime=name)]
+        do = error.do or (
+            f"Run it where the index can be reached and has {ENGINES[runtime.engine].distribution} {runtime.version} for this "
+            "machine and this Python (3.11 has all that boards use); or name a version that there is with --runtime, or pass "
+            "--emulate"
+        )
+        return None, [finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=name)]
+    replayed, findings = _by_kernels(bundle, recipe, runtime, python)
+    return replace(replayed, quantized=_quantized(bundle, recipe)), findings
+
+
+def _by_kernels(bundle: Path, recipe: str, runtime: Runtime, python: Path) -> tuple[Replayed, list[Finding]]:
+    name = str(runtime)
     child = str(Path(__file__).with_name("replayed_child.py"))
     command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine]
     if runtime.engine != "tflite-runtime":
@@ -80,6 +93,12 @@ def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | No
         "and likeness alone, since theirs here are not those of an ARM board"
     )
     return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
+
+
+def _quantized(bundle: Path, recipe: str = "") -> bool:
+    """Whether the artifact, or every one of the bundle, answers in steps."""
+    entries = [entry for entry in read_bundle(bundle).manifest.artifacts if recipe in ("", entry.recipe)]
+    return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
 def _asked(command: Sequence[str], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
@@ -139,7 +158,7 @@ def under_emulation(bundle: Path, profile: Profile) -> tuple[Replayed | None, li
     cosine = min((golden.cosine for golden in found.goldens), default=None)
     worst = found.worst if found.goldens else None
     count = len({(golden.recipe, golden.golden) for golden in found.goldens})
-    replayed = Replayed(found.runtime, "emulated", worst, cosine, count, cpu=found.cpu)
+    replayed = Replayed(found.runtime, "emulated", worst, cosine, count, cpu=found.cpu, quantized=_quantized(bundle))
     return replayed, [] if found.ok else [_emulated_failure(found, bundle)]
 
 

@@ -76,12 +76,20 @@ def check(
 
 def _lines(checked: Checked, artifact: Path) -> Iterator[str]:
     errors = sum(found.level == "error" for found in checked.findings)
-    verdict = "ok" if checked.ok else f"{errors} error{'s' if errors > 1 else ''}"
+    verdict = _fine(checked) if checked.ok else f"{errors} error{'s' if errors > 1 else ''}"
     yield f"{artifact.name} on {checked.profile}: {verdict}"
     for replayed in checked.replays:
         yield f"  replayed {_replayed(replayed)}"
     for found in checked.findings:
         yield from _finding(found)
+
+
+def _fine(checked: Checked) -> str:
+    """What was not run is not known to be right."""
+    missing = any(found.code in ("replay-unavailable", "replay-impossible") for found in checked.findings)
+    if checked.replayed is None:
+        return "ok, not replayed"
+    return "ok, in part not replayed" if missing and checked.replayed.where == "native" else "ok"
 
 
 def _replayed(one: Replayed) -> str:
@@ -91,7 +99,13 @@ def _replayed(one: Replayed) -> str:
         return f"{whose}with {one.runtime} {where}: no answer"
     cosine = "" if one.cosine is None else f", cosine {one.cosine:.4f}"
     count = f"{one.examples} golden examples, " if one.examples else ""
-    return f"{whose}with {one.runtime} {where}: {count}furthest {one.worst:.3g} steps{cosine}"
+    return f"{whose}with {one.runtime} {where}: {count}furthest {_furthest(one)}{cosine}"
+
+
+def _furthest(one: Replayed) -> str:
+    """A step of float outputs is 1e-4 of the largest value, which says nothing to a reader."""
+    worst = one.worst or 0.0
+    return f"{worst:.3g} steps" if one.quantized else f"{worst * 1e-2:.2g} % of the largest value"
 
 
 def _finding(found: Finding) -> Iterator[str]:

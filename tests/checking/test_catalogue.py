@@ -96,8 +96,10 @@ MESSAGES = {
     "runtime-unavailable": """ERROR: Could not find a version that satisfies the requirement tflite-runtime==2.14.0 (from versions:
         none)""",
     "illegal-instruction": "[1]    9408 illegal hardware instruction  python3",
-    "replay-crashed": "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
-    "memory": "ImportError: libfoo.so: failed to map segment from shared object",
+    "emulated-signal": "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
+    "map-segment": "ImportError: libfoo.so: failed to map segment from shared object",
+    "memory": "terminate called after throwing an instance of 'std::bad_alloc'",
+    "replay-crashed": "Segmentation fault (core dumped)",
     "glibc-too-old": "ImportError: /lib/aarch64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by ...)",
     "wrong-machine": "OSError: [Errno 8] Exec format error: '/usr/bin/python3'",
     "managed-python": "error: externally-managed-environment",

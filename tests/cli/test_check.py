@@ -32,6 +32,40 @@ def test_several_boards_are_one_object(edgekit, planted):
     assert [one["profile"] for one in ran.json["checks"]] == ["raspberry-pi-4", "raspberry-pi-5"]
 
 
+def test_what_was_not_replayed_is_not_simply_ok(edgekit, planted):
+    assert (
+        "version_12.tflite on raspberry-pi-4: ok, not replayed"
+        in edgekit("check", planted.version_12, *NOTHING_RUN).out
+    )
+    ran = edgekit("check", planted.int8, "--profile", "raspberry-pi-4", "--runtime", "litert==0.0.1")
+    assert ran.code == 0
+    assert "int8.tflite on raspberry-pi-4: ok, not replayed" in ran.out
+    assert "has ai-edge-litert 0.0.1 for this machine" in ran.out
+
+
+def test_differences_of_float_answers_are_told_without_steps():
+    from edgekit.checking import Replayed
+    from edgekit.cli.check import _replayed
+
+    told = _replayed(Replayed("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
+    assert "8 golden examples, furthest 4.1 % of the largest value, cosine 0.9999" in told
+    assert "furthest 2 steps" in _replayed(Replayed("litert 2.3.0", "native", 2.0, 0.9999, 8))
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("qemu: uncaught target signal 11 (Segmentation fault) - core dumped", "emulated-signal"),
+        ("uncaught target signal 11", "emulated-signal"),
+        ("qemu: uncaught target signal 4 (Illegal instruction) - core dumped", "illegal-instruction"),
+        ("Segmentation fault (core dumped)", "replay-crashed"),
+        ("ImportError: x.so: failed to map segment from shared object", "map-segment"),
+    ],
+)
+def test_explain_knows_what_systems_say(edgekit, message, code):
+    assert edgekit("explain", message, "--json").json["entries"][0]["code"] == code
+
+
 def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
     from edgekit.checking.replay import under_emulation
     from edgekit_profiles import load
