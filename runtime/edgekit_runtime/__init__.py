@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.opening import open_bundle
     from edgekit_runtime.remote import HostAddressError, HostError
     from edgekit_runtime.session import Session
+    from edgekit_runtime.telemetry import SpoolError
 
 __all__ = [
     "Answer",
@@ -75,6 +76,7 @@ __all__ = [
     "Session",
     "SessionError",
     "SignatureError",
+    "SpoolError",
     "Stats",
     "TelemetryError",
     "open_bundle",
@@ -117,5 +119,6 @@ __getattr__ = lazily(
         "edgekit_runtime.opening": ("open_bundle",),
         "edgekit_runtime.remote": ("HostAddressError", "HostError"),
         "edgekit_runtime.session": ("Session",),
+        "edgekit_runtime.telemetry": ("SpoolError",),
     },
 )

@@ -311,7 +311,7 @@ def case(digits_model, tmp_path):
         (["empty.keras", "--profile", "x86-64", "--calibration", "c.npz"], "empty.keras"),
         (["text.onnx", "--profile", "x86-64", "--calibration", "c.npz"], "text.onnx"),
         (["c.npz", "--profile", "x86-64", "--calibration", "c.npz"], "c.npz"),
-        (["good.keras", "--profile", "raspberry-pi", "--calibration", "c.npz"], "raspberry-pi-4"),
+        (["good.keras", "--profile", "raspbery-pi-4", "--calibration", "c.npz"], "raspberry-pi-4"),
         (["good.keras", "--profile", "x86-64", "--calibration", "bare"], "bare"),
         (["good.keras", "--profile", "x86-64", "--calibration", "absent"], "absent"),
         (["good.keras", "--profile", "x86-64", "--calibration", "noise.npz"], "noise.npz"),

@@ -47,7 +47,7 @@ _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 
 
 class SpoolError(EdgekitError):
-    """The spool's file cannot be used. The reporter goes on in memory; nothing of it reaches the application."""
+    """The spool's file cannot be used. Opening refuses one that is something else's; later, the reporter goes on in memory."""
 
     code = "telemetry-spool"
 
