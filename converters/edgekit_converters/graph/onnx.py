@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window
-from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, load, session
+from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, session
 from edgekit_converters.graph.reading import kinds, macs_by_tensor
+from edgekit_converters.onnx_bytes import parse
 
 __all__ = ["OnnxGraph"]
 
@@ -51,7 +52,7 @@ class OnnxGraph:
     format: Literal["tflite", "onnx"] = "onnx"
 
     def __init__(self, data: bytes) -> None:
-        self._file = OnnxFile(load(data))
+        self._file = OnnxFile(parse(data))
         self.__dict__["data"] = data
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs

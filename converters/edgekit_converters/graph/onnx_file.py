@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph.reading import Affine
 
-__all__ = ["Constant", "OnnxFile", "attribute", "failed", "float_name", "load", "session"]
+__all__ = ["Constant", "OnnxFile", "attribute", "failed", "float_name", "session"]
 
 _FLOATS = frozenset({1, 10, 11, 16})  # float, float16, double and bfloat16 in TensorProto.DataType
 _COPIES = frozenset({"Identity", "Cast"})
@@ -158,19 +158,6 @@ class OnnxFile:
 def float_name(name: str) -> str:
     """What a constant was called before onnxruntime's quantizer put it into integers."""
     return name.removesuffix("_DequantizeLinear_Output")
-
-
-def load(data: bytes) -> Any:
-    """Raises ConversionError when the bytes are no ONNX model."""
-    import onnx
-
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError derives from Exception alone
-        raise ConversionError("these bytes are not an ONNX model") from error
-    if not model.graph.node:
-        raise ConversionError("these bytes are not an ONNX model")
-    return model
 
 
 def session(data: bytes, *, plain: bool) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.needs.asked import Needs, Use
+from edgekit_converters.onnx_bytes import parse
 
 __all__ = ["read"]
 
@@ -18,14 +18,7 @@ _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft
 
 def read(data: bytes) -> Needs:
     """Raises ConversionError when the bytes are not an ONNX model."""
-    import onnx
-
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError derives from Exception alone
-        raise ConversionError("these bytes are not an ONNX model") from error
-    if not model.graph.node:
-        raise ConversionError("these bytes are not an ONNX model")
+    model = parse(data)
     opsets = {entry.domain if entry.domain != "ai.onnx" else "": int(entry.version) for entry in model.opset_import}
     own = {function.name for function in model.functions}
     ops: dict[str, Use] = {}

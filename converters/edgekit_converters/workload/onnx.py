@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.onnx_bytes import parse
 from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
 from edgekit_profiles.workload import Op, OpKind
 
@@ -48,12 +49,7 @@ def read(data: bytes) -> Reading:
     """Raises ConversionError when the bytes are not an ONNX model whose shapes can be worked out."""
     import onnx
 
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError derives from Exception alone
-        raise ConversionError("these bytes are not an ONNX model") from error
-    if not model.graph.node:
-        raise ConversionError("these bytes are not an ONNX model")
+    model = parse(data)
     batch, free = _fix_batch(model.graph)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
