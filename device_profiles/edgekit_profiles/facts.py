@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit_profiles.cores import CoreType, features_of, identify
+from edgekit_profiles.regular import open_regular
 
 __all__ = ["Cluster", "Facts", "read_facts"]
 
@@ -84,11 +84,7 @@ def read_facts(root: Path | None = None) -> Facts:
 def _bytes(path: Path, most: int = _MOST) -> bytes:
     """Empty where there is no such file, or it may not be read."""
     try:
-        # Opened, then looked at: an emulated board shows its files to those who open them, and to nobody who asks by name.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe in a captured folder would never end
-                return b""
+        with open_regular(path) as file:  # a pipe in a captured folder would never end
             return file.read(most)
     except (OSError, ValueError):
         return b""

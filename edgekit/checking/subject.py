@@ -9,7 +9,6 @@ made up (seeded), so that it is replayed like any other; a file that this machin
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
 import tempfile
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgekit_profiles.regular import read_regular
+from edgekit_profiles.regular import open_regular, read_regular
 from edgekit_runtime.bundle import Target, read_bundle
 from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError, EdgekitError
@@ -77,9 +76,7 @@ def opened(path: Path) -> Iterator[Subject]:
 
 def _head(path: Path) -> bytes:
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(8)
     except (OSError, ValueError) as error:
         what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
