@@ -71,7 +71,8 @@ def _figures(name: str, blocks: list[list[int]], baseline: list[float]) -> Figur
 
 def report(title: str, tables: Mapping[str, list[Figures]], conditions: Mapping[str, Any], file: Path) -> None:
     """Print the tables and write them, with the conditions, as JSON."""
-    print(f"{title}\n  " + ", ".join(f"{key} {value}" for key, value in conditions.items() if value is not None))
+    told = (f"{key} {value}" for key, value in conditions.items() if isinstance(value, (str, int, float)))
+    print(f"{title}\n  " + ", ".join(told))
     for caption, rows in tables.items():
         print(f"\n{caption}\n  {'':<52} {'p50 us':>10} {'min us':>10} {'p99 us':>10} {'ratio':>7}")
         for row in rows:

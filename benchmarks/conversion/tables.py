@@ -32,7 +32,7 @@ def printed(found: _Found) -> str:
 
 
 def markdown(found: _Found, conditions: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{key} {value}" for key, value in conditions.items() if value is not None)
+    said = ", ".join(f"{key} {value}" for key, value in conditions.items() if isinstance(value, (str, int, float)))
     lines = [f"Measured on: {said}. One thread.", ""]
     for name, cells in found.items():
         lines += [f"#### {name}: {CASES[name].what}{_original(cells)}", ""]
