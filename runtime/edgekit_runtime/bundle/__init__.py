@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
+from edgekit_runtime.bundle.header import (
+    ALIGNMENT,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    Header,
+    aligned,
+    header_needs,
+    read_header,
+)
 from edgekit_runtime.bundle.manifest import (
     FORMAT_VERSION,
     ArtifactEntry,
     BlobEntry,
+    Cipher,
     Golden,
     GoldenOutputs,
     Manifest,
+    Promise,
     Target,
     Tolerance,
     contract_digest,
     parse_manifest,
 )
-from edgekit_runtime.bundle.reader import ALIGNMENT, MAGIC, Bundle, aligned, read_bundle
+from edgekit_runtime.bundle.policy import FEATURES, RUNTIME_VERSION, check_reader
+from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle
 from edgekit_runtime.bundle.signature import keyid, pae
 
 __all__ = [
     "ALIGNMENT",
+    "FEATURES",
     "FORMAT_VERSION",
     "MAGIC",
+    "MAX_BUNDLE_BYTES",
+    "MAX_HEADER_BYTES",
+    "RUNTIME_VERSION",
     "ArtifactEntry",
     "BlobEntry",
     "Bundle",
+    "Cipher",
     "Golden",
     "GoldenOutputs",
+    "Header",
     "Manifest",
+    "Promise",
     "Target",
     "Tolerance",
     "aligned",
+    "check_reader",
     "contract_digest",
+    "header_needs",
     "keyid",
     "pae",
     "parse_manifest",
     "read_bundle",
+    "read_header",
 ]

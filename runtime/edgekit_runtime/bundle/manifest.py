@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.bundle.policy import check_reader
 from edgekit_runtime.contract.sense import nonsense
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
@@ -21,9 +22,11 @@ __all__ = [
     "FORMAT_VERSION",
     "ArtifactEntry",
     "BlobEntry",
+    "Cipher",
     "Golden",
     "GoldenOutputs",
     "Manifest",
+    "Promise",
     "Target",
     "Tolerance",
     "contract_digest",
@@ -41,12 +44,30 @@ Role = Literal["primary", "alternate", "batch", "degraded"]
 
 
 @dataclass(frozen=True)
+class Cipher:
+    """How a blob's bytes were encrypted: `plain_sha256` and `plain_size` are those of what comes out.
+
+    name: the algorithm. key: the id of the key, never the key. nonce: hex.
+    """
+
+    name: str
+    key: str
+    nonce: str
+    plain_sha256: str
+    plain_size: int
+
+
+@dataclass(frozen=True)
 class BlobEntry:
-    """sha256: lower-case hex. offset: bytes from the start of the blob area, a multiple of 64. size: bytes."""
+    """sha256: lower-case hex. offset: bytes from the start of the blob area, a multiple of 64. size: bytes.
+
+    sha256 and size are of the bytes as they lie in the file; cipher: None where these are the bytes that are used.
+    """
 
     sha256: str
     offset: int
     size: int
+    cipher: Cipher | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,7 @@ class ArtifactEntry:
     """One model file. recipe, format, precision: what made it. blob: its bytes.
 
     inputs, outputs: in the engine's order. fidelity, estimate: the reports of the build, as printed by `--json`.
+    ops: the operators that the file may use, None where nobody listed them. settings: the recipe as data.
     """
 
     role: Role
@@ -67,6 +89,17 @@ class ArtifactEntry:
     tools: dict[str, str] = field(default_factory=dict)
     fidelity: dict[str, Any] | None = None
     estimate: dict[str, Any] | None = None
+    ops: tuple[str, ...] | None = None
+    settings: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the board is held to: milliseconds of one inference, MB (1e6 bytes) at the peak. None: nothing is promised."""
+
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    peak_mb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +151,12 @@ class Golden:
 
 @dataclass(frozen=True)
 class Manifest:
-    """model_id: SHA-256 of the source model's file. contract_digest: SHA-256 of the contract's canonical JSON."""
+    """model_id: SHA-256 of the source model's file. contract_digest: SHA-256 of the contract's canonical JSON.
+
+    min_runtime: the first runtime that may open it. rollout_seq: of what is installed, only a higher one replaces it.
+    not_before, expires: RFC 3339 UTC, "2027-01-31T00:00:00Z". compatible: the profiles it may be installed on; after
+    parsing never empty. requires: features that a reader must know, or refuse. licence: of the model.
+    """
 
     format: int
     name: str
@@ -133,6 +171,12 @@ class Manifest:
     tools: dict[str, str] = field(default_factory=dict)
     min_runtime: str = "0.1.0"
     licence: str | None = None
+    rollout_seq: int | None = None
+    not_before: str | None = None
+    expires: str | None = None
+    compatible: tuple[str, ...] = ()
+    promise: Promise | None = None
+    requires: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = to_json(self)
@@ -153,8 +197,9 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             do="Upgrade edgekit-deploy, or build the bundle again",
         )
     manifest = from_json(Manifest, value, f"{where}: manifest")
+    check_reader(manifest.min_runtime, manifest.requires, where)
     _check_references(manifest, where)
-    return manifest
+    return manifest if manifest.compatible else replace(manifest, compatible=(manifest.target.profile,))
 
 
 def contract_digest(canonical: bytes) -> str:

@@ -1,13 +1,7 @@
 """Opening an .ekb: one open descriptor, everything checked before anything is used.
 
-    magic      8 bytes    89 45 4B 42 0D 0A 1A 0A   (\\x89 E K B CR LF SUB LF, so that a text-mode copy is noticed)
-    length     u32 LE     of the manifest
-    manifest   canonical JSON
-    length     u32 LE     of the signature block
-    signatures JSON list of {"keyid", "sig"}
-    digest     32 bytes: SHA-256 of everything before it; finds damage where nobody signed
-    padding    zeros, up to the next multiple of 64
-    blobs      each at a multiple of 64 from here, padded with zeros
+    head       `header.py` has its layout
+    blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
 
 Order of checks: the caps, the header's digest, the signature over the manifest's bytes, the manifest's form, where the
 blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. The file is read
@@ -18,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,21 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.bundle.header import ALIGNMENT, MAGIC, MAX_MANIFEST_BYTES, aligned, check_zeros, read_header
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
-from edgekit_runtime.bundle.signature import Signature, load_public_key, parse_signatures, verify
+from edgekit_runtime.bundle.signature import Signature, load_public_key, verify
 from edgekit_runtime.errors import BundleError, IntegrityError, SignatureError
 
 Trust = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-__all__ = ["ALIGNMENT", "MAGIC", "Bundle", "aligned", "read_bundle"]
+__all__ = ["ALIGNMENT", "MAGIC", "MAX_BUNDLE_BYTES", "MAX_MANIFEST_BYTES", "Bundle", "aligned", "read_bundle"]
 
-MAGIC = b"\x89EKB\r\n\x1a\n"
-ALIGNMENT = 64
-MAX_MANIFEST_BYTES = 16 << 20
-MAX_SIGNATURES_BYTES = 64 << 10
 MAX_BUNDLE_BYTES = 2 << 30
-_LENGTH = struct.Struct("<I")
-_DIGEST_BYTES = 32
 _AGAIN = "Copy or download it again"
 
 
@@ -92,22 +80,13 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = ()) -> Bundle:
     path = Path(path)
     data = _read(path)
     where = str(path)
-    if data[: len(MAGIC)] != MAGIC:
-        raise BundleError(_why_no_magic(data), where=where, do="Pass a file that `edgekit build` wrote")
-    manifest_bytes, position = _section(data, len(MAGIC), MAX_MANIFEST_BYTES, "manifest", where)
-    signature_bytes, position = _section(data, position, MAX_SIGNATURES_BYTES, "signature block", where)
-    _check_digest(data, position, where)
-    signatures = parse_signatures(signature_bytes, where)
+    header = read_header(data, where)
     keys = [trust] if isinstance(trust, (str, os.PathLike)) else trust
-    trusted = _check_trust(manifest_bytes, signatures, keys, where)
-    manifest = parse_manifest(manifest_bytes, where)
-    blobs = _check_blobs(data, position + _DIGEST_BYTES, manifest.blobs, where)
-    digest = hashlib.sha256(manifest_bytes).hexdigest()
-    return Bundle(path, manifest, digest, tuple(name for name, _ in signatures), trusted, len(data), blobs)
-
-
-def aligned(position: int) -> int:
-    return -(-position // ALIGNMENT) * ALIGNMENT
+    trusted = _check_trust(header.manifest_bytes, header.signatures, keys, where)
+    manifest = parse_manifest(header.manifest_bytes, where)
+    blobs = _check_blobs(data, header.blobs_at, manifest.blobs, where)
+    signed_by = tuple(name for name, _ in header.signatures)
+    return Bundle(path, manifest, header.digest, signed_by, trusted, len(data), blobs)
 
 
 def _read(path: Path) -> bytes:
@@ -128,34 +107,6 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _why_no_magic(data: bytes) -> str:
-    if not data:
-        return "the file is empty"
-    if data[4:8] == b"TFL3":
-        return "this is a bare TFLite model, not a bundle"
-    if data[:4] == MAGIC[:4]:
-        return "the file was changed in transfer (its line ends were translated)"
-    return "this is not an edgekit bundle"
-
-
-def _section(data: bytes, position: int, cap: int, what: str, where: str) -> tuple[bytes, int]:
-    end = position + _LENGTH.size
-    if len(data) < end:
-        raise IntegrityError(f"the file ends before the {what}", where=where, do=_AGAIN)
-    (length,) = _LENGTH.unpack_from(data, position)
-    if length > cap:
-        raise BundleError(f"the {what} claims {length:,} bytes, more than the {cap:,} allowed", where=where)
-    if len(data) < end + length:
-        raise IntegrityError(f"the file ends inside the {what}", where=where, do=_AGAIN)
-    return data[end : end + length], end + length
-
-
-def _check_digest(data: bytes, position: int, where: str) -> None:
-    digest = data[position : position + _DIGEST_BYTES]
-    if digest != hashlib.sha256(data[:position]).digest():
-        raise IntegrityError("the header is not what was written (its SHA-256 differs)", where=where, do=_AGAIN)
-
-
 def _check_trust(
     manifest: bytes, signatures: Sequence[Signature], trust: Sequence[str | os.PathLike[str]], where: str
 ) -> bool:
@@ -168,14 +119,13 @@ def _check_trust(
     raise SignatureError(f"the bundle is {what}", where=where, do="Build it with --sign KEY.pem, or trust another key")
 
 
-def _check_blobs(data: bytes, header: int, entries: Sequence[BlobEntry], where: str) -> dict[str, bytes]:
-    start = aligned(header)
+def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, bytes]:
     blobs: dict[str, bytes] = {}
-    end, cursor = header, start
+    end = cursor = start
     for entry in entries:
         if start + entry.offset != cursor or entry.size < 0:
             raise BundleError(f"blob {entry.sha256[:12]} does not lie where it should", where=where)
-        _check_padding(data, end, cursor, where)
+        check_zeros(data, end, cursor, where)
         blob = data[cursor : cursor + entry.size]
         if len(blob) != entry.size:
             raise IntegrityError(f"the file ends inside blob {entry.sha256[:12]}", where=where, do=_AGAIN)
@@ -188,12 +138,7 @@ def _check_blobs(data: bytes, header: int, entries: Sequence[BlobEntry], where: 
         blobs[entry.sha256] = blob
         end = cursor + entry.size
         cursor = aligned(end)
-    _check_padding(data, end, cursor, where)
+    check_zeros(data, end, cursor, where)
     if len(data) != cursor:
         raise IntegrityError("the file does not end after its last blob", where=where, do=_AGAIN)
     return blobs
-
-
-def _check_padding(data: bytes, start: int, end: int, where: str) -> None:
-    if any(data[start:end]):
-        raise IntegrityError(f"the padding at byte {start} is not zero", where=where, do=_AGAIN)

@@ -1,0 +1,149 @@
+"""The head of an .ekb: everything before the first blob, judged over bytes, so that a download can be refused early.
+
+    while (need := header_needs(data, where)) > len(data):      # a few rounds: the lengths first, then all
+        data += more(need - len(data))
+    header = read_header(data, where)                           # digest checked, signatures parsed, nothing trusted yet
+
+    magic      8 bytes    89 45 4B 42 0D 0A 1A 0A   (\\x89 E K B CR LF SUB LF, so that a text-mode copy is noticed)
+    length     u32 LE     of the manifest
+    manifest   canonical JSON
+    length     u32 LE     of the signature block
+    signatures JSON list of {"keyid", "sig"}
+    digest     32 bytes: SHA-256 of everything before it; finds damage where nobody signed
+    padding    zeros, up to the next multiple of 64
+
+Rules: a length is held against its cap before anything is read for it; the digest comes before any parsing; the manifest is
+not parsed here, because the caller checks signatures first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+from edgekit_runtime.bundle.signature import Signature, parse_signatures
+from edgekit_runtime.errors import BundleError, IntegrityError
+
+__all__ = [
+    "ALIGNMENT",
+    "MAGIC",
+    "MAX_HEADER_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "MAX_SIGNATURES_BYTES",
+    "Header",
+    "aligned",
+    "header_needs",
+    "read_header",
+]
+
+MAGIC = b"\x89EKB\r\n\x1a\n"
+ALIGNMENT = 64
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_SIGNATURES_BYTES = 64 << 10
+_LENGTH = struct.Struct("<I")
+_DIGEST_BYTES = 32
+_AGAIN = "Copy or download it again"
+
+
+def aligned(position: int) -> int:
+    """The next multiple of 64."""
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+MAX_HEADER_BYTES = aligned(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES + MAX_SIGNATURES_BYTES + _DIGEST_BYTES)
+"""No head is longer: what a reader of prefixes has to hold at most."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """manifest_bytes: as signed, not parsed. signatures: as they stand there, none of them checked.
+
+    blobs_at: where the first blob begins; from `end` (after the digest) to there are zeros.
+    """
+
+    manifest_bytes: bytes
+    signatures: tuple[Signature, ...]
+    end: int
+    blobs_at: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest's bytes in hex: the name of the bundle's whole content."""
+        return hashlib.sha256(self.manifest_bytes).hexdigest()
+
+
+def header_needs(data: bytes, where: str) -> int:
+    """How many bytes of the file `read_header` needs at least, as far as `data` tells; at most MAX_HEADER_BYTES.
+
+    More than `len(data)`: read up to there and ask again. Raises BundleError as soon as `data` shows that this is no
+    bundle, or claims more than a bundle may have.
+    """
+    start = data[: len(MAGIC)]
+    if start != MAGIC[: len(start)]:
+        raise BundleError(_why_no_magic(data), where=where, do="Pass a file that `edgekit build` wrote")
+    position = len(MAGIC)
+    for cap, what in ((MAX_MANIFEST_BYTES, "manifest"), (MAX_SIGNATURES_BYTES, "signature block")):
+        if len(data) < position + _LENGTH.size:
+            return position + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(data, position)
+        if length > cap:
+            raise BundleError(
+                f"the {what} claims {length:,} bytes, more than the {cap:,} allowed",
+                where=where,
+                do="Pass a file that `edgekit build` wrote",
+            )
+        position += _LENGTH.size + length
+    return aligned(position + _DIGEST_BYTES)
+
+
+def read_header(data: bytes, where: str) -> Header:
+    """The head of the bundle that `data` begins with; what follows it may be there or not.
+
+    Raises BundleError (no bundle, or beyond a cap) and IntegrityError (it ends early, or was changed).
+    """
+    if not data:
+        raise BundleError("the file is empty", where=where, do="Pass a file that `edgekit build` wrote")
+    need = header_needs(data, where)
+    if len(data) < need:
+        raise IntegrityError(f"the file ends {_place(data)}", where=where, do=_AGAIN)
+    manifest, position = _section(data, len(MAGIC))
+    block, position = _section(data, position)
+    end = position + _DIGEST_BYTES
+    if data[position:end] != hashlib.sha256(memoryview(data)[:position]).digest():
+        raise IntegrityError("the header is not what was written (its SHA-256 differs)", where=where, do=_AGAIN)
+    check_zeros(data, end, need, where)
+    return Header(manifest, parse_signatures(block, where), end, need)
+
+
+def check_zeros(data: bytes, start: int, end: int, where: str) -> None:
+    """Raises IntegrityError where the padding from `start` to `end` is not zero."""
+    if any(data[start:end]):
+        raise IntegrityError(f"the padding at byte {start} is not zero", where=where, do=_AGAIN)
+
+
+def _section(data: bytes, position: int) -> tuple[bytes, int]:
+    (length,) = _LENGTH.unpack_from(data, position)
+    start = position + _LENGTH.size
+    return data[start : start + length], start + length
+
+
+def _place(data: bytes) -> str:
+    """Where a file that is too short ends, in words."""
+    position = len(MAGIC)
+    for what in ("manifest", "signature block"):
+        if len(data) < position + _LENGTH.size:
+            return f"before the {what}"
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size + length
+        if len(data) < position:
+            return f"inside the {what}"
+    return "inside the header's digest or padding"
+
+
+def _why_no_magic(data: bytes) -> str:
+    if data[4:8] == b"TFL3":
+        return "this is a bare TFLite model, not a bundle"
+    if data[:4] == MAGIC[:4]:
+        return "the file was changed in transfer (its line ends were translated)"
+    return "this is not an edgekit bundle"
