@@ -3,6 +3,10 @@
 An error says *what* went wrong, *where*, and what to *do* about it; `code` is stable and is what `--json` prints.
 
     raise InputError("the image has 2 channels", where="input 'image'", do="pass a grey, RGB or RGBA image")
+
+Rule: `str(error)` is one line that a terminal and a log can show, whatever a file that nobody vouches for wrote into its
+names: line ends, escape sequences, marks that turn the direction of writing and half surrogates are printed as Python's
+escapes, and a text beyond MOST_TEXT characters is cut.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "MOST_TEXT",
     "BudgetExceeded",
     "BundleError",
     "ClosedError",
@@ -30,6 +35,10 @@ __all__ = [
 ]
 
 
+MOST_TEXT = 2000
+"""Characters of each of an error's three parts that `str` shows."""
+
+
 class EdgekitError(Exception):
     """Anything edgekit refuses or cannot do. `str(error)` is the whole message in up to three sentences."""
 
@@ -42,14 +51,23 @@ class EdgekitError(Exception):
         self.do = do
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}. {self.do}" if self.do else head
+        what, where, do = map(_one_line, (self.what, self.where, self.do))
+        head = f"{where}: {what}" if where else what
+        return f"{head}. {do}" if do else head
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.do))
 
     def as_json(self) -> dict[str, str]:
         return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
+
+
+def _one_line(text: str) -> str:
+    if len(text) > MOST_TEXT:
+        text = text[: MOST_TEXT - 3] + "..."
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str) -> EdgekitError:
