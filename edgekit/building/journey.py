@@ -69,7 +69,10 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
     start = time.perf_counter()
     check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
-    boards = _boards(request.profiles, open_catalogue(request.profile_paths))
+    catalogue = open_catalogue(request.profile_paths)
+    boards = _boards(request.profiles, catalogue)
+    for name in request.terms.compatible:  # a slip of the pen would keep a bundle off the board it is for
+        catalogue.load(name)
     anchors = [read_anchor_file(path) for path in request.anchors]
     refuse_strangers(anchors, [profile for profile, _ in boards])
     wanted = Wanted(request.recipes, tuple(profile for profile, _ in boards))
@@ -269,6 +272,7 @@ class _Packer:
             tools={"edgekit-deploy": __version__},
             alternates=alternates,
             batches=[Shipped(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None],
+            terms=request.terms,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.errors import OutputError
+from edgekit.packaging import Terms
 from edgekit_converters.sources.options import LoadOptions
 
 __all__ = ["BuildRequest"]
@@ -29,6 +30,7 @@ class BuildRequest:
     variant is packed where the chosen file has a fixed batch. jobs: how much is
     done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
     the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure` wrote on boards.
+    terms: licence, roll-out and boards that the bundles may be installed on.
     """
 
     model: Path
@@ -54,6 +56,7 @@ class BuildRequest:
     command: tuple[str, ...] = ()
     profile_paths: tuple[Path, ...] = ()
     anchors: tuple[Path, ...] = ()
+    terms: Terms = field(default_factory=Terms)
 
     @property
     def bundle_name(self) -> str:

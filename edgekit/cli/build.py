@@ -23,11 +23,13 @@ __all__ = ["build"]
 
 _GROUPS = {
     "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "sign", "output"),
+    "What the bundles say of themselves": ("licence", "rollout-seq", "not-before", "expires", "compatible"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
     "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
     "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
     "How the build runs": ("jobs", "cache", "no-cache", "json", "help"),
 }
+_TERMS = ("licence", "rollout_seq", "not_before", "expires", "compatible")
 _GRACE_S = 2.0
 _MAX_DROP = 0.05
 """Where nobody says: a model that lost more is not what a person trained."""
@@ -90,6 +92,21 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."
 )
 @_option("--sign", type=PATH, metavar="PEM", help="Sign the bundles with this Ed25519 private key.")
+@_option("--licence", metavar="TEXT", help="The model's licence, such as Apache-2.0; kept in the bundle.")
+@_option(
+    "--rollout-seq",
+    type=int,
+    metavar="N",
+    help="The number of this roll-out. A board that installed N refuses whatever has a lower number, for good.",
+)
+@_option("--not-before", metavar="DATE", help="No board installs the bundles earlier: 2027-01-31, at 00:00 UTC.")
+@_option("--expires", metavar="DATE", help="No board installs the bundles later: 2027-12-31, at 00:00 UTC.")
+@_option(
+    "--compatible",
+    multiple=True,
+    metavar="NAME",
+    help="Another profile whose boards may install the bundles too; repeatable. Default: the one each is built for.",
+)
 @_option(
     "-o",
     "--output",
@@ -225,8 +242,9 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
 
 
 def _request(**options: Any) -> Any:
-    """Raises SourceError for a malformed --shape or --constant."""
+    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense."""
     import edgekit.building
+    from edgekit.packaging import terms_of
     from edgekit_converters.sources.options import LoadOptions
     from edgekit_converters.store import default_folder
 
@@ -235,9 +253,11 @@ def _request(**options: Any) -> Any:
     )
     if options["max_drop"] is None and not options["allow_random"]:
         options["max_drop"] = _MAX_DROP
+    terms = terms_of(**{name: options.pop(name) for name in _TERMS})
     folder, without = options.pop("cache"), options.pop("no_cache")
     cache = None if without else folder or default_folder()
-    return edgekit.building.BuildRequest(options=loading, cache=cache, command=("edgekit", *sys.argv[1:]), **options)
+    command = ("edgekit", *sys.argv[1:])
+    return edgekit.building.BuildRequest(options=loading, cache=cache, command=command, terms=terms, **options)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgekit.packaging.assemble import Content, Shipped, assemble
 from edgekit.packaging.signing import SigningKey, load_signing_key
+from edgekit.packaging.terms import Terms, terms_of
 from edgekit.packaging.whole import write_whole
 from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle
 
@@ -12,9 +13,11 @@ __all__ = [
     "Content",
     "Shipped",
     "SigningKey",
+    "Terms",
     "assemble",
     "check_tools",
     "load_signing_key",
+    "terms_of",
     "write_bundle",
     "write_whole",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.packaging.sequences import answered, leeway
+from edgekit.packaging.terms import Terms
 from edgekit.packaging.writer import BundleDraft, canonical_json
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.bundle import (
@@ -19,6 +20,7 @@ from edgekit_runtime.bundle import (
     Golden,
     GoldenOutputs,
     Manifest,
+    Promise,
     Target,
     Tolerance,
 )
@@ -48,7 +50,8 @@ class Content:
     artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning on
     the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
     sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
-    engine: the engine whose answers become golden; None for the one `pick` chooses.
+    engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be
+    installed. promise: what the board is held to.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Content:
     engine: str | None = None
     alternates: Sequence[Shipped] = ()
     batches: Sequence[Shipped] = ()
+    terms: Terms = field(default_factory=Terms)
+    promise: Promise | None = None
 
 
 def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
@@ -89,6 +94,12 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
         golden=golden,
         blobs=(),
         tools=content.tools,
+        licence=content.terms.licence,
+        rollout_seq=content.terms.rollout_seq,
+        not_before=content.terms.not_before,
+        expires=content.terms.expires,
+        compatible=content.terms.boards(content.target.profile),
+        promise=content.promise,
     )
     return draft, manifest
 

@@ -1,0 +1,66 @@
+"""How much of everything a manifest may hold: what a writer refuses to write, a reader refuses to read.
+
+The figures leave room for what models have (ImageNet-21k has 21,841 labels of at most 300 bytes) and no more than a small
+board can hold while it reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "MAX_ARTIFACTS",
+    "MAX_BLOBS",
+    "MAX_BOARDS",
+    "MAX_DEPTH",
+    "MAX_GOLDEN",
+    "MAX_GOLDEN_FRAMES",
+    "MAX_LABELS",
+    "MAX_NAME",
+    "MAX_NUMBER",
+    "MAX_OPS",
+    "MAX_RANK",
+    "MAX_STEPS",
+    "MAX_TENSORS",
+    "MAX_TENSOR_ELEMENTS",
+    "MAX_TEXT",
+    "MAX_TOOLS",
+    "MIN_COSINE",
+    "NAME",
+    "SHA256",
+]
+
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+
+MAX_DEPTH = 24
+"""Of objects and lists within one another."""
+
+MAX_TEXT = 1_000
+"""Characters of a licence, a version, a label."""
+
+MAX_NAME = 100
+"""Characters of a name."""
+
+MAX_BLOBS = 4_096
+MAX_ARTIFACTS = 64
+MAX_TENSORS = 256
+MAX_RANK = 8
+MAX_TENSOR_ELEMENTS = 1 << 28
+MAX_GOLDEN = 64
+MAX_GOLDEN_FRAMES = 100_000
+MAX_LABELS = 100_000
+MAX_BOARDS = 256
+MAX_OPS = 1_024
+MAX_TOOLS = 256
+
+MAX_STEPS = 200_000
+"""Of a tolerance, for the engine that made the answers: a chaotic network's sequence may drift by 100,000."""
+
+MIN_COSINE = 0.5
+"""Of a tolerance, for any other engine: less is not the same answer."""
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+"""Of a bundle, a profile, a recipe: what becomes part of a file's name somewhere."""
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
