@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgekit_profiles.regular import open_regular, read_regular
+from edgekit.model_file import form_of, read_model
 from edgekit_runtime.bundle import Target, read_bundle
-from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError, EdgekitError
 
 if TYPE_CHECKING:
@@ -61,10 +60,10 @@ class Subject:
 @contextmanager
 def opened(path: Path) -> Iterator[Subject]:
     """Raises BundleError for a file that is neither a bundle nor a model."""
-    head = _head(path)
-    if head[4:8] == b"TFL3" or path.suffix == ".onnx":
+    form = form_of(path)
+    if form != "bundle":
         with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
-            yield _of_file(path, Path(folder))
+            yield _of_file(path, form, Path(folder))
         return
     bundle = read_bundle(path)
     artifacts = tuple(
@@ -74,21 +73,8 @@ def opened(path: Path) -> Iterator[Subject]:
     yield Subject(path, bundle.size, artifacts, path, bundle.manifest.target)
 
 
-def _head(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            return file.read(8)
-    except (OSError, ValueError) as error:
-        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise BundleError(what, where=str(path), do="Pass a bundle (.ekb), a .tflite or an .onnx file") from error
-
-
-def _of_file(path: Path, folder: Path) -> Subject:
-    try:
-        data = read_regular(path, MAX_BUNDLE_BYTES)
-    except OSError as error:
-        raise BundleError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    form = "tflite" if data[4:8] == b"TFL3" else "onnx"
+def _of_file(path: Path, form: str, folder: Path) -> Subject:
+    data = read_model(path)
     only = (Checkable(path.name, "primary", form, data),)
     try:
         bundle = _packed(only[0], folder)

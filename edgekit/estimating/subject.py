@@ -13,15 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from edgekit.model_file import form_of, read_model
 from edgekit_converters import workload
 from edgekit_converters.errors import ConversionError
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
-from edgekit_profiles.regular import read_regular
-from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES
 
 __all__ = ["Subject", "open_subjects"]
 
-_MAGIC = {b"TFL3": "tflite"}
 ESTIMATED = ("float32", "int8", "dynamic")
 
 
@@ -54,19 +52,10 @@ _MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json
 
 def open_subjects(path: Path) -> list[Subject]:
     """A bundle's primary and alternate artifacts, or the one model file. Raises BundleError and ConversionError."""
-    if path.suffix == ".ekb":
+    form = form_of(path)
+    if form == "bundle":
         return _of_bundle(path)
-    try:
-        data = read_regular(path, MAX_BUNDLE_BYTES)
-    except OSError as error:
-        raise ConversionError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    form = _MAGIC.get(data[4:8], "onnx" if path.suffix == ".onnx" else "")
-    if not form:
-        raise ConversionError(
-            "is neither a bundle nor a .tflite or .onnx file",
-            where=str(path),
-            do="Build it first: edgekit build MODEL --profile NAME",
-        )
+    data = read_model(path)
     try:
         return [Subject(path.name, form, data, workload.precision_of(form, data))]
     except ConversionError as error:

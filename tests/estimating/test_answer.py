@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny
 
 from edgekit.estimating import Given, Subject, answer, can_time_here, open_subjects, time_here
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import CannotEstimateError, HostTimes, load
+from edgekit_runtime.errors import BundleError, EdgekitError
 
 PI4 = load("raspberry-pi-4")
 PI = {
@@ -160,11 +162,23 @@ def test_a_precision_of_which_nothing_is_known_is_refused(anchor: Path):
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path):
-    for name, data in (("note.txt", b"hello"), ("net.onnx", b"hello"), ("net.tflite", b"1234TFL3")):
+    table: tuple[tuple[str, bytes, type[EdgekitError]], ...] = (
+        ("note.txt", b"hello", BundleError),
+        ("net.onnx", b"hello", ConversionError),
+        ("net.tflite", b"1234TFL3", ConversionError),
+    )
+    for name, data, error in table:
         path = tmp_path / name
         path.write_bytes(data)
-        with pytest.raises(ConversionError, match=name):
+        with pytest.raises(error, match=name):
             open_subjects(path)
+
+
+def test_a_bundle_is_known_by_its_bytes_whatever_its_name(tmp_path: Path):
+    bundle = tiny.bundle(tmp_path)
+    path = tmp_path / "download.bin"
+    path.write_bytes(bundle.read_bytes())
+    assert [one.name for one in open_subjects(path)] == [one.name for one in open_subjects(bundle)] != []
 
 
 def test_the_workstation_times_the_artifact_against_mobilenet_v1_in_the_same_run():

@@ -1,0 +1,45 @@
+"""What a person named: a bundle, or a bare model file. Decided by what is in it; an ONNX file, which has no mark, by its name.
+
+form_of(Path("net.tflite"))         # "tflite", "onnx" or "bundle"
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from edgekit_profiles.regular import open_regular, read_regular
+from edgekit_runtime.bundle.reader import MAGIC, MAX_BUNDLE_BYTES
+from edgekit_runtime.errors import BundleError
+
+__all__ = ["form_of", "read_model"]
+
+_DO = "Pass a bundle (.ekb), a .tflite or an .onnx file"
+
+
+def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:
+    """Reads the first bytes. Raises BundleError for what cannot be read, and for what is none of them."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(len(MAGIC))
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        raise BundleError(_why(error), where=str(path), do=_DO) from error
+    if head[4:8] == b"TFL3":
+        return "tflite"
+    if path.suffix.lower() == ".onnx":
+        return "onnx"
+    if head == MAGIC or path.suffix.lower() == ".ekb":  # a damaged one: whoever reads it says what is wrong
+        return "bundle"
+    raise BundleError("is neither a bundle nor a .tflite or .onnx file", where=str(path), do=_DO)
+
+
+def read_model(path: Path) -> bytes:
+    """The bytes of a bare model file. Raises BundleError."""
+    try:
+        return read_regular(path, MAX_BUNDLE_BYTES)
+    except (OSError, ValueError) as error:
+        raise BundleError(_why(error), where=str(path), do=_DO) from error
+
+
+def _why(error: Exception) -> str:
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}"
