@@ -72,7 +72,7 @@ def _figures(profile: Profile) -> Iterator[tuple[str, Any]]:
 
 def _anchor_key(anchor: Any) -> str:
     clock = f"{anchor.clock_ghz:g} GHz"
-    return f"anchors {anchor.model} {anchor.framework} {anchor.threads} threads {clock} {anchor.grade}"
+    return f"anchors {anchor.model} {anchor.framework} {anchor.threads} thread{'s' * (anchor.threads != 1)} {clock} {anchor.grade}"
 
 
 def _empty(value: Any) -> bool:

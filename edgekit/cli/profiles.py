@@ -151,7 +151,7 @@ def _lines(profile: Profile) -> Iterator[str]:
 def _origins(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[str]:
     for anchor in profile.anchors:
         times = ", ".join(f"{precision} {ms:g} ms" for precision, ms in anchor.ms.items())
-        setting = f"{anchor.framework}, {anchor.threads} threads, {anchor.clock_ghz:g} GHz"
+        setting = f"{anchor.framework}, {anchor.threads} thread{'s' * (anchor.threads != 1)}, {anchor.clock_ghz:g} GHz"
         yield f"  anchor   {anchor.model}, {setting}: {times} ({anchor.grade}: {anchor.source})"
     for s in support:
         yield f"  {'yes' if s.ok else 'no ':<8} {s.engine}: {s.reason}"
