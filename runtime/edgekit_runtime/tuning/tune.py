@@ -68,13 +68,11 @@ class Tuning:
     def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuning:
         """What EDGEKIT_TUNE says: `off`, or a number of seconds. Raises EngineError for anything else."""
         text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
-        if text in ("off", "0"):
-            return cls(0.0, memory_mb)
         try:
-            seconds = float(text) if text else BOUND_S
+            seconds = BOUND_S if not text else 0.0 if text == "off" else float(text)
         except ValueError:
             seconds = -1.0
-        if not 0 < seconds < 3600:
+        if not 0 <= seconds < 3600:
             raise EngineError(f"'{text}' is neither off nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
         return cls(seconds, memory_mb)
 

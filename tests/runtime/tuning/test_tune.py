@@ -118,7 +118,7 @@ def test_two_that_open_at_once_measure_once(bundle, tmp_path):
     assert verdicts[0].chosen == verdicts[1].chosen
 
 
-@pytest.mark.parametrize("setting", ["off", "OFF", "0"])
+@pytest.mark.parametrize("setting", ["off", "OFF", "0", "0.0"])
 def test_off_takes_the_bundles_default_and_starts_no_child(bundle, setting):
     run = Counting()
     tuning = replace(Tuning.from_environment(environ={"EDGEKIT_TUNE": setting}), run=run)
