@@ -45,9 +45,22 @@ if TYPE_CHECKING:
     from edgekit_runtime.remote import HostAddressError, HostError
     from edgekit_runtime.session import Session
     from edgekit_runtime.telemetry import SpoolError
+    from edgekit_runtime.trust import (
+        BadSignatureError,
+        KeyExpiredError,
+        NoTrustError,
+        RevokedKeyError,
+        RootExpiredError,
+        RootRollbackError,
+        TooFewSignaturesError,
+        TrustError,
+        UnknownKeyError,
+        UnsignedError,
+    )
 
 __all__ = [
     "Answer",
+    "BadSignatureError",
     "Box",
     "BudgetExceeded",
     "BundleError",
@@ -64,13 +77,18 @@ __all__ = [
     "HostError",
     "InputError",
     "IntegrityError",
+    "KeyExpiredError",
     "MemoryBudget",
     "MemoryExceeded",
     "MetricsError",
     "MissingExtraError",
     "Model",
+    "NoTrustError",
     "Prediction",
     "QueueFull",
+    "RevokedKeyError",
+    "RootExpiredError",
+    "RootRollbackError",
     "SelfTestError",
     "Semantic",
     "Session",
@@ -79,6 +97,10 @@ __all__ = [
     "SpoolError",
     "Stats",
     "TelemetryError",
+    "TooFewSignaturesError",
+    "TrustError",
+    "UnknownKeyError",
+    "UnsignedError",
     "open_bundle",
 ]
 
@@ -120,5 +142,17 @@ __getattr__ = lazily(
         "edgekit_runtime.remote": ("HostAddressError", "HostError"),
         "edgekit_runtime.session": ("Session",),
         "edgekit_runtime.telemetry": ("SpoolError",),
+        "edgekit_runtime.trust": (
+            "BadSignatureError",
+            "KeyExpiredError",
+            "NoTrustError",
+            "RevokedKeyError",
+            "RootExpiredError",
+            "RootRollbackError",
+            "TooFewSignaturesError",
+            "TrustError",
+            "UnknownKeyError",
+            "UnsignedError",
+        ),
     },
 )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
-    from edgekit_runtime.bundle.reader import Trust
     from edgekit_runtime.cache import Semantic
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
+    from edgekit_runtime.trust import Trust
 
 __all__ = ["open_bundle"]
 

@@ -16,17 +16,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.header import ALIGNMENT, MAGIC, MAX_MANIFEST_BYTES, aligned, check_zeros, read_header
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
-from edgekit_runtime.bundle.signature import Signature, load_public_key, verify
-from edgekit_runtime.errors import BundleError, IntegrityError, SignatureError
+from edgekit_runtime.errors import BundleError, IntegrityError
 
-Trust = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+if TYPE_CHECKING:
+    from edgekit_runtime.trust import Trust
 
 __all__ = ["ALIGNMENT", "MAGIC", "MAX_BUNDLE_BYTES", "MAX_MANIFEST_BYTES", "Bundle", "aligned", "read_bundle"]
 
@@ -74,15 +74,18 @@ class Bundle:
 def read_bundle(path: str | os.PathLike[str], *, trust: Trust = ()) -> Bundle:
     """Open and check a bundle.
 
-    trust: a PEM file, or several, of Ed25519 public keys. With any, a bundle that none of them signed is refused.
-    Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError.
+    trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
+    signed as it asks is refused. Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes),
+    SignatureError (its subclasses, of `edgekit_runtime.trust`, say why).
     """
+    from edgekit_runtime.trust import load_trust
+
     path = Path(path)
     data = _read(path)
     where = str(path)
     header = read_header(data, where)
-    keys = [trust] if isinstance(trust, (str, os.PathLike)) else trust
-    trusted = _check_trust(header.manifest_bytes, header.signatures, keys, where)
+    store = load_trust(trust)
+    trusted = store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=where))
     manifest = parse_manifest(header.manifest_bytes, where)
     blobs = _check_blobs(data, header.blobs_at, manifest.blobs, where)
     signed_by = tuple(name for name, _ in header.signatures)
@@ -105,18 +108,6 @@ def _read(path: Path) -> bytes:
             where=str(path),
             do="Check the path; `edgekit build` writes NAME-PROFILE.ekb",
         ) from error
-
-
-def _check_trust(
-    manifest: bytes, signatures: Sequence[Signature], trust: Sequence[str | os.PathLike[str]], where: str
-) -> bool:
-    if not trust:
-        return False
-    keys = [load_public_key(Path(path)) for path in trust]
-    if verify(manifest, signatures, keys):
-        return True
-    what = "signed, but by no key that is trusted here" if signatures else "not signed"
-    raise SignatureError(f"the bundle is {what}", where=where, do="Build it with --sign KEY.pem, or trust another key")
 
 
 def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, bytes]:

@@ -1,0 +1,62 @@
+"""Whom a machine trusts: root.json and its successors, thresholds, revocation, expiry, and the clock that judges it.
+
+store = find_trust()                                     # None: say so, and refuse unless told otherwise
+signers = store.check(manifest_bytes, signatures)        # keyids, or a SignatureError that says why not
+"""
+
+from __future__ import annotations
+
+from edgekit_runtime.trust.clock import EARLIEST_S, Moment, judge, parse_time, seen_after, tell_time
+from edgekit_runtime.trust.errors import (
+    BadSignatureError,
+    KeyExpiredError,
+    NoTrustError,
+    RevokedKeyError,
+    RootExpiredError,
+    RootRollbackError,
+    TooFewSignaturesError,
+    TrustError,
+    UnknownKeyError,
+    UnsignedError,
+)
+from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, trust_paths
+from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
+from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
+from edgekit_runtime.trust.vouching import Vouched, vouch
+
+__all__ = [
+    "EARLIEST_S",
+    "MAX_ROOT_BYTES",
+    "ROOT_PAYLOAD_TYPE",
+    "BadSignatureError",
+    "KeyExpiredError",
+    "Moment",
+    "NoTrustError",
+    "Revoked",
+    "RevokedKeyError",
+    "Role",
+    "RootExpiredError",
+    "RootRollbackError",
+    "TooFewSignaturesError",
+    "Trust",
+    "TrustError",
+    "TrustStore",
+    "TrustedKey",
+    "UnknownKeyError",
+    "UnsignedError",
+    "Vouched",
+    "config_dir",
+    "find_trust",
+    "follow",
+    "judge",
+    "load_root",
+    "load_trust",
+    "no_trust",
+    "parse_root",
+    "parse_time",
+    "seen_after",
+    "signed_part",
+    "tell_time",
+    "trust_paths",
+    "vouch",
+]

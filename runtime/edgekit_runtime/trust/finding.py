@@ -1,0 +1,118 @@
+"""Where this machine's trust is, and what a `--trust` or a `trust=` may name.
+
+    store = load_trust("root.json")                    # or one PEM file, or several: any one of those keys is enough
+    store = find_trust()                               # None: this machine was never told whom to trust
+
+Rules:
+- looked for in this order: $EDGEKIT_TRUST, the user's configuration folder, /etc/edgekit/trust/root.json. The first that
+  exists decides, and one that does not hold is an error, never a reason to look on;
+- $EDGEKIT_TRUST must exist once it is set: a misspelt name may not turn checking off;
+- a file that everybody may write, or in a folder where everybody may put another in its place, is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
+from edgekit_runtime.trust.errors import NoTrustError, TrustError
+from edgekit_runtime.trust.root import parse_root, read_root
+from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
+
+__all__ = ["config_dir", "find_trust", "load_trust", "no_trust", "trust_paths"]
+
+SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
+
+Trust = str | os.PathLike[str] | TrustStore | Sequence[str | os.PathLike[str]]
+
+
+def load_trust(trust: Trust) -> TrustStore | None:
+    """The store that `trust` names; None for an empty list. Several files must be PEM keys, any one of which is enough.
+
+    Raises TrustError or SignatureError naming the file.
+    """
+    if isinstance(trust, TrustStore):
+        return trust
+    paths = [Path(trust)] if isinstance(trust, (str, os.PathLike)) else [Path(one) for one in trust]
+    if not paths:
+        return None
+    contents = [(str(path), read_root(path)) for path in paths]
+    roots = [(where, data) for where, data in contents if data.lstrip()[:1] == b"{"]
+    if not roots:
+        return _of_keys(contents)
+    if len(contents) > 1:
+        raise TrustError(
+            "a root.json says alone whom to trust, and something else was named beside it",
+            where=roots[0][0],
+            do="Name the root.json alone, or public keys alone",
+        )
+    return parse_root(roots[0][1], roots[0][0])
+
+
+def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> TrustStore | None:
+    """This machine's own trust, or None where it was never told. Raises TrustError for one that does not hold."""
+    environ = os.environ if environ is None else environ
+    for path in trust_paths(environ, system=system):
+        if path.exists() or (environ.get("EDGEKIT_TRUST") and path == Path(environ["EDGEKIT_TRUST"])):
+            _refuse_everybodys(path)
+            return load_trust(path)
+    return None
+
+
+def trust_paths(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> tuple[Path, ...]:
+    """Where `find_trust` looks, in its order."""
+    environ = os.environ if environ is None else environ
+    named = environ.get("EDGEKIT_TRUST")
+    own = config_dir(environ)
+    return (*([Path(named)] if named else []), *([own / "trust" / "root.json"] if own else []), system)
+
+
+def config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The folder of this user's settings; None for a user without a home."""
+    environ = os.environ if environ is None else environ
+    if base := environ.get("XDG_CONFIG_HOME") or environ.get("APPDATA"):
+        return Path(base) / "edgekit"
+    if home := environ.get("HOME"):
+        return Path(home) / ".config" / "edgekit"
+    try:
+        return Path.home() / ".config" / "edgekit"
+    except RuntimeError:  # no HOME, and no line in the list of users
+        return None
+
+
+def no_trust(where: str = "") -> NoTrustError:
+    """What to raise where something must be checked and there is nothing to check it by."""
+    return NoTrustError(
+        "this machine was never told whom to trust",
+        where=where,
+        do="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
+    )
+
+
+def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
+    keys = {}
+    for where, data in contents:
+        raw = raw_key(parse_public_key(data, where))
+        keyid = keyid_of(raw)
+        keys[keyid] = TrustedKey(keyid, Path(where).name, raw)
+    return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
+
+
+def _refuse_everybodys(path: Path) -> None:
+    """Raises TrustError where any user of this machine could have written what decides about trust."""
+    if os.name != "posix":
+        return
+    for one, sticky in ((path, False), (path.absolute().parent, True)):
+        try:
+            mode = one.stat().st_mode
+        except OSError:
+            return  # the reader says it better
+        if mode & stat.S_IWOTH and not (sticky and mode & stat.S_ISVTX):
+            raise TrustError(
+                "every user of this machine may write here, so that anybody could say whom to trust",
+                where=str(one),
+                do=f"Run: chmod o-w {one}",
+            )

@@ -1,0 +1,156 @@
+"""Whom this machine trusts, and whether what they signed is enough.
+
+    store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
+    signers = store.check(manifest, signatures, judge(seen_s=...))   # their keyids, or a SignatureError that says why not
+
+Rules:
+- a key counts once, however often and under however many names it stands in a signature block;
+- only keys of the role `bundle` count, and only as many as its threshold asks for are needed: more signatures, by keys
+  that nobody knows or that were revoked, take nothing away;
+- revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
+  time goes on answering, because a fleet that stops at midnight helps nobody. Who asks says which, by `new`;
+- what is not enough is refused with the most telling reason: revoked before expired before false before unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgekit_runtime.bundle.signature import PAYLOAD_TYPE, Signature, verify
+from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.trust.clock import Moment, judge, tell_time
+from edgekit_runtime.trust.errors import (
+    BadSignatureError,
+    KeyExpiredError,
+    RevokedKeyError,
+    RootExpiredError,
+    TooFewSignaturesError,
+    UnknownKeyError,
+    UnsignedError,
+)
+
+__all__ = ["Revoked", "Role", "TrustStore", "TrustedKey"]
+
+_SIGN = "Sign it: edgekit keys sign BUNDLE --sign KEY; or trust the key that did"
+
+
+@dataclass(frozen=True)
+class TrustedKey:
+    """name: a person's word for it. public: the raw 32 bytes. expires_s: seconds since 1970, None for as long as the root."""
+
+    keyid: str
+    name: str
+    public: bytes
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Role:
+    """keyids: whose signatures count. threshold: how many of them must sign."""
+
+    keyids: tuple[str, ...]
+    threshold: int
+
+
+@dataclass(frozen=True)
+class Revoked:
+    keyid: str
+    name: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class TrustStore:
+    """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json, None
+    where a person only named keys. version, issued_s, expires_s: of the root.json, None without one."""
+
+    where: str
+    keys: Mapping[str, TrustedKey]
+    bundle: Role
+    root: Role | None = None
+    version: int | None = None
+    issued_s: float | None = None
+    expires_s: float | None = None
+    revoked: Mapping[str, Revoked] = field(default_factory=dict)
+
+    def check(
+        self,
+        manifest: bytes,
+        signatures: Sequence[Signature],
+        now: Moment | None = None,
+        *,
+        new: bool = True,
+        where: str = "",
+    ) -> tuple[str, ...]:
+        """The keyids that signed and count. manifest: its bytes as they stand in the bundle.
+
+        now: the time to judge by, None for this machine's clock. new: False for what this machine has accepted before:
+        dates are not asked about then. where: the bundle's name, for messages. Raises a subclass of SignatureError that
+        says why it is not enough.
+        """
+        moment = now or judge(issued_s=self.issued_s)
+        if new:
+            self.check_date(moment)
+        allowed = {name: self.keys[name].public for name in self.bundle.keyids}
+        good = verify(manifest, signatures, allowed, PAYLOAD_TYPE)
+        counted = tuple(name for name in good if not (new and self._key_expired(name, moment)))
+        if len(counted) >= self.bundle.threshold:
+            return counted
+        raise self._refusal([name for name, _ in signatures], good, counted, moment, where)
+
+    def check_date(self, now: Moment) -> None:
+        """Raises RootExpiredError when this root.json is past its date."""
+        if self.expires_s is not None and now.at_s >= self.expires_s:
+            raise RootExpiredError(
+                f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.told}",
+                where=self.where,
+                do="Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json",
+            )
+
+    def suffices(self, keyids: Collection[str]) -> bool:
+        """Whether what these keys signed would count now, dates aside: whether a record of theirs still binds anybody."""
+        return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
+
+    def name_of(self, keyid: str) -> str:
+        """`alice (1f00c0de)`, or the first digits of a key that nobody here knows."""
+        known = self.keys.get(keyid) or self.revoked.get(keyid)
+        return f"{known.name} ({keyid[:8]})" if known else keyid[:16]
+
+    def _key_expired(self, keyid: str, now: Moment) -> bool:
+        expires_s = self.keys[keyid].expires_s
+        return expires_s is not None and now.at_s >= expires_s
+
+    def _refusal(
+        self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: Moment, where: str
+    ) -> SignatureError:
+        """named: every keyid in the block. good: whose signature holds. counted: those of them that are in time."""
+        role, needed = set(self.bundle.keyids), f"{self.bundle.threshold} of {len(self.bundle.keyids)} trusted keys"
+        revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
+        late = [name for name in good if name not in counted]
+        false = [name for name in dict.fromkeys(named) if name in role and name not in good]
+        kind: type[SignatureError]
+        if not named:
+            kind, what, do = UnsignedError, "the bundle is not signed", _SIGN
+        elif revoked:
+            why = self.revoked[revoked[0]].why
+            kind, what = RevokedKeyError, f"the bundle is signed by {self._names(revoked)}, which was revoked"
+            what, do = what + (f": {why}" if why else ""), "Build or sign it again with a key that is trusted"
+        elif late:
+            kind, do = KeyExpiredError, "Set the clock if it is wrong; else sign it with a key that is not expired"
+            until = tell_time(self.keys[late[0]].expires_s or 0)
+            what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.told}"
+        elif false:
+            kind, do = BadSignatureError, "Copy or build it again: it was damaged, or changed by somebody else"
+            what = f"the signature in the name of {self._names(false)} does not hold"
+        elif counted:
+            kind, do = TooFewSignaturesError, "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
+            what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
+        else:
+            kind, do = UnknownKeyError, _SIGN
+            what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
+        return kind(what, where=where, do=do)
+
+    def _names(self, keyids: Collection[str]) -> str:
+        shown = [self.name_of(keyid) for keyid in list(keyids)[:4]]
+        return ", ".join(shown) + (f" and {len(keyids) - 4} more" if len(keyids) > 4 else "")
