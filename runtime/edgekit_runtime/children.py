@@ -7,7 +7,8 @@ Rules:
 - the child finds packages where this process does, and nothing in the folder the application happens to stand in;
 - where no child can be started (a frozen application, user-mode emulation) the caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
-- a crash is the fault of what ran in the child; any other signal came from outside, and tells nothing about it.
+- a crash is the fault of what ran in the child; any other signal came from outside, and tells nothing about it;
+- a variable that holds a secret is no child's: what one must know comes over its standard input.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["crashed", "environment", "interrupted", "may_start", "python_module", "run"]
+__all__ = ["crashed", "environment", "interrupted", "may_start", "python_module", "run", "withhold"]
 
 _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP")
 _LOOKS = 4
 """How often it is looked within a timeout whether the child said something."""
+_withheld: set[str] = set()
 
 
 def may_start() -> bool:
@@ -41,9 +43,18 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's own, with its import path: an application may have changed `sys.path` since it started."""
+    """This process's own, with its import path: an application may have changed `sys.path` since it started.
+
+    Without what `withhold` named.
+    """
     paths = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    own = {name: value for name, value in os.environ.items() if name not in _withheld}
+    return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def withhold(name: str) -> None:
+    """This variable holds a secret: no child is started with it from now on."""
+    _withheld.add(name)
 
 
 def crashed(code: int) -> str:

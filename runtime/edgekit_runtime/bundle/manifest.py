@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.bundle.policy import check_reader
 from edgekit_runtime.contract.sense import nonsense
@@ -19,6 +21,7 @@ from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
+    "ENCRYPTED",
     "FORMAT_VERSION",
     "ArtifactEntry",
     "BlobEntry",
@@ -34,6 +37,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+ENCRYPTED = "encrypted-blobs"
+"""What an encrypted bundle requires of its reader."""
 
 DTYPES = frozenset(
     ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -45,16 +50,14 @@ Role = Literal["primary", "alternate", "batch", "degraded"]
 
 @dataclass(frozen=True)
 class Cipher:
-    """How a blob's bytes were encrypted: `plain_sha256` and `plain_size` are those of what comes out.
+    """How a blob was encrypted: see `bundle.cipher`. name: the algorithm. key: the id of the key, never the key.
 
-    name: the algorithm. key: the id of the key, never the key. nonce: hex.
+    salt: 32 bytes in hex; with the key it gives the blob's own key and nonce.
     """
 
-    name: str
+    name: Literal["AES-256-GCM"]
     key: str
-    nonce: str
-    plain_sha256: str
-    plain_size: int
+    salt: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ class BlobEntry:
     offset: int
     size: int
     cipher: Cipher | None = None
+
+    @property
+    def plain_bytes(self) -> int:
+        """Size of what is used."""
+        return self.size if self.cipher is None else plain_size(self.size)
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,11 @@ class Manifest:
     promise: Promise | None = None
     requires: tuple[str, ...] = ()
 
+    @property
+    def encrypted_with(self) -> str | None:
+        """Id of the key of its encrypted blobs; None where none is encrypted."""
+        return next((blob.cipher.key for blob in self.blobs if blob.cipher is not None), None)
+
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = to_json(self)
         return value
@@ -199,6 +212,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     manifest = from_json(Manifest, value, f"{where}: manifest")
     check_reader(manifest.min_runtime, manifest.requires, where)
     _check_references(manifest, where)
+    _check_ciphers(manifest, where)
     return manifest if manifest.compatible else replace(manifest, compatible=(manifest.target.profile,))
 
 
@@ -244,6 +258,20 @@ def _check_state(contract: Contract, where: str) -> None:
     _check(contract.hop is None or contract.hop > 0, "the hop is no number of samples", where)
 
 
+def _check_ciphers(manifest: Manifest, where: str) -> None:
+    """One key for all that is encrypted, in the form that a reader derives from; and no reader is taken by surprise."""
+    encrypted = [blob for blob in manifest.blobs if blob.cipher is not None]
+    for blob in encrypted:
+        cipher = blob.cipher
+        assert cipher is not None
+        fits = re.fullmatch(r"[0-9a-f]{32}", cipher.key) and re.fullmatch(r"[0-9a-f]{64}", cipher.salt)
+        _check(bool(fits) and blob.plain_bytes >= 0, f"blob {blob.sha256:.12} has an impossible cipher", where)
+        _check(cipher.key == manifest.encrypted_with, "it is encrypted with more than one key", where)
+    _check(
+        not encrypted or ENCRYPTED in manifest.requires, f"it is encrypted and does not require '{ENCRYPTED}'", where
+    )
+
+
 def _check_references(manifest: Manifest, where: str) -> None:
     blobs = {blob.sha256 for blob in manifest.blobs}
     wanted = [artifact.blob for artifact in manifest.artifacts]
@@ -254,7 +282,7 @@ def _check_references(manifest: Manifest, where: str) -> None:
     missing = [digest for digest in wanted if digest not in blobs]
     if missing:
         raise BundleError(f"blob {missing[0][:12]} is named but not listed", where=where, do="Build the bundle again")
-    sizes = {blob.sha256: blob.size for blob in manifest.blobs}
+    sizes = {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
     inputs = {spec.name for spec in manifest.contract.inputs}
     for artifact in manifest.artifacts:
         _check(artifact.bytes == sizes[artifact.blob], f"{artifact.recipe} is not as long as it says", where)
