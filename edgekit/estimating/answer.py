@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.estimating.records import cautions, unfit, unused_threads
+from edgekit.estimating.result import Answer, LayerTime
 from edgekit.estimating.subject import Subject
 from edgekit_profiles import (
     CannotEstimateError,
@@ -34,7 +35,7 @@ from edgekit_profiles.anchor_file import AnchorFile, anchors_for
 from edgekit_profiles.catalogue import Catalogue
 from edgekit_profiles.estimate import DOMINATED
 
-__all__ = ["Answer", "Given", "LayerTime", "answer", "measured_by"]
+__all__ = ["Given", "answer", "measured_by"]
 
 _KINDS = {
     "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense", "ew": "elementwise",
@@ -53,31 +54,6 @@ class Given:
     anchors: Sequence[AnchorFile] = ()
     records: Sequence[tuple[Path, Mapping[str, Any]]] = ()
     catalogue: Catalogue | None = None
-
-
-@dataclass(frozen=True)
-class LayerTime:
-    """ms: of the estimate's middle. share: 0 to 1. bound_by: what of it takes longest, in words."""
-
-    name: str
-    kind: str
-    macs: int
-    ms: float
-    share: float
-    bound_by: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """estimate: None where there is none, and refused says why. layers: in the file's order, empty where unknown."""
-
-    subject: str
-    profile: str
-    engine: str
-    threads: int
-    estimate: Estimate | None
-    layers: tuple[LayerTime, ...] = ()
-    refused: CannotEstimateError | None = None
 
 
 def answer(subject: Subject, profile: Profile, given: Given) -> Answer:

@@ -27,7 +27,7 @@ from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.facts import Facts
 
 if TYPE_CHECKING:
-    from edgekit.estimating.answer import Answer
+    from edgekit.estimating.result import Answer
     from edgekit.estimating.subject import Subject
 
 __all__ = [
