@@ -11,6 +11,7 @@ import spots
 
 from edgekit_runtime import BundleError, ContractError, Frame, open_bundle
 from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.canonical import canonical_bytes
 from edgekit_runtime.bundle.manifest import parse_manifest
 
 
@@ -102,4 +103,4 @@ def test_a_bundle_whose_boxes_make_no_sense_is_refused(path):
     manifest = json.loads(json.dumps(read_bundle(path).manifest.as_json()))
     manifest["contract"]["detection"]["boxes"] = "elsewhere"
     with pytest.raises(BundleError, match="detection boxes: the model has no output 'elsewhere'"):
-        parse_manifest(json.dumps(manifest).encode(), "spots.ekb")
+        parse_manifest(canonical_bytes(manifest), "spots.ekb")

@@ -9,21 +9,25 @@ from __future__ import annotations
 import re
 
 __all__ = [
+    "KEY_ID",
     "MAX_ARTIFACTS",
     "MAX_BLOBS",
     "MAX_BOARDS",
+    "MAX_BUNDLE_BYTES",
     "MAX_DEPTH",
     "MAX_GOLDEN",
     "MAX_GOLDEN_FRAMES",
     "MAX_LABELS",
-    "MAX_NAME",
+    "MAX_NAME_TEXT",
     "MAX_NUMBER",
     "MAX_OPS",
     "MAX_RANK",
+    "MAX_SEQUENCE_STEPS",
     "MAX_STEPS",
     "MAX_TENSORS",
     "MAX_TENSOR_ELEMENTS",
     "MAX_TEXT",
+    "MAX_THREADS",
     "MAX_TOOLS",
     "MIN_COSINE",
     "NAME",
@@ -37,16 +41,18 @@ MAX_DEPTH = 24
 """Of objects and lists within one another."""
 
 MAX_TEXT = 1_000
-"""Characters of a licence, a version, a label."""
+"""Characters of a licence or a label."""
 
-MAX_NAME = 100
-"""Characters of a name."""
+MAX_NAME_TEXT = 500
+"""Characters of a tensor's name, a version, an operator: exporters write long names."""
 
+MAX_BUNDLE_BYTES = 2 << 30
 MAX_BLOBS = 4_096
 MAX_ARTIFACTS = 64
 MAX_TENSORS = 256
 MAX_RANK = 8
 MAX_TENSOR_ELEMENTS = 1 << 28
+MAX_THREADS = 1_024
 MAX_GOLDEN = 64
 MAX_GOLDEN_FRAMES = 100_000
 MAX_LABELS = 100_000
@@ -54,8 +60,11 @@ MAX_BOARDS = 256
 MAX_OPS = 1_024
 MAX_TOOLS = 256
 
-MAX_STEPS = 200_000
-"""Of a tolerance, for the engine that made the answers: a chaotic network's sequence may drift by 100,000."""
+MAX_STEPS = 1_000
+"""Of a tolerance, for the engine that made the answers: a tenth of the largest value, for floats."""
+
+MAX_SEQUENCE_STEPS = 200_000
+"""The same of a sequence: in a chaotic network rounding grows to anything, and the cosine alone says something."""
 
 MIN_COSINE = 0.5
 """Of a tolerance, for any other engine: less is not the same answer."""
@@ -64,3 +73,6 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 """Of a bundle, a profile, a recipe: what becomes part of a file's name somewhere."""
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+
+KEY_ID = re.compile(r"[0-9a-f]{32}")
+"""Of a secret key: see `cipher.key_id`."""

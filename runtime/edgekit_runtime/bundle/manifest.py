@@ -6,22 +6,19 @@ Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from edgekit_runtime.bundle.canonical import canonical_bytes, parse_canonical
+from edgekit_runtime.bundle.checks import check_manifest
 from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.bundle.policy import check_reader
-from edgekit_runtime.contract.sense import nonsense
+from edgekit_runtime.bundle.policy import ENCRYPTED, check_reader
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
-    "ENCRYPTED",
     "FORMAT_VERSION",
     "ArtifactEntry",
     "BlobEntry",
@@ -37,14 +34,6 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-ENCRYPTED = "encrypted-blobs"
-"""What an encrypted bundle requires of its reader."""
-
-DTYPES = frozenset(
-    ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-)
-"""What a tensor may hold."""
-
 Role = Literal["primary", "alternate", "batch", "degraded"]
 
 
@@ -198,10 +187,7 @@ class Manifest:
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
     """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"the manifest is not JSON ({error})", where=where, do="Build the bundle again") from error
+    value = parse_canonical(data, "the manifest", where)
     version = value.get("format") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise BundleError(
@@ -211,100 +197,11 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         )
     manifest = from_json(Manifest, value, f"{where}: manifest")
     check_reader(manifest.min_runtime, manifest.requires, where)
-    _check_references(manifest, where)
-    _check_ciphers(manifest, where)
+    check_manifest(manifest, where)
+    if contract_digest(canonical_bytes(value["contract"])) != manifest.contract_digest:
+        raise BundleError("contract_digest is not that of the contract", where=where, do="Build the bundle again")
     return manifest if manifest.compatible else replace(manifest, compatible=(manifest.target.profile,))
 
 
 def contract_digest(canonical: bytes) -> str:
     return hashlib.sha256(canonical).hexdigest()
-
-
-def _forms(contract: Contract) -> list[tuple[str, str, tuple[int, ...]]]:
-    inputs = [(spec.name, spec.dtype, spec.shape) for spec in contract.inputs]
-    return inputs + [(spec.name, spec.dtype, spec.shape) for spec in contract.outputs]
-
-
-def _check(holds: bool, what: str, where: str) -> None:
-    if not holds:
-        raise BundleError(what, where=where, do="Build the bundle again")
-
-
-def _check_state(contract: Contract, where: str) -> None:
-    """What is carried must be there, of one form at both ends, once."""
-    pairs = contract.carried or ()
-    _check(
-        bool(pairs) == (contract.state == "explicit"),
-        "the contract says that state is carried, or which, not both",
-        where,
-    )
-    inputs = {spec.name: spec.shape for spec in contract.inputs}
-    outputs = {spec.name: spec.shape for spec in contract.outputs}
-    for pair in pairs:
-        shape = inputs.get(pair.input)
-        _check(shape is not None and shape == outputs.get(pair.output), f"'{pair.input}' cannot be carried", where)
-        fits = pair.initial is None or len(pair.initial) in (1, math.prod(shape or ()))
-        _check(fits, f"'{pair.input}' begins with another number of values than it has", where)
-    _check(
-        len({pair.input for pair in pairs}) == len({pair.output for pair in pairs}) == len(pairs),
-        "a state is carried twice",
-        where,
-    )
-    _check(
-        contract.state == "none" or bool(contract.caller_inputs and contract.caller_outputs),
-        "nothing goes in or comes out beside the state",
-        where,
-    )
-    _check(contract.hop is None or contract.hop > 0, "the hop is no number of samples", where)
-
-
-def _check_ciphers(manifest: Manifest, where: str) -> None:
-    """One key for all that is encrypted, in the form that a reader derives from; and no reader is taken by surprise."""
-    encrypted = [blob for blob in manifest.blobs if blob.cipher is not None]
-    for blob in encrypted:
-        cipher = blob.cipher
-        assert cipher is not None
-        fits = re.fullmatch(r"[0-9a-f]{32}", cipher.key) and re.fullmatch(r"[0-9a-f]{64}", cipher.salt)
-        _check(bool(fits) and blob.plain_bytes >= 0, f"blob {blob.sha256:.12} has an impossible cipher", where)
-        _check(cipher.key == manifest.encrypted_with, "it is encrypted with more than one key", where)
-    _check(
-        not encrypted or ENCRYPTED in manifest.requires, f"it is encrypted and does not require '{ENCRYPTED}'", where
-    )
-
-
-def _check_references(manifest: Manifest, where: str) -> None:
-    blobs = {blob.sha256 for blob in manifest.blobs}
-    wanted = [artifact.blob for artifact in manifest.artifacts]
-    for golden in manifest.golden:
-        wanted += golden.inputs.values()
-        for answer in golden.answers:
-            wanted += answer.outputs.values()
-    missing = [digest for digest in wanted if digest not in blobs]
-    if missing:
-        raise BundleError(f"blob {missing[0][:12]} is named but not listed", where=where, do="Build the bundle again")
-    sizes = {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
-    inputs = {spec.name for spec in manifest.contract.inputs}
-    for artifact in manifest.artifacts:
-        _check(artifact.bytes == sizes[artifact.blob], f"{artifact.recipe} is not as long as it says", where)
-        _check(
-            {t.name for t in artifact.inputs} == inputs, f"{artifact.recipe} has other inputs than the contract", where
-        )
-        for tensor in (*artifact.inputs, *artifact.outputs):
-            _check(tensor.dtype in DTYPES, f"'{tensor.dtype}' is no dtype", where)
-            _check(len(tensor.shape) > 0, f"'{tensor.name}' has no batch axis", where)
-        tested = any(answer.recipe == artifact.recipe for golden in manifest.golden for answer in golden.answers)
-        _check(tested, f"no golden example proves {artifact.recipe}", where)
-    for name, dtype, shape in _forms(manifest.contract):
-        _check(dtype in DTYPES and all(n > 0 for n in shape), f"'{name}' has an impossible form", where)
-    _check_state(manifest.contract, where)
-    given = {spec.name for spec in manifest.contract.caller_inputs}
-    wrong = nonsense(manifest.contract)
-    _check(wrong is None, f"{manifest.contract.task} {wrong and wrong.key}: {wrong and wrong.what}", where)
-    for golden in manifest.golden:
-        _check(golden.inputs.keys() == golden.dtypes.keys() == given, "a golden example lacks an input", where)
-        stateful = manifest.contract.state != "none"
-        _check((golden.steps is not None) == stateful, "a golden example is no sequence of a stateful model", where)
-        _check(golden.steps is None or golden.steps > 0, "a golden sequence has no frames", where)
-        _check(all(dtype in DTYPES for dtype in golden.dtypes.values()), "a golden example has an unknown dtype", where)
-    if not any(artifact.role == "primary" for artifact in manifest.artifacts):
-        raise BundleError("no artifact has the role 'primary'", where=where, do="Build the bundle again")

@@ -15,12 +15,15 @@ from collections.abc import Collection
 
 from edgekit_runtime.errors import BundleError
 
-__all__ = ["FEATURES", "RUNTIME_VERSION", "check_reader", "release"]
+__all__ = ["ENCRYPTED", "FEATURES", "RUNTIME_VERSION", "check_reader", "release"]
 
 RUNTIME_VERSION = "0.1.0"
 """Of this reader: what `min_runtime` is compared with."""
 
-FEATURES = frozenset({"encrypted-blobs"})
+ENCRYPTED = "encrypted-blobs"
+"""What an encrypted bundle requires of its reader."""
+
+FEATURES = frozenset({ENCRYPTED})
 """What a manifest may require of this reader."""
 
 _RELEASE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")

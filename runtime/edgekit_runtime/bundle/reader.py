@@ -4,8 +4,8 @@
     blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
 
 Order of checks: the caps, the header's digest, the signature over the manifest's bytes, the manifest's form, where the
-blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. The file is read
-once and used as read: what was checked is what runs.
+blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. Encrypted blobs are
+decrypted after that, into memory. The file is read once and used as read: what was checked is what runs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.bundle.checks import check_answers
+from edgekit_runtime.bundle.cipher import Kind, bound_to, decrypt
 from edgekit_runtime.bundle.header import ALIGNMENT, MAGIC, MAX_MANIFEST_BYTES, aligned, check_zeros, read_header
+from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
 from edgekit_runtime.errors import BundleError, IntegrityError
 
 if TYPE_CHECKING:
+    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.trust import Trust
 
 __all__ = ["ALIGNMENT", "MAGIC", "MAX_BUNDLE_BYTES", "MAX_MANIFEST_BYTES", "Bundle", "aligned", "read_bundle"]
 
-MAX_BUNDLE_BYTES = 2 << 30
 _AGAIN = "Copy or download it again"
 
 
@@ -38,6 +42,7 @@ _AGAIN = "Copy or download it again"
 class Bundle:
     """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; trusted: one of the
     caller's keys really signed it. digest: SHA-256 of the manifest's bytes, which names the bundle's whole content.
+    secret: the one key that its blobs were decrypted with, for who must read it again in a process of its own.
     """
 
     path: Path
@@ -46,10 +51,22 @@ class Bundle:
     signed_by: tuple[str, ...]
     trusted: bool
     size: int
-    _blobs: dict[str, bytes]
+    _blobs: dict[str, bytes] = field(repr=False)
+    secret: Secret | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def locked(self) -> bool:
+        """Its blobs are encrypted, and it was read without the key: all digests are checked, and no blob can be had."""
+        return self.manifest.encrypted_with is not None and self.secret is None
 
     def blob(self, sha256: str) -> bytes:
-        return self._blobs[sha256]
+        """Raises SecretMissingError where it is locked."""
+        found = self._blobs.get(sha256)
+        if found is None and self.locked:
+            from edgekit_runtime.bundle.secrets import missing
+
+            raise missing(self.manifest.encrypted_with or "", str(self.path))
+        return self._blobs[sha256] if found is None else found
 
     def golden_items(self, golden: Golden) -> dict[str, NDArray[Any]]:
         """The canonical inputs of a golden example, by contract name, read-only and without a batch axis.
@@ -71,12 +88,14 @@ class Bundle:
         raise BundleError(f"no artifact '{recipe}'", where=str(self.path), do=f"It holds: {names}")
 
 
-def read_bundle(path: str | os.PathLike[str], *, trust: Trust = ()) -> Bundle:
+def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Given = None) -> Bundle:
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused. Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes),
-    SignatureError (its subclasses, of `edgekit_runtime.trust`, say why).
+    signed as it asks is refused. secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is
+    not asked for before it is needed; without one everything is checked and the blobs stay closed.
+    Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of
+    `edgekit_runtime.trust`, say why), SecretError (its subclasses say why).
     """
     from edgekit_runtime.trust import load_trust
 
@@ -87,9 +106,13 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = ()) -> Bundle:
     store = load_trust(trust)
     trusted = store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=where))
     manifest = parse_manifest(header.manifest_bytes, where)
-    blobs = _check_blobs(data, header.blobs_at, manifest.blobs, where)
+    checked = _check_blobs(data, header.blobs_at, manifest.blobs, where)
+    opened = _key(manifest, secret, where)
+    blobs = _usable(manifest, checked, opened, where)
+    if len(blobs) == len(manifest.blobs):  # else it is locked, and what it answers is not to be seen
+        check_answers(manifest, blobs, where)
     signed_by = tuple(name for name, _ in header.signatures)
-    return Bundle(path, manifest, header.digest, signed_by, trusted, len(data), blobs)
+    return Bundle(path, manifest, header.digest, signed_by, trusted, len(data), blobs, opened)
 
 
 def _read(path: Path) -> bytes:
@@ -110,14 +133,16 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, bytes]:
-    blobs: dict[str, bytes] = {}
+def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, memoryview]:
+    """What lies in the file, by its digest; of the bytes that were read, not copies of them."""
+    blobs: dict[str, memoryview] = {}
+    whole = memoryview(data)
     end = cursor = start
     for entry in entries:
-        if start + entry.offset != cursor or entry.size < 0:
+        if start + entry.offset != cursor:
             raise BundleError(f"blob {entry.sha256[:12]} does not lie where it should", where=where)
         check_zeros(data, end, cursor, where)
-        blob = data[cursor : cursor + entry.size]
+        blob = whole[cursor : cursor + entry.size]
         if len(blob) != entry.size:
             raise IntegrityError(f"the file ends inside blob {entry.sha256[:12]}", where=where, do=_AGAIN)
         if hashlib.sha256(blob).hexdigest() != entry.sha256:
@@ -133,3 +158,42 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
     if len(data) != cursor:
         raise IntegrityError("the file does not end after its last blob", where=where, do=_AGAIN)
     return blobs
+
+
+def _key(manifest: Manifest, secret: Given, where: str) -> Secret | None:
+    """Raises SecretError."""
+    if secret is None or manifest.encrypted_with is None:
+        return None
+    from edgekit_runtime.bundle.secrets import opened_with
+
+    return opened_with(secret, manifest.encrypted_with, where)
+
+
+def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:
+    """The bytes that are used: decrypted, or left out where there is no key. Never more than one copy beside the file's."""
+    blobs: dict[str, bytes] = {}
+    models = {artifact.blob for artifact in manifest.artifacts}
+    for entry in manifest.blobs:
+        if entry.cipher is None:
+            blobs[entry.sha256] = bytes(checked[entry.sha256])
+        elif secret is not None:
+            kind: Kind = "model" if entry.sha256 in models else "golden"
+            blobs[entry.sha256] = _decrypted(
+                entry, checked[entry.sha256], secret, bound_to(manifest.model_id, kind), where
+            )
+    return blobs
+
+
+def _decrypted(entry: BlobEntry, sealed: memoryview, secret: Secret, bound: bytes, where: str) -> bytes:
+    """Its SHA-256 is right, and so is the key's id: what does not open now was never encrypted for this place."""
+    from cryptography.exceptions import InvalidTag
+
+    assert entry.cipher is not None
+    try:
+        return decrypt(secret.key(entry.cipher.key), bytes.fromhex(entry.cipher.salt), sealed, bound)
+    except InvalidTag:
+        raise IntegrityError(
+            f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was made up",
+            where=where,
+            do="Build the bundle again, and ask who changed this one",
+        ) from None

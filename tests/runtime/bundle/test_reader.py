@@ -169,7 +169,7 @@ def _encode(draft, changed):
         (lambda m: m.update(golden=[]), "no golden example proves tflite-int8"),
         (lambda m: m["golden"].clear(), "no golden example proves tflite-int8"),
         (lambda m: [g.update(answers=[]) for g in m["golden"]], "no golden example proves tflite-int8"),
-        (lambda m: m["artifacts"][0].update(recipe="tflite-f32"), "no golden example proves tflite-f32"),
+        (lambda m: m["artifacts"][0].update(recipe="tflite-f32"), "an answer of 'tflite-int8', which is not there"),
         (lambda m: m["golden"][0]["dtypes"].clear(), "lacks an input"),
         (lambda m: m["golden"][0]["dtypes"].update(image="zz"), "unknown dtype"),
         (lambda m: m["contract"]["inputs"][0].update(shape=[8, "8", 3]), r"shape\[1\]: '8' is not a int"),

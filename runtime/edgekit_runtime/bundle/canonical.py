@@ -1,0 +1,168 @@
+"""JSON in the one form that RFC 8785 allows, read by a reader that takes no other.
+
+    value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical: ... twice
+
+Rules: what is signed has one spelling, so that no two readers can understand it differently. Refused are: bytes that are no
+UTF-8 or begin with a byte order mark; a key twice in one object, or out of order (by UTF-16 code units); white space between
+tokens; a number in another form than ECMAScript's shortest, NaN and what overflows to infinity; nesting beyond MAX_DEPTH.
+Narrower than RFC 8785: a string holds no control character, no line separator and none that turns the direction of writing,
+so that what is shown is what is there; the only escapes left are \\" and \\\\.
+
+A whole number beyond +-(2**53 - 1) is a float, as everywhere in JSON; no field that counts takes one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, NoReturn
+
+from edgekit_runtime.bundle.limits import MAX_DEPTH, MAX_NUMBER
+from edgekit_runtime.errors import BundleError
+
+__all__ = ["canonical_bytes", "number_text", "parse_canonical"]
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n]")
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_BRACKETS = re.compile(r"[^\[\]{}]+")
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_ECMASCRIPT_PLAIN = (-7, 21)
+"""ECMAScript writes numbers from 1e-6 to below 1e21 without an exponent (ECMA-262, Number::toString)."""
+
+
+class _NotCanonicalError(ValueError):
+    """What keeps the bytes from being the canonical form, in words."""
+
+
+def parse_canonical(data: bytes, what: str, where: str) -> Any:
+    """The JSON value. what: names the data in the error. Raises BundleError."""
+    try:
+        return _parsed(data)
+    except _NotCanonicalError as error:
+        raise BundleError(f"{what} is not canonical JSON: {error}", where=where, do="Build the bundle again") from None
+    except ValueError as error:
+        raise BundleError(f"{what} is not JSON ({error})", where=where, do="Build the bundle again") from error
+
+
+def number_text(value: float) -> str:
+    """A finite number as ECMAScript writes it, which is what RFC 8785 takes."""
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value!r}e0".split("e")[:2] if "e" not in repr(value) else repr(value).split("e")
+    sign, mantissa = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent) - (len(whole + fraction) - len(digits))  # value = 0.digits * 10**point
+    digits = digits.rstrip("0")
+    low, high = _ECMASCRIPT_PLAIN
+    if not low < point - 1 < high:
+        tail = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    if len(digits) <= point:
+        return f"{sign}{digits}{'0' * (point - len(digits))}"
+    return f"{sign}{digits[:point]}.{digits[point:]}"
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """The canonical form of a JSON value. Raises ValueError for NaN, infinities and whole numbers beyond 2**53 - 1."""
+    return "".join(_pieces(value)).encode("utf-8")
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        names = sorted(value, key=_utf16)
+        for at, name in enumerate(names):
+            yield f"{',' if at else '{'}{_quoted(name)}:"
+            yield from _pieces(value[name])
+        yield "}" if names else "{}"
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield "," if at else "["
+            yield from _pieces(item)
+        yield "]" if value else "[]"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is no JSON")
+        yield number_text(value)
+    else:
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise ValueError(f"{value} is beyond 2**53 - 1")
+        yield _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _utf16(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _NotCanonicalError(f"byte {error.start} is no UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise _NotCanonicalError("it begins with a byte order mark")
+    unseen = _UNSEEN.search(text)
+    if unseen:
+        raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
+    between = _STRING.sub("", text)
+    depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
+    if depth > MAX_DEPTH:
+        raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
+    value = json.loads(
+        text, object_pairs_hook=_object, parse_int=_whole, parse_float=_fraction, parse_constant=_no_number
+    )
+    if _SPACE.search(between):
+        raise _NotCanonicalError("there is white space between its parts")
+    if "\\" in text.replace("\\\\", "").replace('\\"', ""):
+        raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise _NotCanonicalError(f"the key {twice[:40]!r} stands there twice")
+    names = list(found)
+    ordered = sorted(names) if all(map(str.isascii, names)) else sorted(names, key=_utf16)
+    if names != ordered:
+        wrong = next(here for here, there in zip(names, ordered, strict=True) if here != there)
+        raise _NotCanonicalError(f"the key {wrong[:40]!r} is not in order")
+    return found
+
+
+def _whole(text: str) -> int | float:
+    if len(text) > 22:  # beyond 1e21 there is an exponent
+        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
+    value = int(text)
+    if abs(value) > MAX_NUMBER:
+        return _fraction(text)
+    if text == "-0":
+        raise _NotCanonicalError("zero is written -0")
+    return value
+
+
+def _fraction(text: str) -> float:
+    if len(text) > 40:
+        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NotCanonicalError(f"the number {text} is too large")
+    if number_text(value) != text:
+        raise _NotCanonicalError(f"the number {text} is not written {number_text(value)}")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise _NotCanonicalError(f"{name} is no number")

@@ -1,0 +1,304 @@
+"""What a manifest must be beyond its types: references that lead somewhere, sizes that fit, numbers that make sense.
+
+    check_manifest(manifest, where)                 # BundleError names the first thing that is wrong
+    check_answers(manifest, blobs, where)           # over the blobs: golden answers are numbers
+
+Rules: a writer calls both before it writes, a reader before it uses anything, so that neither takes what the other refuses.
+Caps stand in `limits.py`. Names that may become part of a file's name are plain; every other text is short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.bundle import limits
+from edgekit_runtime.bundle.header import aligned
+from edgekit_runtime.bundle.moments import seconds_of
+from edgekit_runtime.bundle.policy import ENCRYPTED
+from edgekit_runtime.contract.sense import nonsense
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest
+    from edgekit_runtime.contract.spec import Contract, ImageSpec
+
+__all__ = ["DTYPE_BYTES", "check_answers", "check_manifest"]
+
+DTYPE_BYTES = {
+    "bool": 1,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+}
+"""What a tensor may hold, and the size of one."""
+
+_Forms = Iterable[tuple[str, str, tuple[int, ...]]]
+
+
+def check_manifest(manifest: Manifest, where: str) -> None:
+    """Raises BundleError."""
+    check = _Checks(where)
+    _head(check, manifest)
+    _blobs(check, manifest.blobs)
+    _ciphers(check, manifest)
+    _contract(check, manifest.contract)
+    _artifacts(check, manifest)
+    check(len(manifest.golden) <= limits.MAX_GOLDEN, "it has too many golden examples")
+    entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}
+    sizes = _sizes(manifest.blobs)
+    for number, golden in enumerate(manifest.golden):
+        _golden(check.of(f"golden example {number}"), manifest.contract, golden, entries, sizes)
+    answered = {answer.recipe for golden in manifest.golden for answer in golden.answers}
+    for entry in manifest.artifacts:
+        check(entry.recipe in answered, f"no golden example proves {entry.recipe}")
+
+
+def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) -> None:
+    """Golden answers in floats must be numbers, every one: nothing agrees with NaN. What is not in `blobs` is encrypted, and
+    nobody has its key here. Raises BundleError."""
+    import numpy as np
+
+    entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}
+    for number, golden in enumerate(manifest.golden):
+        for answer in golden.answers:
+            floats = {spec.name: spec.dtype for spec in entries[answer.recipe].outputs if spec.dtype.startswith("f")}
+            for name, blob in answer.outputs.items():
+                if name in floats and blob in blobs and not np.isfinite(np.frombuffer(blobs[blob], floats[name])).all():
+                    raise BundleError(
+                        f"golden example {number}: '{name}' of {answer.recipe} holds NaN or infinity",
+                        where=where,
+                        do="Build the bundle again, with examples that the model answers in numbers",
+                    )
+
+
+class _Checks:
+    """`check(holds, what)`: raises BundleError where it does not hold."""
+
+    def __init__(self, where: str, part: str = "") -> None:
+        self._where, self._part = where, part
+
+    def __call__(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise BundleError(self._part + what, where=self._where, do="Build the bundle again")
+
+    def of(self, part: str) -> _Checks:
+        return _Checks(self._where, f"{part}: ")
+
+    def name(self, value: str, what: str) -> None:
+        self(limits.NAME.fullmatch(value) is not None, f"{value[:40]!r} is no name of {what}")
+
+    def text(self, value: str, what: str, most: int = limits.MAX_TEXT) -> None:
+        self(0 < len(value) <= most, f"{what} has {len(value):,} characters, not 1 to {most:,}")
+
+    def texts(self, values: Sequence[str], what: str, most: int, *, once: bool = True) -> None:
+        """Names of something: none of them empty, each there once."""
+        self(len(values) <= most, f"{len(values):,} {what} are more than {most:,}")
+        self(all(0 < len(value) <= limits.MAX_NAME_TEXT for value in values), f"one of the {what} is empty or too long")
+        self(not once or len(set(values)) == len(values), f"one of the {what} is there twice")
+
+    def digest(self, value: str, what: str) -> None:
+        self(limits.SHA256.fullmatch(value) is not None, f"{what} is no SHA-256 in lower-case hex")
+
+    def forms(self, forms: _Forms) -> None:
+        for name, dtype, shape in forms:
+            self(dtype in DTYPE_BYTES, f"{dtype[:40]!r} is no dtype")
+            fits = len(shape) <= limits.MAX_RANK and all(n > 0 or n == -1 for n in shape)
+            elements = math.prod(abs(n) for n in shape)
+            self(fits and elements <= limits.MAX_TENSOR_ELEMENTS, f"{name[:40]!r} has an impossible form")
+
+
+def _head(check: _Checks, manifest: Manifest) -> None:
+    check.name(manifest.name, "a bundle")
+    check.text(manifest.version, "the version", limits.MAX_NAME_TEXT)
+    check.digest(manifest.model_id, "model_id")
+    check.digest(manifest.contract_digest, "contract_digest")
+    target = manifest.target
+    check.name(target.profile, "a profile")
+    check.name(target.arch, "an architecture")
+    check(1 <= target.threads <= limits.MAX_THREADS, f"{target.threads} is no number of threads")
+    check(target.budget_ms is None or target.budget_ms > 0, "the budget is no time")
+    _tools(check, manifest.tools)
+    if manifest.licence is not None:
+        check.text(manifest.licence, "the licence")
+    check(manifest.rollout_seq is None or manifest.rollout_seq >= 0, "rollout_seq is negative")
+    moments = [manifest.not_before, manifest.expires]
+    seconds = [None if moment is None else seconds_of(moment) for moment in moments]
+    for moment, at in zip(moments, seconds, strict=True):
+        check(moment is None or at is not None, f"{(moment or '')[:40]!r} is no moment in UTC")
+    first, last = seconds
+    check(first is None or last is None or first < last, "it expires before it may be used")
+    check.texts(manifest.compatible, "profiles it may be installed on", limits.MAX_BOARDS)
+    for board in manifest.compatible:
+        check.name(board, "a profile")
+    check.texts(manifest.requires, "features it requires", limits.MAX_OPS)
+    if manifest.promise is not None:
+        figures = (manifest.promise.p50_ms, manifest.promise.p99_ms, manifest.promise.peak_mb)
+        check(all(figure is None or figure > 0 for figure in figures), "a promise is no positive number")
+
+
+def _tools(check: _Checks, tools: Mapping[str, str]) -> None:
+    check.texts([*tools], "tools", limits.MAX_TOOLS)
+    check.texts([*tools.values()], "versions of tools", limits.MAX_TOOLS, once=False)
+
+
+def _blobs(check: _Checks, blobs: Sequence[BlobEntry]) -> None:
+    """One after another from 0, each aligned, each once."""
+    check(len(blobs) <= limits.MAX_BLOBS, f"{len(blobs):,} blobs are more than {limits.MAX_BLOBS:,}")
+    cursor, seen = 0, set[str]()
+    for blob in blobs:
+        check.digest(blob.sha256, "the name of a blob")
+        check(blob.offset == cursor and blob.size >= 0, f"blob {blob.sha256[:12]} does not lie where it should")
+        check(blob.sha256 not in seen, f"blob {blob.sha256[:12]} is listed twice")
+        seen.add(blob.sha256)
+        cursor = aligned(cursor + blob.size)
+        check(cursor <= limits.MAX_BUNDLE_BYTES, f"its blobs have more than {limits.MAX_BUNDLE_BYTES:,} bytes")
+
+
+def _ciphers(check: _Checks, manifest: Manifest) -> None:
+    """One key for all that is encrypted, in the form that a reader derives from; and no reader is taken by surprise."""
+    encrypted = False
+    for blob in manifest.blobs:
+        if blob.cipher is not None:
+            encrypted = True
+            fits = limits.KEY_ID.fullmatch(blob.cipher.key) and limits.SHA256.fullmatch(blob.cipher.salt)
+            check(bool(fits) and blob.plain_bytes >= 0, f"blob {blob.sha256[:12]} has an impossible cipher")
+            check(blob.cipher.key == manifest.encrypted_with, "it is encrypted with more than one key")
+    check(not encrypted or ENCRYPTED in manifest.requires, f"it is encrypted and does not require '{ENCRYPTED}'")
+
+
+def _sizes(blobs: Sequence[BlobEntry]) -> dict[str, int]:
+    """Of the bytes that are used."""
+    return {blob.sha256: blob.plain_bytes for blob in blobs}
+
+
+def _contract(check: _Checks, contract: Contract) -> None:
+    for specs, what in ((contract.inputs, "inputs"), (contract.outputs, "outputs")):
+        check(len(specs) > 0, f"the contract has no {what}")
+        check.texts([spec.name for spec in specs], f"{what} of the contract", limits.MAX_TENSORS)
+        check.forms((spec.name, spec.dtype, spec.shape) for spec in specs)
+        for spec in specs:
+            check(all(n > 0 for n in spec.shape), f"'{spec.name}' has an impossible form")
+    for spec in contract.inputs:
+        if spec.image is not None:
+            _image(check.of(f"'{spec.name}'"), spec.image, spec.shape)
+    if contract.labels is not None:
+        check(len(contract.labels) <= limits.MAX_LABELS, f"more than {limits.MAX_LABELS:,} labels")
+        check(all(len(label) <= limits.MAX_TEXT for label in contract.labels), "a label is too long")
+    _state(check, contract)
+    wrong = nonsense(contract)
+    check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
+
+
+def _image(check: _Checks, image: ImageSpec, shape: tuple[int, ...]) -> None:
+    check(shape == (image.height, image.width, image.channels), f"a picture of another shape than {list(shape)}")
+    check(len(image.mean) == len(image.std) == image.channels, "mean and std are not one a channel")
+    check(all(image.std), "a std is zero")
+    check(0 < image.crop <= 1, f"a crop of {image.crop:g} is not within 0 and 1")
+
+
+def _state(check: _Checks, contract: Contract) -> None:
+    """What is carried must be there, of one form at both ends, once."""
+    pairs = contract.carried or ()
+    check(bool(pairs) == (contract.state == "explicit"), "the contract says that state is carried, or which, not both")
+    inputs = {spec.name: spec.shape for spec in contract.inputs}
+    outputs = {spec.name: spec.shape for spec in contract.outputs}
+    for pair in pairs:
+        shape = inputs.get(pair.input)
+        check(shape is not None and shape == outputs.get(pair.output), f"'{pair.input}' cannot be carried")
+        fits = pair.initial is None or len(pair.initial) in (1, math.prod(shape or ()))
+        check(fits, f"'{pair.input}' begins with another number of values than it has")
+    once = len({pair.input for pair in pairs}) == len({pair.output for pair in pairs}) == len(pairs)
+    check(once, "a state is carried twice")
+    told = contract.state == "none" or bool(contract.caller_inputs and contract.caller_outputs)
+    check(told, "nothing goes in or comes out beside the state")
+    check(contract.hop is None or contract.hop > 0, "the hop is no number of samples")
+
+
+def _artifacts(check: _Checks, manifest: Manifest) -> None:
+    entries, sizes = manifest.artifacts, _sizes(manifest.blobs)
+    check(len(entries) <= limits.MAX_ARTIFACTS, f"{len(entries)} artifacts are more than {limits.MAX_ARTIFACTS}")
+    primary = sum(entry.role == "primary" for entry in entries)
+    check(primary > 0, "no artifact has the role 'primary'")
+    check(primary == 1, "several artifacts have the role 'primary'")
+    alone = [entry.recipe for entry in entries if entry.role != "batch"]
+    check(len(set(alone)) == len(alone), "two artifacts have one recipe")
+    inputs = {spec.name for spec in manifest.contract.inputs}
+    outputs = {spec.name for spec in manifest.contract.outputs}
+    for entry in entries:
+        check.name(entry.recipe, "a recipe")
+        of = check.of(entry.recipe)
+        of.name(entry.precision, "a precision")
+        _listed(of, [entry.blob], sizes)
+        of(entry.bytes == sizes[entry.blob], "is not as long as it says")
+        _tensors(of, entry.inputs, inputs, "inputs")
+        _tensors(of, entry.outputs, outputs, "outputs")
+        _tools(of, entry.tools)
+        of.texts(entry.ops or (), "operators", limits.MAX_OPS)
+
+
+def _tensors(check: _Checks, specs: Sequence[TensorSpec], names: Collection[str], what: str) -> None:
+    check.texts([spec.name for spec in specs], what, limits.MAX_TENSORS)
+    check({spec.name for spec in specs} == names, f"has other {what} than the contract")
+    check.texts([spec.tensor for spec in specs], f"tensors of its {what}", limits.MAX_TENSORS, once=False)
+    check.forms((spec.name, spec.dtype, spec.shape) for spec in specs)
+    for spec in specs:
+        check(len(spec.shape) > 0, f"'{spec.name}' has no batch axis")
+        if spec.quantization is not None:
+            check(spec.quantization.scale > 0, f"'{spec.name}' has a scale that is not positive")
+            check(abs(spec.quantization.zero_point) < 1 << 31, f"'{spec.name}' has a zero-point out of range")
+
+
+def _golden(
+    check: _Checks, contract: Contract, golden: Golden, entries: Mapping[str, ArtifactEntry], sizes: Mapping[str, int]
+) -> None:
+    given = {spec.name: spec for spec in contract.caller_inputs}
+    check(golden.inputs.keys() == golden.dtypes.keys() == given.keys(), "a golden example lacks an input")
+    check((golden.steps is not None) == (contract.state != "none"), "it is no sequence of a stateful model")
+    frames = 1 if golden.steps is None else golden.steps
+    check(0 < frames <= limits.MAX_GOLDEN_FRAMES, f"{frames} is no number of frames")
+    _listed(check, golden.inputs.values(), sizes)
+    for name, blob in golden.inputs.items():
+        dtype = golden.dtypes[name]
+        check(dtype in DTYPE_BYTES, f"it has an unknown dtype, {dtype[:40]!r}")
+        check(sizes[blob] == frames * math.prod(given[name].shape) * DTYPE_BYTES[dtype], f"'{name}' has another size")
+    recipes = [answer.recipe for answer in golden.answers]
+    check(len(set(recipes)) == len(recipes), "one artifact answers it twice")
+    told = {spec.name for spec in contract.caller_outputs}
+    for answer in golden.answers:
+        check(answer.recipe in entries, f"it has an answer of {answer.recipe[:40]!r}, which is not there")
+        check(answer.outputs.keys() == told, f"{answer.recipe} answers other outputs than the contract's")
+        _listed(check, answer.outputs.values(), sizes)
+        _answer(check, answer, entries[answer.recipe], frames, sizes)
+        most = limits.MAX_STEPS if golden.steps is None else limits.MAX_SEQUENCE_STEPS
+        check(0 <= answer.tolerance.steps <= most, f"a tolerance of {answer.tolerance.steps:,} steps proves nothing")
+        cosine = answer.tolerance.cosine
+        check(limits.MIN_COSINE <= cosine <= 1, f"a tolerance of cosine {cosine:g} proves nothing")
+
+
+def _answer(check: _Checks, answer: GoldenOutputs, entry: ArtifactEntry, frames: int, sizes: Mapping[str, int]) -> None:
+    """Raw engine tensors of one item: as large as the file's tensor without its batch axis."""
+    check.text(answer.engine, "an engine", limits.MAX_NAME_TEXT)
+    check.text(answer.engine_version, "an engine's version", limits.MAX_NAME_TEXT)
+    for spec in entry.outputs:
+        if spec.name not in answer.outputs:
+            continue
+        each = frames * math.prod(abs(side) for side in spec.shape[1:]) * DTYPE_BYTES[spec.dtype]
+        size, free = sizes[answer.outputs[spec.name]], any(side == -1 for side in spec.shape[1:])
+        fits = size > 0 and size % each == 0 if free else size == each
+        check(fits, f"'{spec.name}' of {answer.recipe} has another size than its tensor")
+
+
+def _listed(check: _Checks, wanted: Iterable[str], sizes: Mapping[str, int]) -> None:
+    for blob in wanted:
+        check(blob in sizes, f"blob {blob[:12]!r} is named but not listed")
