@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.checks import check_answers
 from edgekit_runtime.bundle.cipher import Kind, bound_to, decrypt
-from edgekit_runtime.bundle.header import ALIGNMENT, MAGIC, MAX_MANIFEST_BYTES, aligned, check_zeros, read_header
+from edgekit_runtime.bundle.header import (
+    ALIGNMENT,
+    MAGIC,
+    MAX_MANIFEST_BYTES,
+    Header,
+    aligned,
+    check_zeros,
+    read_header,
+)
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
 from edgekit_runtime.errors import BundleError, IntegrityError
@@ -33,7 +41,16 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.trust import Trust
 
-__all__ = ["ALIGNMENT", "MAGIC", "MAX_BUNDLE_BYTES", "MAX_MANIFEST_BYTES", "Bundle", "aligned", "read_bundle"]
+__all__ = [
+    "ALIGNMENT",
+    "MAGIC",
+    "MAX_BUNDLE_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "Bundle",
+    "aligned",
+    "bundle_of",
+    "read_bundle",
+]
 
 _AGAIN = "Copy or download it again"
 
@@ -101,10 +118,23 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Give
 
     path = Path(path)
     data = _read(path)
+    store = load_trust(trust)
+
+    def vouches(header: Header) -> bool:
+        return store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=str(path)))
+
+    return bundle_of(data, path, vouches, secret)
+
+
+def bundle_of(data: bytes, path: Path, vouches: Callable[[Header], bool], secret: Given = None) -> Bundle:
+    """The bundle that was read from `path`, for who opened the file in a way of his own.
+
+    vouches: told the head before anything of the manifest is parsed: whether it is signed as it must be; raises where that
+    must not be opened. Raises as `read_bundle` does.
+    """
     where = str(path)
     header = read_header(data, where)
-    store = load_trust(trust)
-    trusted = store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=where))
+    trusted = vouches(header)
     manifest = parse_manifest(header.manifest_bytes, where)
     checked = _check_blobs(data, header.blobs_at, manifest.blobs, where)
     opened = _key(manifest, secret, where)
