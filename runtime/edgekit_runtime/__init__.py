@@ -15,6 +15,13 @@ from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from edgekit_runtime.answer import Answer
+    from edgekit_runtime.bundle.secrets import (
+        SecretError,
+        SecretFormatError,
+        SecretMissingError,
+        SecretUnreadableError,
+        SecretWrongError,
+    )
     from edgekit_runtime.cache import CacheFileError, Semantic
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.finish import Prediction
@@ -108,6 +115,13 @@ __getattr__ = lazily(
     __name__,
     {
         "edgekit_runtime.answer": ("Answer",),
+        "edgekit_runtime.bundle.secrets": (
+            "SecretError",
+            "SecretFormatError",
+            "SecretMissingError",
+            "SecretUnreadableError",
+            "SecretWrongError",
+        ),
         "edgekit_runtime.cache": ("CacheFileError", "Semantic"),
         "edgekit_runtime.contract.detect": ("Box",),
         "edgekit_runtime.contract.finish": ("Prediction",),

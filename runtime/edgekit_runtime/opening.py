@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.cache import Semantic
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model
@@ -32,6 +33,7 @@ def open_bundle(
     path: str | os.PathLike[str],
     *,
     trust: Trust = (),
+    secret: Given = None,
     cache_mb: float = 64.0,
     ttl_s: float | None = None,
     threads: int | None = None,
@@ -56,8 +58,9 @@ def open_bundle(
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
-    trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. cache_mb: bound of the exact cache
-    in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
+    trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. secret: of an encrypted
+    bundle, where its key is: `file:PATH`, `env:NAME`, `cmd:COMMAND`, a path, or the 32 bytes; None to look where EDGEKIT_SECRET
+    says, in ~/.config/edgekit/secret and in /etc/edgekit/secret. cache_mb: bound of the exact cache in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
     budget_ms: of requests that name none themselves, None for as long as it takes; use: the same by its purpose, a key of
     `budget.PRESETS_MS`. batching: whether requests that wait may share an inference where that pays, None for yes unless
@@ -77,19 +80,21 @@ def open_bundle(
 
     An option that does nothing without another one (device, window_s, spool without telemetry; disk_cache_mb without
     disk_cache) is a UserWarning: which broker, and whether there is a disk, is often a setting that may be absent.
-    Raises BundleError, IntegrityError, SignatureError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
+    Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
     TelemetryError, SpoolError, CacheFileError, HostAddressError; ValueError, which names the option, for one that
     makes no sense.
     """
     from edgekit_runtime.memory import scarce
 
     with scarce(path):
+        from edgekit_runtime.bundle.secrets import check_given
         from edgekit_runtime.model import Model
         from edgekit_runtime.options import Options, budget_of, check_path, check_paths
 
     if isinstance(hosts, (str, bytes)) or not isinstance(hosts, Sequence) or not all(isinstance(u, str) for u in hosts):
         raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")
     check_paths("trust", trust)
+    check_given(secret)
     if spool is not None:
         check_path("spool", spool)
     _warn_of_idle("telemetry", telemetry, {"device": device, "window_s": window_s, "spool": spool})
@@ -120,7 +125,7 @@ def open_bundle(
     def opener(another: str | os.PathLike[str]) -> Opened:
         check_path("path", another)
         with scarce(another):
-            return _open(another, trust, options, hosts)
+            return _open(another, trust, secret, options, hosts)
 
     opened = opener(path)
     try:
@@ -142,13 +147,14 @@ def _warn_of_idle(need: str, wanted: object, given: Mapping[str, object]) -> Non
         warnings.warn(f"open_bundle: {', '.join(idle)} {does} nothing without {need}=", stacklevel=3)
 
 
-def _open(path: str | os.PathLike[str], trust: Trust, options: Options, hosts: Sequence[str]) -> Opened:
+def _open(path: str | os.PathLike[str], trust: Trust, secret: Given, options: Options, hosts: Sequence[str]) -> Opened:
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secrets import find_secret
     from edgekit_runtime.opened import Opened
     from edgekit_runtime.readiness import Preparation, prepare
     from edgekit_runtime.tuning import Wanted
 
-    bundle = read_bundle(path, trust=trust)
+    bundle = read_bundle(path, trust=trust, secret=find_secret if secret is None else secret)
     how = Preparation(
         Wanted(options.engine, options.threads, options.delegate),
         batching=options.batching,

@@ -12,6 +12,8 @@ other, accuracy is what is comparable: the same best class and a high cosine sim
 sequences: every frame must agree, in order, from a fresh state; the cosine is of the whole sequence, and no best class is
 asked of single frames.
 
+The child reads the file itself; the key of an encrypted bundle comes to it on its standard input.
+
 EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation).
 """
 
@@ -247,10 +249,11 @@ def first_open(
         return False
     setup = {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}
     command = python_module("edgekit_runtime.selftest", str(bundle.path), entry.recipe, engine.name, json.dumps(setup))
-    from subprocess import DEVNULL, TimeoutExpired
+    key = json.dumps(bundle.secret.handed() if bundle.secret is not None else None)
+    from subprocess import TimeoutExpired
 
     try:
-        done = run(command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, stdin=DEVNULL, env=environment())
+        done = run(command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, input=key, env=environment())
     except TimeoutExpired as error:
         raise _failed(bundle, engine, f"did not come back within {CHILD_TIMEOUT_S:.0f} s") from error
     except OSError:  # no child can be started here: the replay in this process is what there is
@@ -328,10 +331,11 @@ class _Telling(Recording):
 
 def _main(arguments: list[str]) -> int:
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secret_key import Secret
 
     path, recipe, engine_name, setup = arguments
     try:
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, secret=Secret.received(json.load(sys.stdin)))
         entry = bundle.artifact(recipe)
         data = bundle.blob(entry.blob)
         with load_with(engine_name, entry.format, data, Setup(**json.loads(setup))) as engine:

@@ -37,7 +37,7 @@ __all__ = [
     "plain_size",
 ]
 
-SCHEME = "AES-256-GCM"
+SCHEME: Literal["AES-256-GCM"] = "AES-256-GCM"
 KEY_BYTES = 32
 SALT_BYTES = 32
 TAG_BYTES = 16

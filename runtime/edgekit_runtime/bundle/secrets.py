@@ -45,6 +45,7 @@ __all__ = [
     "SecretUnreadableError",
     "SecretWrongError",
     "Source",
+    "check_given",
     "find_secret",
     "load_secret",
     "missing",
@@ -58,8 +59,8 @@ COMMAND_LIMIT_S = 30.0
 """A person may have to touch a token or type a PIN."""
 _MOST_BYTES = 16 << 10
 
-Given = Secret | str | bytes | Callable[[], Secret | None] | None
-"""What a caller may pass as `secret`: a source, the 32 bytes, or something to call when a bundle turns out to need it."""
+Given = Secret | str | os.PathLike[str] | bytes | Callable[[], Secret | None] | None
+"""What a caller may pass as `secret`: a source, a path, the 32 bytes, or something to call when a bundle needs it."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,13 @@ def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path
     """Of who was given none: what EDGEKIT_SECRET names, else the file `edgekit/secret` in the user's configuration folder,
     else /etc/edgekit/secret; None where there is none. Raises SecretError where there is one that cannot be used.
     """
+    from edgekit_runtime.trust import config_dir
+
     variables = os.environ if environ is None else environ
     if named := variables.get(VARIABLE):
         return load_secret(named)
-    base = variables.get("XDG_CONFIG_HOME") or variables.get("APPDATA")
-    home = variables.get("HOME")
-    folders = [Path(base) / "edgekit"] if base else [Path(home) / ".config" / "edgekit"] if home else []
-    for folder in (*folders, system):
+    own = config_dir(variables)
+    for folder in filter(None, (own, system)):
         if os.path.lexists(folder / "secret"):
             return load_secret(Source("file", str(folder / "secret")))
     return None
@@ -136,17 +137,31 @@ def opened_with(given: Given, wanted: str, where: str) -> Secret | None:
     """
     if given is None:
         return None
+    check_given(given)
     if callable(given):
         given = given()
         if given is None:
             raise missing(wanted, where)
-    if isinstance(given, bytes):
+    if isinstance(given, os.PathLike):
+        given = load_secret(Source("file", os.fspath(given)))
+    elif isinstance(given, bytes):
         given = Secret([given])
-    secret = load_secret(given) if isinstance(given, str) else given
+    elif isinstance(given, str):
+        given = load_secret(given)
     try:
-        return secret.only(wanted)
+        return given.only(wanted)
     except SecretWrongError as error:
         raise SecretWrongError(error.what, where=where, do=error.do) from None
+
+
+def check_given(given: object) -> None:
+    """Before anything is fetched. Raises ValueError for what is no such thing, SecretFormatError for a text that is no source."""
+    if isinstance(given, str):
+        parse_source(given)
+    elif given is not None and not isinstance(given, (bytes, os.PathLike, Secret)) and not callable(given):
+        raise ValueError(
+            f"secret must be a source such as 'file:PATH', a path or 32 bytes, not a {type(given).__name__}"
+        )
 
 
 def missing(wanted: str, where: str) -> SecretMissingError:

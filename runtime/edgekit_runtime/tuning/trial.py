@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.board import private_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.engines import ENGINES, Engine, load_with
 from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.errors import BundleError, EdgekitError
@@ -222,7 +223,7 @@ def main() -> int:
 
     job = json.load(sys.stdin)
     try:
-        bundle = read_bundle(job["path"])
+        bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
         if bundle.digest != job["digest"]:
             raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
         Trial(bundle, [Candidate(**one) for one in job["candidates"]], say).run(job["bound_s"])

@@ -163,6 +163,7 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
         "digest": bundle.digest,
         "candidates": [found.offer[number].as_json() for number in numbers],
         "bound_s": bound_s,
+        "key": bundle.secret.handed() if bundle.secret is not None else None,
     }
     from subprocess import TimeoutExpired
 
