@@ -98,6 +98,6 @@ def load(given: str, contract: Contract) -> Any:
     from edgekit_runtime.contract.decode import MAX_PIXELS
 
     # The widest numbers of the shape, or the largest picture that the decoder takes.
-    most = max(16 * math.prod(spec.shape) + (spec.image is not None) * 4 * MAX_PIXELS for spec in contract.inputs)
+    most = sum(16 * math.prod(spec.shape) + (spec.image is not None) * 4 * MAX_PIXELS for spec in contract.inputs)
     arrays = read_arrays(Path(given), most)
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)

@@ -3,11 +3,13 @@
     declared(Path("x.npz"))          # {"x": Declared((40000000, 8, 8, 1), float32)}: 10 GB, told by a few bytes
 
 Rules: only regular files are opened, because a pipe or a device may never end; a header that promises more than its file
-holds is a damaged file; nothing is ever unpickled.
+holds is a damaged file; no more of a header is unpacked than NumPy would parse, because 1 MB of zeros packed may call itself a
+header of 1 GB; all arrays of a file together are held against the limit; nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import stat
 from collections.abc import Callable, Mapping
@@ -23,6 +25,8 @@ from edgekit_runtime.errors import InputError
 
 __all__ = ["Declared", "declared", "in_bytes", "read_arrays", "refuse_irregular"]
 
+_MOST_HEADER_BYTES = 12 + 4 * 10_000  # NumPy parses 10,000 characters of it, which are four bytes each at most
+_MOST_MEMBERS = 4096
 _AGAIN = "Pass an image, a .npy or a .npz"
 _HEADERS: Mapping[int, Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     1: npy_format.read_array_header_1_0,
@@ -56,6 +60,8 @@ def declared(path: Path) -> dict[str, Declared]:
 
     found = {}
     with zipfile.ZipFile(path) as archive:
+        if len(archive.infolist()) > _MOST_MEMBERS:
+            raise ValueError(f"it holds {len(archive.infolist()):,} arrays, more than {_MOST_MEMBERS:,}")
         for member in archive.infolist():
             with archive.open(member) as opened:
                 packed = member.compress_type != zipfile.ZIP_STORED
@@ -64,16 +70,19 @@ def declared(path: Path) -> dict[str, Declared]:
 
 
 def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a .npy or .npz, by name as in `declared`. Raises InputError: irregular, damaged, or above `most_bytes`."""
+    """The arrays of a .npy or .npz, by name as in `declared`. Raises InputError: irregular, damaged, or together above
+    `most_bytes`."""
     refuse_irregular(path)
     try:
-        for one in declared(path).values():
+        told = declared(path).values()
+        for one in told:
             if one.nbytes > most_bytes:
-                raise InputError(
-                    f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less",
-                    where=str(path),
-                    do="Pass one item",
-                )
+                what = f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less"
+                raise InputError(what, where=str(path), do="Pass one item")
+        total = sum(one.nbytes for one in told)
+        if total > most_bytes:
+            what = f"holds {len(told)} arrays, {in_bytes(total)}, and the model takes far less"
+            raise InputError(what, where=str(path), do="Pass one item: an array for each input")
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
@@ -82,7 +91,7 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
     except InputError:
         raise
     except Exception as error:  # NumPy, zipfile and its decompressors raise dozens of kinds, MemoryError among them
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        why = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(f"cannot be read: {why}", where=str(path), do=_AGAIN) from error
 
 
@@ -106,8 +115,9 @@ def in_bytes(count: int) -> str:
 
 def _header(file: IO[bytes], size: int, *, packed: bool = False) -> Declared:
     """size: of the file or member in bytes, header and values."""
-    version = npy_format.read_magic(file)
-    shape, _, dtype = _HEADERS.get(version[0], _HEADERS[2])(file)
+    head = io.BytesIO(file.read(_MOST_HEADER_BYTES))
+    version = npy_format.read_magic(head)
+    shape, _, dtype = _HEADERS.get(version[0], _HEADERS[2])(head)
     found = Declared(shape, dtype, packed)
     if not dtype.hasobject and found.nbytes > size:
         raise ValueError(f"its header promises {in_bytes(found.nbytes)}, and there are {in_bytes(size)}")

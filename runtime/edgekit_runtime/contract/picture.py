@@ -7,6 +7,7 @@ Rules:
   for gigabytes. A JPEG may be larger: where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of
   its size and never makes the others;
 - orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame counts;
+- only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on the bytes;
 - a decoder's own complaint becomes one InputError that names the file.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
+    "FORMATS",
     "MAX_BYTES",
     "MAX_JPEG_PIXELS",
     "MAX_PIXELS",
@@ -39,6 +41,9 @@ __all__ = [
     "render",
     "upright_size",
 ]
+
+FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "PPM", "WEBP", "TIFF")
+"""Pillow's names of what is decoded, those first whose readers it has at hand; PPM stands for PGM and PBM too."""
 
 MAX_PIXELS = 2**25
 """Pixels that are decoded, at most: a frame of 8K video fits."""
@@ -83,7 +88,7 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
 
             picture: Image.Image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
         else:
-            picture = image.open(io.BytesIO(data))
+            picture = image.open(io.BytesIO(data), formats=FORMATS)
     except image.DecompressionBombError as error:
         raise InputError(f"its pixels are more than {MAX_PIXELS:,}", where=where, do="Make it smaller") from error
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
@@ -260,7 +265,7 @@ def _undecodable(error: Exception, where: str) -> InputError:
     return InputError(
         f"not an image that can be decoded ({type(error).__name__})",
         where=where,
-        do="Pass a complete PNG, JPEG, WebP or BMP file",
+        do="Pass a complete PNG, JPEG, WebP, BMP, GIF or TIFF file",
     )
 
 

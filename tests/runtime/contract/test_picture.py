@@ -230,3 +230,19 @@ def test_damaged_files_are_decoded_or_refused_and_nothing_else(kind, changes, sh
     for attempt in (decode, decode.locate):
         with contextlib.suppress(InputError):
             attempt(bytes(data[: int(len(data) * share)]))
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICO", "PCX", "TGA", "IM"])
+def test_only_the_formats_that_are_named_are_looked_for(kind):
+    with pytest.raises(InputError, match="not an image that can be decoded"):
+        decoder()(encoded(RED.resize((32, 32)), kind))
+
+
+def test_a_postscript_picture_starts_no_interpreter(tmp_path, monkeypatch):
+    script = tmp_path / "gs"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(InputError):
+        decoder()(encoded(RED.resize((32, 32)), "EPS"))
+    assert not (tmp_path / "started").exists()
