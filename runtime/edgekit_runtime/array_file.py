@@ -77,7 +77,9 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
         told = declared(path).values()
         for one in told:
             if one.nbytes > most_bytes:
-                what = f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less"
+                what = (
+                    f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less"
+                )
                 raise InputError(what, where=str(path), do="Pass one item")
         total = sum(one.nbytes for one in told)
         if total > most_bytes:
