@@ -37,13 +37,13 @@ from edgekit.building.variants import with_variants
 from edgekit.building.wanted import Wanted
 from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
+from edgekit.keys.signers import open_signers
 from edgekit.packaging import (
     Content,
     Shipped,
-    SigningKey,
+    Signer,
     assemble,
     check_tools,
-    load_signing_key,
     write_bundle,
     write_whole,
 )
@@ -78,7 +78,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
     wanted = Wanted(request.recipes, tuple(profile for profile, _ in boards))
     recipes = [targets.recipe(name) for name in wanted.names()]
     request = _as_is(request, recipes)
-    keys = [load_signing_key(request.sign)] if request.sign else []
+    keys = open_signers(request.signing)
     path = request.output / f"{request.bundle_name}-build.json"
     check_cache(request.cache)
     store = NO_STORE if request.cache is None else DiskStore(request.cache)
@@ -228,7 +228,7 @@ class _Packer:
     request: BuildRequest
     maker: Maker
     made: Sequence[Made]
-    keys: Sequence[SigningKey]
+    keys: Sequence[Signer]
     clocks: Clocks
     wanted: Wanted
 

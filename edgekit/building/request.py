@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.errors import OutputError
+from edgekit.keys.signers import Signing
 from edgekit.packaging import Terms
 from edgekit_converters.sources.options import LoadOptions
 
@@ -24,7 +25,8 @@ class BuildRequest:
     """max_drop: points of the metric, 0.05 for 5 %, None for no limit. budget_ms: None for no limit.
 
     calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the model.
-    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. sign: PEM of an Ed25519 private key.
+    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. signing: with
+    which keys, none for an unsigned bundle.
     options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s: seconds
     that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. batches: sizes for which a
     variant is packed where the chosen file has a fixed batch. jobs: how much is
@@ -44,7 +46,7 @@ class BuildRequest:
     contract: Path | None = None
     name: str | None = None
     version: str = "1"
-    sign: Path | None = None
+    signing: Signing = field(default_factory=Signing)
     options: LoadOptions = field(default_factory=LoadOptions)
     allow_random: bool = False
     repair_s: float = 120.0

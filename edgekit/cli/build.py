@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 
 import click
 
+from edgekit.cli.key_options import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
 from edgekit.cli.progress import shown
 
 __all__ = ["build"]
 
 _GROUPS = {
-    "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "sign", "output"),
+    "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "output"),
+    "Who signs": ("sign", "signer", "passphrase-file"),
     "What the bundles say of themselves": ("licence", "rollout-seq", "not-before", "expires", "compatible"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
     "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
@@ -91,7 +93,9 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @_option(
     "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."
 )
-@_option("--sign", type=PATH, metavar="PEM", help="Sign the bundles with this Ed25519 private key.")
+@sign
+@signer
+@passphrase_file
 @_option("--licence", metavar="TEXT", help="The model's licence, such as Apache-2.0; kept in the bundle.")
 @_option(
     "--rollout-seq",
@@ -251,13 +255,16 @@ def _request(**options: Any) -> Any:
     loading = LoadOptions.parse(
         **{name: options.pop(name) for name in ("shapes", "constants", "signature", "trust_model")}
     )
+    signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     if options["max_drop"] is None and not options["allow_random"]:
         options["max_drop"] = _MAX_DROP
     terms = terms_of(**{name: options.pop(name) for name in _TERMS})
     folder, without = options.pop("cache"), options.pop("no_cache")
     cache = None if without else folder or default_folder()
     command = ("edgekit", *sys.argv[1:])
-    return edgekit.building.BuildRequest(options=loading, cache=cache, command=command, terms=terms, **options)
+    return edgekit.building.BuildRequest(
+        options=loading, signing=signing, cache=cache, command=command, terms=terms, **options
+    )
 
 
 @contextmanager

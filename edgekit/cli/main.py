@@ -41,6 +41,7 @@ COMMANDS = {
     "warm": ("edgekit.cli.warm:warm", "Answer a folder ahead of time, for the disk cache."),
     "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
     "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
+    "keys": ("edgekit.cli.keys:keys", "Keys to sign with, and whom this machine trusts."),
     "profiles": ("edgekit.cli.profiles:profiles", "The boards edgekit knows."),
     "explain": ("edgekit.cli.explain:explain", "What a code or an error message means, and what to do."),
     "doctor": ("edgekit.cli.doctor:doctor", "What is installed here, and what is missing for what."),

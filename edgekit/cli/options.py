@@ -49,8 +49,9 @@ trust = click.option(
     "--trust",
     type=PATH,
     multiple=True,
-    metavar="PEM",
-    help="A public key that must have signed the bundle; repeatable.",
+    metavar="FILE",
+    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this machine "
+    "trusts, as `edgekit keys list` shows it.",
 )
 
 profile_path = click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgekit.packaging.assemble import Content, Shipped, assemble
-from edgekit.packaging.signing import SigningKey, load_signing_key
+from edgekit.packaging.signing import Signer, SigningKey, load_signing_key
 from edgekit.packaging.terms import Terms, terms_of
 from edgekit.packaging.whole import write_whole
 from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle
@@ -12,6 +12,7 @@ __all__ = [
     "BundleDraft",
     "Content",
     "Shipped",
+    "Signer",
     "SigningKey",
     "Terms",
     "assemble",

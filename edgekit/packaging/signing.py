@@ -1,19 +1,38 @@
-"""Signing a manifest with Ed25519."""
+"""Signing with Ed25519: what signs, and the block of signatures that a bundle or a root.json carries.
+
+key = load_signing_key(Path("alice.pem"), passphrase=ask)        # asked only when the file is encrypted
+block = signature_block(manifest, [key])
+"""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgekit.errors import PackagingError
-from edgekit_runtime.bundle import keyid, pae
+from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
+from edgekit_runtime.strict_json import canonical
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["SigningKey", "load_signing_key"]
+__all__ = ["Signer", "SigningKey", "load_signing_key", "merged", "signature_block", "signed_by"]
+
+
+class Signer(Protocol):
+    """What makes signatures in the name of one key: a file's, or a command's that asks a token."""
+
+    @property
+    def public(self) -> bytes:
+        """The raw 32 bytes of the public key."""
+        ...
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64 bytes of the Ed25519 signature over `message` as it is. Raises PackagingError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,28 +42,79 @@ class SigningKey:
     _private: Ed25519PrivateKey
 
     @property
+    def public(self) -> bytes:
+        return raw_key(self._private.public_key())
+
+    @property
     def keyid(self) -> str:
-        return keyid(self._private.public_key())
+        return keyid_of(self.public)
 
-    def sign(self, manifest: bytes) -> dict[str, str]:
-        """One entry of the signature block over the manifest's bytes."""
-        return {"keyid": self.keyid, "sig": base64.b64encode(self._private.sign(pae(manifest))).decode()}
+    def sign(self, message: bytes) -> bytes:
+        return self._private.sign(message)
 
 
-def load_signing_key(path: Path) -> SigningKey:
-    """An unencrypted Ed25519 private key from a PEM file. Raises PackagingError naming the file."""
+def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> Signature:
+    """keyid and signature over the DSSE encoding of `body`; a manifest's bytes, unless a payload type says otherwise."""
+    return keyid_of(signer.public), signer.sign(pae(body, payload_type))
+
+
+def merged(signatures: Iterable[Signature]) -> list[dict[str, str]]:
+    """Entries of a signature block: each key once, the last that is given, in the order of the keyids, so that who signed
+    first does not show."""
+    return [
+        {"keyid": name, "sig": base64.b64encode(signature).decode()}
+        for name, signature in sorted(dict(signatures).items())
+    ]
+
+
+def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
+    """The block over a manifest's bytes. others: signatures that are there already."""
+    return canonical(merged([*others, *(signed_by(signer, body) for signer in signers)]))
+
+
+def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:
+    """An Ed25519 private key from a PEM file. passphrase: asked with the path where the file is encrypted.
+
+    Raises PackagingError naming the file.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
-    make = f"Make one: openssl genpkey -algorithm ed25519 -out {path.name}"
+    make = f"Make one: edgekit keys new; or: openssl genpkey -algorithm ed25519 -out {path.name}"
+    data = _read(path, make)
+    secret = passphrase(path) if passphrase is not None and _encrypted(data) else None
     try:
-        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise PackagingError(f"the key cannot be read: {error.strerror}", where=str(path), do=make) from error
+        private = serialization.load_pem_private_key(data, password=secret)
     except TypeError as error:
-        raise PackagingError("the key is encrypted, which is not supported yet", where=str(path), do=make) from error
+        raise PackagingError(
+            "the key is encrypted, and no passphrase was given",
+            where=str(path),
+            do="Run it on a terminal, which asks for it, or pass --passphrase-file FILE or set EDGEKIT_PASSPHRASE",
+        ) from error
     except Exception as error:
-        raise PackagingError("this is no PEM private key", where=str(path), do=make) from error
+        if secret is not None:
+            raise PackagingError("the passphrase is not that of this key", where=str(path), do="Try again") from error
+        what = (
+            "this is a public key: who signs needs the private one"
+            if b"PUBLIC KEY" in data
+            else "this is no PEM private key"
+        )
+        raise PackagingError(what, where=str(path), do=make) from error
     if not isinstance(private, ed25519.Ed25519PrivateKey):
         raise PackagingError("this key is not Ed25519", where=str(path), do=make)
     return SigningKey(private)
+
+
+def _read(path: Path, make: str) -> bytes:
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device may never end
+            raise PackagingError("not a regular file", where=str(path), do=make)
+        with path.open("rb") as file:
+            return file.read(MAX_KEY_FILE_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        why = getattr(error, "strerror", None) or error
+        raise PackagingError(f"the key cannot be read: {why}", where=str(path), do=make) from error
+
+
+def _encrypted(data: bytes) -> bool:
+    return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in data or b"Proc-Type: 4,ENCRYPTED" in data

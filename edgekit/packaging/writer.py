@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgekit.packaging.signing import SigningKey
+from edgekit.errors import PackagingError
+from edgekit.packaging.signing import Signer, signature_block
 from edgekit.packaging.whole import write_whole
-from edgekit_runtime.bundle import MAGIC, BlobEntry, Manifest, aligned
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.bundle import MAGIC, BlobEntry, Manifest, aligned, parse_manifest
+from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
+from edgekit_runtime.errors import BundleError, MissingExtraError
 
 __all__ = ["BundleDraft", "canonical_json", "write_bundle"]
 
@@ -41,13 +43,28 @@ class BundleDraft:
             cursor = aligned(cursor + len(data))
         return tuple(entries)
 
-    def encode(self, manifest: Manifest, keys: Sequence[SigningKey] = ()) -> bytes:
-        """The whole file. The manifest's `blobs` are filled in here."""
+    def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
+        """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open."""
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
-        signatures = canonical_json([key.sign(body) for key in keys])
+        _check_readable(body)
+        signatures = signature_block(body, keys)
         head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(signatures)) + signatures
         head += hashlib.sha256(head).digest()
         return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
+
+
+def _check_readable(body: bytes) -> None:
+    """The reader's own checks: what it refuses is not written in the first place."""
+    if len(body) > MAX_MANIFEST_BYTES:
+        raise PackagingError(
+            f"the manifest has {len(body):,} bytes, more than the {MAX_MANIFEST_BYTES:,} that a reader takes",
+            do="Shorten the longest part: labels, or the initial values of a state",
+        )
+    try:
+        parse_manifest(body, "the manifest")
+    except BundleError as error:
+        what = f"no reader would open the bundle: {error.what}"
+        raise PackagingError(what, where=error.where, do="Mend the model's contract, names or labels") from error
 
 
 def check_tools(extra: str = "convert") -> None:
@@ -67,7 +84,7 @@ def canonical_json(value: object) -> bytes:
     return rfc8785.dumps(json.loads(json.dumps(value, allow_nan=False)))
 
 
-def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Sequence[SigningKey] = ()) -> int:
+def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Sequence[Signer] = ()) -> int:
     """Write the bundle beside its final name and move it there, so that no reader ever sees half of one. Returns bytes.
 
     Raises OutputError when the folder cannot be written.

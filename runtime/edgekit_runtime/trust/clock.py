@@ -14,9 +14,10 @@ Rules:
 from __future__ import annotations
 
 import calendar
-import re
 import time
 from dataclasses import dataclass
+
+from edgekit_runtime.bundle.moments import moment_of, seconds_of
 
 __all__ = ["EARLIEST_S", "Moment", "judge", "parse_time", "seen_after", "tell_time"]
 
@@ -24,7 +25,6 @@ EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
 """No board ran this code before."""
 _LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
 """Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit."""
-_FORM = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,15 @@ def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float |
 
 def parse_time(text: str) -> float:
     """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other form and for days that do not exist."""
-    import datetime
-
-    found = _FORM.fullmatch(text)
-    if not found:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise ValueError(f"{text!r:.40} is no time of the form 2027-01-31T00:00:00Z")
-    try:
-        year, month, day, hour, minute, second = map(int, found.groups())
-        return datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no time: {error}") from None
+    return seconds
 
 
 def tell_time(at_s: float) -> str:
     """Seconds since 1970 -> `2027-01-31T00:00:00Z`; what no calendar has is told in seconds."""
-    import datetime
-
     try:
-        return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return moment_of(at_s)
     except (ValueError, OverflowError, OSError):
         return f"{at_s:.0f} s after 1970"

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ def parse_root(data: bytes, where: str) -> TrustStore:
     except ValueError as error:
         raise TrustError(f"no root.json that can be trusted: {error}", where=where, do=_AGAIN) from error
     assert store.root is not None
-    _require(store, store, body, signatures, "itself")
+    _require(store, store, body, signatures, "the file itself")
     return store
 
 
@@ -88,13 +89,21 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
     new = parse_root(data, where)
     if old.root is None or old.version is None or new.version is None:
         raise ValueError("a list of keys has no successor")
-    if new.version == old.version and new == _at(old, where):
+    if new.version == old.version and new.fingerprint == old.fingerprint:
         return old
     if new.version != old.version + 1:
         _refuse_version(old.version, new.version, where)
     _, body, signatures = _parse(data, where)
     _require(old, new, body, signatures, f"version {old.version}, which is in force")
     return new
+
+
+def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
+    """The store that "signed" describes, whoever signs it: for those who write it. Raises TrustError."""
+    try:
+        return _store(signed, where)
+    except ValueError as error:
+        raise TrustError(f"no root.json that can be trusted: {error}", where=where, do="Change it") from error
 
 
 def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signature, ...]]:
@@ -105,12 +114,6 @@ def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signatur
         return document["signed"], parse_entries(document["signatures"])
     except ValueError as error:
         raise TrustError(f"no root.json: {error}", where=where, do=_AGAIN) from error
-
-
-def _at(store: TrustStore, where: str) -> TrustStore:
-    from dataclasses import replace
-
-    return replace(store, where=where)
 
 
 def _refuse_version(old: int, new: int, where: str) -> NoReturn:
@@ -134,7 +137,7 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
     if len(good) < by.root.threshold:
         missing = ", ".join(by.name_of(name) for name in by.root.keyids if name not in good)
         raise TrustError(
-            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that {whose} asks for",
+            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that must, says {whose}",
             where=store.where,
             do=f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY",
         )
@@ -144,6 +147,10 @@ def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature,
     """Everything but the signatures' truth. Raises ValueError."""
     document = _object(strict_json(data), "the file")
     signed = _object(document.get("signed"), "signed")
+    return _store(signed, where), canonical(signed), parse_entries(document.get("signatures"))
+
+
+def _store(signed: dict[str, Any], where: str) -> TrustStore:
     if signed.get("type") != "edgekit-root":
         raise _MalformedError("its type is not edgekit-root")
     if signed.get("format") != 1:
@@ -158,11 +165,10 @@ def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature,
         raise _MalformedError(f"key {min(again)[:8]} is revoked and listed at once")
     roles = _object(signed.get("roles"), "roles")
     issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
-    store = TrustStore(
+    return TrustStore(
         where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), _version(signed.get("version")),
-        issued, expires, revoked,
+        issued, expires, revoked, hashlib.sha256(canonical(signed)).hexdigest(),
     )  # fmt: skip
-    return store, canonical(signed), parse_entries(document.get("signatures"))
 
 
 def _key(keyid: str, value: object) -> TrustedKey:

@@ -63,7 +63,8 @@ class Revoked:
 @dataclass(frozen=True)
 class TrustStore:
     """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json, None
-    where a person only named keys. version, issued_s, expires_s: of the root.json, None without one."""
+    where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint: SHA-256 in
+    hex of what its signatures are over, by which people compare two root.json; empty without one."""
 
     where: str
     keys: Mapping[str, TrustedKey]
@@ -73,6 +74,7 @@ class TrustStore:
     issued_s: float | None = None
     expires_s: float | None = None
     revoked: Mapping[str, Revoked] = field(default_factory=dict)
+    fingerprint: str = ""
 
     def check(
         self,

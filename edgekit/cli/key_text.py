@@ -1,0 +1,117 @@
+"""Keys, roots and what was written, as people and scripts read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.cli.options import print_json
+
+if TYPE_CHECKING:
+    from edgekit.keys import KeyEntry, KeyFolder, Written
+    from edgekit_runtime.trust import TrustStore
+
+__all__ = ["key_json", "print_keys", "print_store", "say_written", "store_json"]
+
+
+def say_written(written: Written, as_json: bool) -> int:
+    """Exits 0 also for a draft: what was asked was done."""
+    if as_json:
+        print_json(
+            {
+                "version": written.version,
+                "file": str(written.path),
+                "root": str(written.root) if written.root else None,
+                "signed_by": list(written.signers),
+                "missing": list(written.missing),
+            }
+        )
+        return 0
+    by = ", ".join(written.signers) or "nobody yet"
+    click.echo(f"{written.path}: version {written.version}, signed by {by}")
+    if written.root is None:
+        click.echo(f"not in force: more of these must sign it: {', '.join(written.missing)}")
+        click.echo(f"next: edgekit keys sign {written.path} --sign KEY")
+        return 0
+    click.echo(
+        f"{written.root}: is this version now; boards take it over with: edgekit keys update {written.path.name}"
+    )
+    return 0
+
+
+def print_keys(own: KeyFolder, entries: Sequence[KeyEntry]) -> None:
+    click.echo(f"keys in {own.path}")
+    if not entries:
+        click.echo("  none: edgekit keys new NAME makes one")
+    width = max((len(entry.name) for entry in entries), default=0)
+    for entry in entries:
+        state = "public half only" if entry.private is None else "passphrase" if entry.encrypted else "no passphrase"
+        click.echo(f"  {entry.name:<{width}}  {entry.keyid[:16]}  {state}")
+
+
+def print_store(store: TrustStore | None) -> None:
+    from edgekit_runtime.trust import judge, tell_time, trust_paths
+
+    if store is None:
+        click.echo(f"trust: none on this machine (looked for {', '.join(map(str, trust_paths()))})")
+        return
+    if store.root is None:
+        click.echo(f"trust: {store.where}, any one of {len(store.keys)} public keys")
+        return
+    late = store.expires_s is not None and judge(issued_s=store.issued_s).at_s >= store.expires_s
+    click.echo(
+        f"trust: {store.where}, version {store.version}, {'EXPIRED' if late else 'good until'} {tell_time(store.expires_s or 0)}"
+    )
+    click.echo(f"  fingerprint {store.fingerprint}")
+    for title, role in (("bundles", store.bundle), ("root", store.root)):
+        names = ", ".join(_member(store, keyid) for keyid in role.keyids)
+        click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {names}")
+    for gone in store.revoked.values():
+        click.echo(f"  revoked  {gone.name} ({gone.keyid[:8]})" + (f": {gone.why}" if gone.why else ""))
+
+
+def _member(store: TrustStore, keyid: str) -> str:
+    from edgekit_runtime.trust import tell_time
+
+    until = store.keys[keyid].expires_s
+    return store.name_of(keyid) + (f" until {tell_time(until)}" if until is not None else "")
+
+
+def key_json(entry: KeyEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "keyid": entry.keyid,
+        "public": str(entry.public),
+        "private": str(entry.private) if entry.private else None,
+        "passphrase": entry.encrypted,
+        "open_to_others": entry.open_to_others,
+    }
+
+
+def store_json(store: TrustStore | None) -> dict[str, Any] | None:
+    from edgekit_runtime.trust import tell_time
+
+    if store is None:
+        return None
+    roles = {"bundle": store.bundle, "root": store.root}
+    return {
+        "path": store.where,
+        "version": store.version,
+        "expires": tell_time(store.expires_s) if store.expires_s is not None else None,
+        "fingerprint": store.fingerprint or None,
+        "roles": {
+            name: {"threshold": role.threshold, "keys": [_named(store, keyid) for keyid in role.keyids]}
+            for name, role in roles.items()
+            if role is not None
+        },
+        "revoked": [{"keyid": gone.keyid, "name": gone.name, "why": gone.why} for gone in store.revoked.values()],
+    }
+
+
+def _named(store: TrustStore, keyid: str) -> dict[str, Any]:
+    from edgekit_runtime.trust import tell_time
+
+    key = store.keys[keyid]
+    return {"keyid": keyid, "name": key.name, "until": None if key.expires_s is None else tell_time(key.expires_s)}

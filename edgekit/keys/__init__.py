@@ -1,0 +1,42 @@
+"""Keys and roots on the workstation: making them, signing with them, saying whom to trust.
+
+files = KeyFolder(default_folder()).create("alice")              # alice.pem, 0600 in a folder 0700, and alice.pub.pem
+signed = first_root([Member("alice", files.raw)], [Member("alice", files.raw)], Dates(issued_s, expires_s))
+"""
+
+from __future__ import annotations
+
+from edgekit.keys.authoring import Dates, Member, first_root, renewed, revoked, rotated, with_keys
+from edgekit.keys.bundles import Endorsed, endorse
+from edgekit.keys.errors import KeysError
+from edgekit.keys.external import ExternalSigner
+from edgekit.keys.folder import KeyEntry, KeyFolder, default_folder
+from edgekit.keys.machine import Taken, take_over
+from edgekit.keys.roots import Written, add_signatures, is_root, read_signed, write_root
+from edgekit.keys.signers import Signing, open_signers
+
+__all__ = [
+    "Dates",
+    "Endorsed",
+    "ExternalSigner",
+    "KeyEntry",
+    "KeyFolder",
+    "KeysError",
+    "Member",
+    "Signing",
+    "Taken",
+    "Written",
+    "add_signatures",
+    "default_folder",
+    "endorse",
+    "first_root",
+    "is_root",
+    "open_signers",
+    "read_signed",
+    "renewed",
+    "revoked",
+    "rotated",
+    "take_over",
+    "with_keys",
+    "write_root",
+]
