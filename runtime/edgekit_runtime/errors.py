@@ -27,6 +27,7 @@ __all__ = [
     "IntegrityError",
     "MemoryExceeded",
     "MissingExtraError",
+    "ModelFileError",
     "QueueFull",
     "SelfTestError",
     "SessionError",
@@ -92,6 +93,12 @@ class SignatureError(BundleError):
     """The bundle is not signed by a key that is trusted here."""
 
     code = "bundle-signature"
+
+
+class ModelFileError(BundleError):
+    """A model file whose structure no engine should be shown: it points outside itself, or asks for what is not allowed."""
+
+    code = "model-file"
 
 
 class ContractError(EdgekitError):

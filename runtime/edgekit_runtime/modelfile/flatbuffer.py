@@ -1,0 +1,215 @@
+"""A FlatBuffer as plain values, every offset of it checked before it is followed.
+
+    root = read(data, b"TFL3", "Model", TABLES, UNIONS)
+    root[slot]                      # a number, a Span, a list of tables, None where the file leaves it out
+
+Rules, those of the format (https://flatbuffers.dev/internals/) as its own verifiers have them:
+- a table, its vtable, every field, vector and string lies inside the file and at a multiple of its size;
+- a string ends with a NUL that its length does not count;
+- what a table says twice over is counted twice: a vector whose thousand entries are one table of a thousand entries costs
+  an interpreter a million, and is refused here after `MAX_VISITS`;
+- the member of a union must be known: what cannot be checked is not passed on.
+A schema without a circle among its tables bounds the depth: TFLite's has none.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from edgekit_runtime.modelfile.facts import refused
+
+__all__ = ["MAX_VISITS", "Span", "Table", "read"]
+
+MAX_VISITS = 500_000
+"""Tables, vectors and strings that one file may have; MobileNetV2 has 1,500."""
+
+Table = list[Any]
+Schema = Mapping[str, str]
+Unions = Mapping[str, Sequence[str]]
+
+_SCALARS = {
+    "u8": "B",
+    "i8": "b",
+    "u16": "H",
+    "i16": "h",
+    "u32": "I",
+    "i32": "i",
+    "u64": "Q",
+    "i64": "q",
+    "f32": "f",
+    "f64": "d",
+}
+_U32, _I32, _U16X2 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<HH")
+_SCALAR, _STRING, _VECTOR, _STRINGS, _TABLE, _TABLES, _UNION = range(7)
+
+
+class Span(NamedTuple):
+    """A vector of scalars, or a string: where it begins in the file, and how many there are."""
+
+    start: int
+    length: int
+
+
+class _Field(NamedTuple):
+    """kind: one of the numbers above. size: bytes of a scalar or of a vector's element. detail: its Struct, table or union."""
+
+    slot: int
+    name: str
+    kind: int
+    size: int
+    detail: Any
+
+
+def read(data: bytes, identifier: bytes, root: str, schema: Schema, unions: Unions) -> Table:
+    """The root table as a list by slot, with all that hangs on it. Raises ModelFileError."""
+    if data[4:8] != identifier or len(data) < 12:
+        raise refused(f"it does not begin as a {identifier.decode('ascii')} file")
+    return _Reader(data, schema, unions).table(_U32.unpack_from(data, 0)[0], root)
+
+
+class _Reader:
+    def __init__(self, data: bytes, schema: Schema, unions: Unions) -> None:
+        self._data, self._size = data, len(data)
+        self._schema, self._unions = schema, unions
+        self._fields: dict[str, list[_Field | None]] = {}
+        self._forms: dict[tuple[str, int], tuple[int, int, list[tuple[_Field, int]]]] = {}
+        self._visits = 0
+
+    def table(self, start: int, name: str) -> Table:
+        """start: where the table begins, not checked yet."""
+        self._count()
+        if start & 3 or start + 4 > self._size:
+            raise refused(f"a {name} table at byte {start} lies outside the file, or askew in it")
+        vtable = start - _I32.unpack_from(self._data, start)[0]
+        form = self._forms.get((name, vtable))
+        if form is None:
+            form = self._forms[name, vtable] = self._form(vtable, name)
+        slots, size, present = form
+        if start + size > self._size:
+            raise refused(f"a {name} table at byte {start} runs over the end of the file")
+        values: Table = [None] * slots
+        for field, offset in present:
+            kind, at = field.kind, start + offset
+            if kind == _SCALAR:
+                if at % field.size:
+                    raise refused(f"{name}.{field.name} lies askew at byte {at}")
+                values[field.slot] = field.detail.unpack_from(self._data, at)[0]
+            elif kind == _VECTOR:
+                values[field.slot] = self._vector(at, field, name)
+            elif kind == _TABLE:
+                values[field.slot] = self.table(self._target(at), field.detail)
+            elif kind == _TABLES:
+                values[field.slot] = [self.table(target, field.detail) for target in self._targets(at, field, name)]
+            elif kind == _STRING:
+                values[field.slot] = self._string(self._target(at), field, name)
+            elif kind == _STRINGS:
+                found = [self._string(target, field, name) for target in self._targets(at, field, name)]
+                values[field.slot] = found
+            else:
+                values[field.slot] = self._union(at, field, values[field.slot - 1], name)
+        return values
+
+    def _form(self, vtable: int, name: str) -> tuple[int, int, list[tuple[_Field, int]]]:
+        """Of a vtable as this table's: how many slots there are, the table's size, and the fields that are there."""
+        fields = self._fields.get(name)
+        if fields is None:
+            fields = self._fields[name] = _fields(self._schema[name])
+        if vtable < 4 or vtable & 1 or vtable + 4 > self._size:
+            raise refused(f"the vtable of a {name} at byte {vtable} lies outside the file")
+        length, size = _U16X2.unpack_from(self._data, vtable)
+        if length < 4 or length & 1 or size < 4 or vtable + length > self._size:
+            raise refused(f"the vtable of a {name} at byte {vtable} is damaged")
+        offsets = struct.unpack_from(f"<{length // 2 - 2}H", self._data, vtable + 4)
+        present = []
+        for field, offset in zip(fields, offsets, strict=False):  # a newer schema has more, an older one fewer
+            if field is None or offset == 0:
+                continue
+            if offset < 4 or offset + (field.size if field.kind == _SCALAR else 4) > size:
+                raise refused(f"{name}.{field.name} lies outside of its table")
+            present.append((field, offset))
+        return len(fields), size, present
+
+    def _target(self, at: int) -> int:
+        """Where an offset leads: forward, by what it says."""
+        if at & 3:
+            raise refused(f"an offset lies askew at byte {at}")
+        target: int = at + _U32.unpack_from(self._data, at)[0]
+        return target
+
+    def _length(self, start: int, field: _Field, name: str) -> int:
+        self._count()
+        if start & 3 or start + 4 > self._size:
+            raise refused(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
+        count: int = _U32.unpack_from(self._data, start)[0]
+        if count * field.size > self._size - start - 4:
+            raise refused(f"{name}.{field.name} claims {count:,} elements, more than the file has room for")
+        return count
+
+    def _vector(self, at: int, field: _Field, name: str) -> Span:
+        start = self._target(at)
+        count = self._length(start, field, name)
+        if count and (start + 4) % field.size:
+            raise refused(f"{name}.{field.name} lies askew at byte {start + 4}")
+        return Span(start + 4, count)
+
+    def _string(self, start: int, field: _Field, name: str) -> Span:
+        count = self._length(start, field, name)
+        end = start + 4 + count
+        if end >= self._size or self._data[end]:
+            raise refused(f"{name}.{field.name} at byte {start} does not end with a NUL")
+        return Span(start + 4, count)
+
+    def _targets(self, at: int, field: _Field, name: str) -> list[int]:
+        start = self._target(at)
+        if start & 3 or start + 4 > self._size:
+            raise refused(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
+        self._count()
+        count = _U32.unpack_from(self._data, start)[0]
+        if count * 4 > self._size - start - 4:
+            raise refused(f"{name}.{field.name} claims {count:,} entries, more than the file has room for")
+        self._count(count)
+        offsets = struct.unpack_from(f"<{count}I", self._data, start + 4)
+        return [start + 4 + 4 * place + offset for place, offset in enumerate(offsets)]
+
+    def _union(self, at: int, field: _Field, member: int | None, name: str) -> Table | None:
+        if not member:  # whoever reads it goes by the type, and reads nothing
+            return None
+        members = self._unions[field.detail]
+        if member >= len(members):
+            raise refused(
+                f"{name}.{field.name} is of a kind that this edgekit does not know ({member})",
+                "Upgrade edgekit-deploy, or build the bundle again",
+            )
+        return self.table(self._target(at), members[member])
+
+    def _count(self, more: int = 1) -> None:
+        self._visits += more
+        if self._visits > MAX_VISITS:
+            raise refused(f"it has more than {MAX_VISITS:,} parts, or repeats some without end")
+
+
+def _fields(text: str) -> list[_Field | None]:
+    """From `Name:kind Name:kind`."""
+    found: list[_Field | None] = []
+    for slot, word in enumerate(text.split()):
+        name, _, kind = word.partition(":")
+        found.append(_field(slot, name, kind) if kind else None)
+    return found
+
+
+def _field(slot: int, name: str, kind: str) -> _Field:
+    if kind in _SCALARS:
+        scalar = struct.Struct("<" + _SCALARS[kind])
+        return _Field(slot, name, _SCALAR, scalar.size, scalar)
+    if kind == "str":
+        return _Field(slot, name, _STRING, 1, None)
+    inner = kind[1:-1]
+    if kind[0] == "<":
+        return _Field(slot, name, _UNION, 4, inner)
+    if kind[0] != "[":
+        return _Field(slot, name, _TABLE, 4, kind)
+    if inner in _SCALARS:
+        return _Field(slot, name, _VECTOR, struct.calcsize("<" + _SCALARS[inner]), None)
+    return _Field(slot, name, _STRINGS, 1, None) if inner == "str" else _Field(slot, name, _TABLES, 4, inner)

@@ -1,0 +1,360 @@
+"""The structure of a .tflite file: what an interpreter would follow without looking.
+
+    facts = check(data, MAX_TENSOR_BYTES)
+
+Rules, beside those of `flatbuffer`:
+- every index (of a tensor, a buffer, an operator code, a graph, in signatures and metadata too) is in range;
+- a constant has as many bytes as its shape and type say; a buffer behind the flatbuffer lies inside the file;
+- a tensor that is computed declares no more than one tensor may have; no side is negative;
+- an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it reads
+  (CVE-2020-15210); one that divides by a side or an option has none that is 0 (`tflite_rules`);
+- graphs call one another without a circle (CVE-2021-29591);
+- the operators are TFLite's own, or the few custom ones that every runtime carries; none is TensorFlow's (Flex).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from edgekit_runtime.modelfile import tflite_schema as schema
+from edgekit_runtime.modelfile.facts import ModelFacts, bytes_of, refused
+from edgekit_runtime.modelfile.flatbuffer import Span, Table, read
+
+__all__ = ["BITS", "KNOWN_CUSTOM", "Node", "Tensor", "check", "integers", "slot"]
+
+KNOWN_CUSTOM = frozenset({"AudioSpectrogram", "Mfcc", "NumericVerify", "TFLite_Detection_PostProcess"})
+"""Custom operators that every runtime registers; benchmarks/registered.py asked them."""
+_NEVER = frozenset({"DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "-"})
+BITS = {
+    "FLOAT32": 32,
+    "FLOAT16": 16,
+    "INT32": 32,
+    "UINT8": 8,
+    "INT64": 64,
+    "BOOL": 8,
+    "INT16": 16,
+    "COMPLEX64": 64,
+    "INT8": 8,
+    "FLOAT64": 64,
+    "COMPLEX128": 128,
+    "UINT64": 64,
+    "UINT32": 32,
+    "UINT16": 16,
+    "INT4": 4,
+    "BFLOAT16": 16,
+    "INT2": 2,
+    "UINT4": 4,
+    "FLOAT8_E4M3FN": 8,
+    "FLOAT8_E5M2": 8,
+}
+"""A tensor type's bits an element; types without are of no fixed size (STRING, RESOURCE, VARIANT)."""
+_UNIONS = {
+    "BuiltinOptions": schema.BUILTIN_OPTIONS,
+    "BuiltinOptions2": schema.BUILTIN_OPTIONS2,
+    "QuantizationDetails": schema.QUANTIZATION_DETAILS,
+    "SparseIndexVector": schema.SPARSE_INDEX_VECTOR,
+}
+
+
+def slot(table: str, name: str) -> int:
+    """Where a table keeps a field. KeyError for a name that the schema does not have."""
+    names = [word.partition(":")[0] for word in schema.TABLES[table].split()]
+    try:
+        return names.index(name)
+    except ValueError:
+        raise KeyError(f"{table}.{name}") from None
+
+
+class Tensor(NamedTuple):
+    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was read."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: Span | None
+    variable: bool
+    table: Table
+
+
+class Node(NamedTuple):
+    """An operator. options: the name of its table of options and that table."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: tuple[str, Table] | None
+
+
+@dataclass
+class _Found:
+    """What was seen so far."""
+
+    ops: set[str] = field(default_factory=set)
+    operators: int = 0
+    tensors: int = 0
+    largest: int = 0
+    calls: list[set[int]] = field(default_factory=list)
+
+
+def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
+    """Raises ModelFileError, which says what is wrong and with which part."""
+    model = read(data, b"TFL3", "Model", schema.TABLES, _UNIONS)
+    if (version := model[_MODEL["Version"]]) != 3:
+        raise refused(f"its schema is version {version or 0}; TFLite files have version 3")
+    walk = _Walk(data, model, max_tensor_bytes)
+    found = walk.found
+    for number, graph in enumerate(walk.graphs):
+        walk.graph(number, graph)
+    walk.signatures()
+    _check_calls(found.calls)
+    constant = sum({span.start: span.length for span in walk.buffers if span is not None}.values())
+    return ModelFacts(
+        "tflite",
+        "schema 3",
+        tuple(sorted(found.ops)),
+        found.operators,
+        len(walk.graphs),
+        found.tensors,
+        constant,
+        found.largest,
+    )
+
+
+class _Walk:
+    """The lists that indices point into."""
+
+    def __init__(self, data: bytes, model: Table, max_tensor_bytes: int) -> None:
+        self.data, self._model, self._most = data, model, max_tensor_bytes
+        self.codes = [_operator_name(data, code) for code in model[_MODEL["OperatorCodes"]] or ()]
+        self.buffers = [_buffer(data, n, buffer) for n, buffer in enumerate(model[_MODEL["Buffers"]] or ())]
+        self.graphs: list[Table] = model[_MODEL["Subgraphs"]] or []
+        self.found = _Found()
+        self.tensors: list[list[Tensor]] = []
+        if not self.graphs:
+            raise refused("it has no graph")
+        if model[_MODEL["ExternalBuffers"]] or model[_MODEL["ExternalBufferGroups"]]:
+            raise refused("its weights stand in other files, which a bundle does not have")
+        for entry in model[_MODEL["Metadata"]] or ():
+            self._in_range(entry[_METADATA["Buffer"]] or 0, len(self.buffers), "a metadata entry's buffer")
+        for index in integers(data, model[_MODEL["MetadataBuffer"]]):
+            self._in_range(index, len(self.buffers), "a metadata buffer")
+
+    def graph(self, number: int, graph: Table) -> None:
+        from edgekit_runtime.modelfile.tflite_rules import check_node
+
+        where = f"graph {number}"
+        tables = graph[_GRAPH["Tensors"]] or []
+        tensors = [self._tensor(f"tensor {n} of {where}", table) for n, table in enumerate(tables)]
+        self.tensors.append(tensors)
+        self.found.tensors += len(tensors)
+        self.found.calls.append(set())
+        inputs = self._indices(graph[_GRAPH["Inputs"]], len(tensors), f"an input of {where}")
+        outputs = self._indices(graph[_GRAPH["Outputs"]], len(tensors), f"an output of {where}")
+        known = {index for index, tensor in enumerate(tensors) if _stands(tensor)} | set(inputs)
+        for index in inputs:
+            if tensors[index].data is not None:
+                raise refused(f"input {index} of {where} is a constant")
+        for place, table in enumerate(graph[_GRAPH["Operators"]] or ()):
+            node = self._node(table, len(tensors), f"operator {place} of {where}")
+            what = f"operator {place} ({node.op}) of {where}"
+            _check_order(node, tensors, known, what)
+            check_node(self.data, node, tensors, what)
+            self._call(number, node, what)
+            known.update(node.outputs)
+        for index in outputs:
+            if index not in known:
+                raise refused(f"output {index} of {where} is computed by nothing")
+
+    def signatures(self) -> None:
+        for entry in self._model[_MODEL["SignatureDefs"]] or ():
+            graph = entry[_SIGNATURE["SubgraphIndex"]] or 0
+            self._in_range(graph, len(self.graphs), "a signature's graph")
+            for name in ("Inputs", "Outputs"):
+                for pair in entry[_SIGNATURE[name]] or ():
+                    index = pair[_MAP["TensorIndex"]] or 0
+                    self._in_range(index, len(self.tensors[graph]), "a signature's tensor")
+
+    def _tensor(self, what: str, table: Table) -> Tensor:
+        number, buffer = table[_TENSOR["Type"]] or 0, table[_TENSOR["Buffer"]] or 0
+        self._in_range(number, len(schema.TENSOR_TYPES), f"the type of {what}")
+        self._in_range(buffer, len(self.buffers), f"the buffer of {what}")
+        kind = schema.TENSOR_TYPES[number]
+        shape = integers(self.data, table[_TENSOR["Shape"]])
+        span = self.buffers[buffer] if buffer else None
+        if table[_TENSOR["ExternalBuffer"]]:
+            raise refused(f"{what} keeps its data in another file, which a bundle does not have")
+        size = bytes_of(shape, BITS.get(kind, 0), what, self._most if span is None else None)
+        if span is None:
+            self.found.largest = max(self.found.largest, size)
+        elif table[_TENSOR["Sparsity"]] is None and kind in BITS and size != span.length:
+            raise refused(f"{what} is {kind} {list(shape)}, {size:,} bytes, and its buffer has {span.length:,}")
+        tensor = Tensor(kind, shape, span, bool(table[_TENSOR["IsVariable"]]), table)
+        if table[_TENSOR["Quantization"]] is not None:
+            _check_quantization(self.data, tensor, what)
+        if span is not None and kind == "STRING":
+            _check_strings(self.data, tensor, what)
+        if table[_TENSOR["Sparsity"]] is not None:
+            from edgekit_runtime.modelfile.tflite_sparse import check_sparsity
+
+            check_sparsity(self.data, tensor, what)
+        return tensor
+
+    def _node(self, table: Table, tensors: int, what: str) -> Node:
+        code = table[_OPERATOR["OpcodeIndex"]] or 0
+        self._in_range(code, len(self.codes), f"the code of {what}")
+        inputs = self._indices(table[_OPERATOR["Inputs"]], tensors, f"an input of {what}", optional=True)
+        outputs = self._indices(table[_OPERATOR["Outputs"]], tensors, f"an output of {what}")
+        self._indices(table[_OPERATOR["Intermediates"]], tensors, f"an intermediate of {what}", optional=True)
+        self.found.ops.add(self.codes[code])
+        self.found.operators += 1
+        offset, size = (
+            table[_OPERATOR["LargeCustomOptionsOffset"]] or 0,
+            table[_OPERATOR["LargeCustomOptionsSize"]] or 0,
+        )
+        if offset + size > len(self.data):
+            raise refused(f"the options of {what} lie outside the file")
+        options = None
+        for name, members in (("BuiltinOptions", schema.BUILTIN_OPTIONS), ("BuiltinOptions2", schema.BUILTIN_OPTIONS2)):
+            if (found := table[_OPERATOR[name]]) is not None:
+                options = (members[table[_OPERATOR[f"{name}Type"]]], found)
+        return Node(self.codes[code], inputs, outputs, options)
+
+    def _call(self, number: int, node: Node, what: str) -> None:
+        """The graphs that an operator runs."""
+        if node.options is None or node.options[0] not in _CALLS:
+            return
+        name, table = node.options
+        for place in _CALLS[name]:
+            value = table[place]
+            for index in integers(self.data, value) if isinstance(value, Span) else (value or 0,):
+                self._in_range(index, len(self.graphs), f"a graph that {what} runs")
+                self.found.calls[number].add(index)
+
+    def _indices(self, span: Span | None, most: int, what: str, *, optional: bool = False) -> tuple[int, ...]:
+        found = integers(self.data, span)
+        least = -1 if optional else 0
+        for index in found:
+            if not least <= index < most:
+                raise refused(f"{what} is tensor {index}, and there are {most}")
+        return found
+
+    def _in_range(self, index: int, most: int, what: str) -> None:
+        if not 0 <= index < most:
+            raise refused(f"{what} is number {index}, and there are {most}")
+
+
+def integers(data: bytes, span: Span | None) -> tuple[int, ...]:
+    """A vector of i32."""
+    return () if span is None else struct.unpack_from(f"<{span.length}i", data, span.start)
+
+
+def _slots(table: str) -> dict[str, int]:
+    return {word.partition(":")[0]: place for place, word in enumerate(schema.TABLES[table].split())}
+
+
+_MODEL, _GRAPH, _TENSOR, _OPERATOR = _slots("Model"), _slots("SubGraph"), _slots("Tensor"), _slots("Operator")
+_CODE, _BUFFER, _QUANTIZATION = _slots("OperatorCode"), _slots("Buffer"), _slots("QuantizationParameters")
+_METADATA, _SIGNATURE, _MAP = _slots("Metadata"), _slots("SignatureDef"), _slots("TensorMap")
+_CALLS: dict[str, tuple[int, ...]] = {
+    name: places
+    for name, text in schema.TABLES.items()
+    if (places := tuple(n for n, word in enumerate(text.split()) if "Subgraph" in word or "CalledComputations" in word))
+    and name.endswith("Options")
+}
+"""Options that name graphs, and in which slots."""
+
+
+def _operator_name(data: bytes, code: Table) -> str:
+    # Codes up to 127 stand in the older field, all of them in the newer; runtimes take the larger.
+    number = max(code[_CODE["DeprecatedBuiltinCode"]] or 0, code[_CODE["BuiltinCode"]] or 0)
+    if number >= len(schema.OPERATORS) or schema.OPERATORS[number] in _NEVER:
+        raise refused(
+            f"it uses operator number {number}, which this edgekit does not know",
+            "Upgrade edgekit-deploy, or build the bundle again",
+        )
+    name = schema.OPERATORS[number]
+    if name != "CUSTOM":
+        return name
+    span = code[_CODE["CustomCode"]]
+    custom = data[span.start : span.start + span.length].decode("utf-8", "replace") if span else ""
+    if custom.startswith("Flex"):
+        raise refused(f"it uses {custom}, an operator of TensorFlow's own, which no board's runtime has")
+    if custom not in KNOWN_CUSTOM:
+        raise refused(f"it uses the custom operator '{custom}', and would need a library that is no part of the bundle")
+    return custom
+
+
+def _buffer(data: bytes, number: int, buffer: Table) -> Span | None:
+    span: Span | None = buffer[_BUFFER["Data"]]
+    offset, size = buffer[_BUFFER["Offset"]] or 0, buffer[_BUFFER["Size"]] or 0
+    if offset > 1:  # of files beyond 2 GB: the data stand behind the flatbuffer
+        if offset + size > len(data):
+            raise refused(f"buffer {number} lies outside the file: {size:,} bytes at {offset:,} of {len(data):,}")
+        span = Span(offset, size)
+    return span if span is not None and span.length else None
+
+
+def _stands(tensor: Tensor) -> bool:
+    """Whether it can be read without having been computed: a constant, a state, or empty."""
+    return tensor.data is not None or tensor.variable or 0 in tensor.shape
+
+
+def _check_order(node: Node, tensors: list[Tensor], known: set[int], what: str) -> None:
+    for index in node.inputs:
+        if index >= 0 and index not in known:
+            raise refused(f"{what} reads tensor {index}, which nothing before it computes")
+    for index in node.outputs:
+        if tensors[index].data is not None:
+            raise refused(f"{what} writes tensor {index}, which is a constant")
+        if index in node.inputs:
+            raise refused(f"{what} writes tensor {index}, which it reads")
+
+
+def _check_calls(calls: list[set[int]]) -> None:
+    """Graphs in an order in which each runs only earlier ones; what is left over runs in a circle."""
+    left = {number: set(called) for number, called in enumerate(calls)}
+    while ready := [number for number, called in left.items() if not called]:
+        for number in ready:
+            del left[number]
+        for called in left.values():
+            called.difference_update(ready)
+    if left:
+        raise refused(f"graph {min(left)} runs itself, at once or through others")
+
+
+def _check_quantization(data: bytes, tensor: Tensor, what: str) -> None:
+    table = tensor.table[_TENSOR["Quantization"]]
+    scales, zeros = table[_QUANTIZATION["Scale"]], table[_QUANTIZATION["ZeroPoint"]]
+    count = scales.length if scales else 0
+    if not count:
+        return
+    if zeros is not None and zeros.length not in (1, count):
+        raise refused(f"{what} has {count} scales and {zeros.length} zero points")
+    if count > 1:
+        axis = table[_QUANTIZATION["QuantizedDimension"]] or 0
+        if not 0 <= axis < len(tensor.shape) or tensor.shape[axis] != count:
+            raise refused(f"{what} has {count} scales along axis {axis} of {list(tensor.shape)}")
+    if count == 1:
+        (value,) = struct.unpack_from("<f", data, scales.start)
+        finite = value - value == 0
+    else:
+        finite = bool(np.isfinite(np.frombuffer(data, "<f4", count, scales.start)).all())
+    if not finite:
+        raise refused(f"{what} has a scale that is no number")
+
+
+def _check_strings(data: bytes, tensor: Tensor, what: str) -> None:
+    """The buffer holds how many there are, then where each begins and the last ends."""
+    span = tensor.data
+    assert span is not None
+    if span.length >= 4:
+        (count,) = struct.unpack_from("<i", data, span.start)
+        wanted = bytes_of(tensor.shape, 8, what)
+        if 0 <= count == wanted and 4 * (count + 2) <= span.length:
+            bounds = integers(data, Span(span.start + 4, count + 1))
+            if bounds[0] == 4 * (count + 2) and bounds[-1] <= span.length and list(bounds) == sorted(bounds):
+                return
+    raise refused(f"the strings of {what} do not lie inside its buffer")
