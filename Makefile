@@ -12,7 +12,7 @@ JOBS ?= 2
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch setup setup-demo lint clean
+.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch fuzz setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -37,6 +37,10 @@ test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
 # PyTorch is large, and larger still with CUDA: point pip at an index of CPU builds, or name another version in TORCH.
 test-torch: $(VENV_TORCH)/.test
 	$(VENV_TORCH)/bin/python -m pytest tests/converters/sources/test_torch.py
+
+# A million executions of each target, about an hour. `make test` runs a short search of its own.
+fuzz: setup
+	$(BIN)/python -m fuzz
 
 setup: $(VENV)/.dev
 setup-demo: $(VENV)/.demo

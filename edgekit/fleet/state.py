@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit_runtime.telemetry import WindowError
+from edgekit_runtime.telemetry.window import is_text
 
 __all__ = ["Birth", "State", "parse_state"]
 
@@ -82,9 +83,9 @@ def _birth(value: Mapping[str, Any]) -> Birth:
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     text = value.get(name)
-    if not isinstance(text, str) or len(text) > _MOST_TEXT:
+    if not is_text(text, _MOST_TEXT):
         raise WindowError("shape", f"'{name}' is no text of at most {_MOST_TEXT} characters")
-    return text
+    return str(text)
 
 
 def _number(value: Mapping[str, Any], name: str) -> float:

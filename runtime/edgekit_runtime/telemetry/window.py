@@ -35,6 +35,7 @@ __all__ = [
     "WindowError",
     "device_id",
     "encode",
+    "is_text",
     "origin",
     "parse_window",
     "sealed",
@@ -52,6 +53,7 @@ _COARSENING = (
 )  # fmt: skip
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 _SOURCE = re.compile(r"[a-z]{1,16}\Z")
+_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOST_TEXT = 64
 _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
 
@@ -298,9 +300,15 @@ def _integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int =
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     text = value.get(name)
-    if not isinstance(text, str) or len(text) > _MOST_TEXT:
+    if not is_text(text, _MOST_TEXT):
         raise WindowError("shape", f"'{name}' is no text of at most {_MOST_TEXT} characters")
-    return text
+    return str(text)
+
+
+def is_text(value: object, most: int) -> bool:
+    """Whether it is a text of at most so many characters that every store and every page can hold: no control characters, and
+    no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    return isinstance(value, str) and len(value) <= most and _NO_TEXT.search(value) is None
 
 
 def _epoch(value: Mapping[str, Any]) -> str:

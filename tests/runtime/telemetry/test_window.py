@@ -104,6 +104,8 @@ def test_every_field_that_leaves_the_board_is_documented_and_no_other_does():
 
 
 BAD = {
+    "half a surrogate pair in a name": (payload(prof="net\ud800"), "shape"),
+    "a control character in a name": (payload(prof="net\x00"), "shape"),
     "not JSON": (b"hello", "json"),
     "not UTF-8": (b"\xff\xfe\x00", "json"),
     "a list": (b"[1]", "shape"),

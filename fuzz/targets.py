@@ -1,0 +1,43 @@
+"""Everything that is fuzzed, by name; what is not asked for is not imported.
+
+INSTRUMENTS stands here and not beside the targets: it must be known before what it names is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuzz.target import Target
+
+__all__ = ["INSTRUMENTS", "TARGETS", "target"]
+
+_BUNDLE = (
+    "edgekit_runtime.bundle", "edgekit_runtime.contract.sense", "edgekit_runtime.trust", "edgekit_runtime.strict_json",
+)  # fmt: skip
+_TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bundle": ("fuzz.bundles:bundle", _BUNDLE),
+    "signed": ("fuzz.bundles:signed", _BUNDLE),
+    "header": ("fuzz.bundles:header", _BUNDLE),
+    "manifest": ("fuzz.bundles:manifest", _BUNDLE),
+    "picture": ("fuzz.pictures:picture", ("edgekit_runtime.contract",)),
+    "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
+    "array": ("fuzz.arrays:array", ("edgekit_runtime.array_file",)),
+    "window": ("fuzz.telemetry:window", ("edgekit_runtime.telemetry",)),
+    "state": ("fuzz.telemetry:state", ("edgekit.fleet.state",)),
+    "request": ("fuzz.wire:request", ("edgekit_runtime.remote",)),
+    "response": ("fuzz.wire:response", ("edgekit_runtime.remote",)),
+    "http": ("fuzz.wire:http", ("edgekit.host.http1",)),
+}
+TARGETS = {name: place for name, (place, _) in _TABLE.items()}
+"""Name -> module:function that gives the `Target`."""
+
+INSTRUMENTS = {name: packages for name, (_, packages) in _TABLE.items()}
+"""Name -> the packages whose branches guide the search."""
+
+
+def target(name: str) -> Target:
+    module, attribute = TARGETS[name].split(":")
+    made: Target = getattr(importlib.import_module(module), attribute)()
+    return made
