@@ -25,6 +25,7 @@ from edgekit.cli.options import (
     trust,
     use,
 )
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +57,7 @@ __all__ = ["run"]
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
 @trust
+@secret
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
     """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE.
