@@ -10,6 +10,7 @@ import click
 
 from edgekit.cli.key_options import folder, folder_of, passphrase, passphrase_file, sign, signer, signing_of
 from edgekit.cli.key_roots import renew, revoke, rotate, trust
+from edgekit.cli.key_secret import print_secrets, secret
 from edgekit.cli.key_text import key_json, print_keys, print_store, say_written, store_json
 from edgekit.cli.options import PATH, as_json, print_json
 
@@ -31,7 +32,7 @@ def keys() -> None:
     """
 
 
-for _command in (trust, rotate, revoke, renew):
+for _command in (trust, rotate, revoke, renew, secret):
     keys.add_command(_command)
 
 
@@ -68,14 +69,23 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
 
     Exits 1 where a private key can be read by other users of this machine.
     """
+    from edgekit.keys.secret import secrets_in
     from edgekit_runtime.trust import find_trust, load_root
 
     own, store = folder_of(folder), load_root(root) if root else find_trust()
     entries = own.entries()
     if as_json:
-        print_json({"folder": str(own.path), "keys": [key_json(e) for e in entries], "trust": store_json(store)})
+        print_json(
+            {
+                "folder": str(own.path),
+                "keys": [key_json(e) for e in entries],
+                "secrets": [{"name": one.name, "id": one.id or None, "file": str(one.path)} for one in secrets_in(own)],
+                "trust": store_json(store),
+            }
+        )
     else:
         print_keys(own, entries)
+        print_secrets(secrets_in(own))
         print_store(store)
     if loose := [entry for entry in entries if entry.open_to_others]:
         for entry in loose:

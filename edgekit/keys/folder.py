@@ -57,10 +57,7 @@ class KeyFolder:
 
     def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
         """A new Ed25519 pair. Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
-        if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
-            raise KeysError(
-                f"{name!r:.70} is no name for a key", do="Use letters, digits, '.', '_' and '-', at most 64"
-            )
+        _check_name(name)
         if passphrase == b"":
             raise KeysError("the passphrase is empty", do="Give one, or leave the option out")
         private, public = self.path / f"{name}{_PRIVATE}", self.path / f"{name}{_PUBLIC}"
@@ -72,6 +69,16 @@ class KeyFolder:
         _write_new(private, secret_pem, 0o600)
         _write_new(public, public_pem, 0o644)
         return KeyEntry(name, keyid_of(raw), raw, public, private, passphrase is not None)
+
+    def add(self, file: str, name: str, data: bytes) -> Path:
+        """A new file of mode 0600 here, for the key `name`. Raises KeysError as `create` does."""
+        _check_name(name)
+        self._make()
+        path = self.path / file
+        if os.path.lexists(path):
+            raise KeysError(f"there is a key '{name}' already", where=str(path), do="Choose another name")
+        _write_new(path, data, 0o600)
+        return path
 
     def entries(self) -> tuple[KeyEntry, ...]:
         """Every key of the folder by name; what is no Ed25519 key is left out."""
@@ -142,6 +149,11 @@ class KeyFolder:
                 where=str(self.path),
                 do=f"Run: chmod 700 {self.path}; or name another with --folder",
             )
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
+        raise KeysError(f"{name!r:.70} is no name for a key", do="Use letters, digits, '.', '_' and '-', at most 64")
 
 
 def _pair(passphrase: bytes | None) -> tuple[bytes, bytes, bytes]:
