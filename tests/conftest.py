@@ -87,12 +87,14 @@ def digits_onnx(digits_model: Digits) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state_folder(tmp_path_factory: pytest.TempPathFactory):
-    """Verdicts of self-tests and what builds keep go to temporary folders, never to the developer's own.
+    """Verdicts of self-tests, keys and what builds keep go to temporary folders, never to the developer's own.
 
     What runs fastest here is measured by the tests that are about it alone.
     """
     os.environ["EDGEKIT_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    os.environ.pop("EDGEKIT_TRUST", None)
     os.environ["EDGEKIT_TUNE"] = "off"
 
 

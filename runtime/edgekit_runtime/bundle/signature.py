@@ -52,11 +52,8 @@ Signature = tuple[str, bytes]
 """keyid and the 64 raw bytes."""
 
 _FIELD = 2**255 - 19
-_ORDER_8 = (
-    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
-    0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7,
-)
-_SMALL_ORDER = {0, 1, _FIELD - 1, *_ORDER_8}
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = {0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8}
 """The y coordinates of the eight points whose order divides 8; a test computes them from the curve's equation."""
 
 

@@ -1,0 +1,57 @@
+"""JSON that two readers cannot read differently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_runtime.strict_json import canonical, strict_json
+
+texts = st.text(st.characters(codec="utf-8"))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_the_canonical_form_is_that_of_rfc_8785(value):
+    assert canonical(value) == rfc8785.dumps(value)
+
+
+@given(values)
+def test_what_is_written_is_read_again(value):
+    assert strict_json(canonical(value)) == value
+    assert strict_json(json.dumps(value, indent=2).encode()) == value
+
+
+@pytest.mark.parametrize("value", [1.5, 1e300, 2**53, -(2**53), float("nan")])
+def test_numbers_with_spellings_of_their_own_are_refused(value):
+    with pytest.raises(ValueError, match="no one spelling"):
+        canonical([value])
+
+
+REFUSED = {
+    b'{"a":1,"a":1}': "'a' stands there twice",
+    b'[{"b":{"a":1,"c":2,"a":3}}]': "'a' stands there twice",
+    b"[NaN]": "NaN is no JSON",
+    b"[-Infinity]": "-Infinity is no JSON",
+    b"\xef\xbb\xbf{}": "byte order mark",
+    b'"\xff"': "not UTF-8",
+    b'"\\ud800"': "half a surrogate pair",
+    b'{"\\udc00":1}': "half a surrogate pair",
+    b"[" * 100_000: "nested too deeply",
+    b"": "Expecting value",
+    b"1 2": "Extra data",
+}
+
+
+@pytest.mark.parametrize(("data", "words"), REFUSED.items(), ids=lambda one: repr(one)[:24])
+def test_what_could_be_read_in_two_ways_is_refused(data, words):
+    with pytest.raises(ValueError, match=words):
+        strict_json(data)

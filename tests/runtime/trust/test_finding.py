@@ -1,0 +1,138 @@
+"""Where a machine's trust is looked for, and what a trust= may name."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import rooted
+
+from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.trust import TrustError, find_trust, load_trust, trust_paths
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The environment of a user, and a function that puts a root.json of some version at one of the three places."""
+    environ = {"HOME": str(tmp_path / "home")}
+    where = {
+        "named": tmp_path / "named.json",
+        "own": tmp_path / "home" / ".config" / "edgekit" / "trust" / "root.json",
+        "system": tmp_path / "etc" / "root.json",
+    }
+
+    def put(place, version):
+        where[place].parent.mkdir(parents=True, exist_ok=True)
+        where[place].write_bytes(rooted.document(rooted.signed_part(version=version), "ann"))
+        return where[place]
+
+    return environ, put, where["system"]
+
+
+def test_a_machine_that_was_never_told_has_none(places):
+    """S9"""
+    environ, _, system = places
+    assert find_trust(environ, system=system) is None
+
+
+def test_the_variable_comes_before_the_user_and_the_user_before_the_machine(places):
+    environ, put, system = places
+    put("system", 1)
+    assert find_trust(environ, system=system).version == 1
+    put("own", 2)
+    assert find_trust(environ, system=system).version == 2
+    environ["EDGEKIT_TRUST"] = str(put("named", 3))
+    assert find_trust(environ, system=system).version == 3
+
+
+def test_a_variable_that_names_nothing_is_an_error_not_a_reason_to_look_on(places, tmp_path):
+    """S9"""
+    environ, put, system = places
+    put("own", 2)
+    environ["EDGEKIT_TRUST"] = str(tmp_path / "misspelt.json")
+    with pytest.raises(TrustError, match=r"misspelt\.json: cannot be read"):
+        find_trust(environ, system=system)
+
+
+def test_a_broken_root_is_an_error_not_a_reason_to_look_on(places):
+    """S9"""
+    environ, put, system = places
+    put("system", 1)
+    put("own", 2).write_text("{")
+    with pytest.raises(TrustError):
+        find_trust(environ, system=system)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("what", ["the file", "its folder"])
+def test_what_everybody_may_write_decides_nothing(places, what):
+    """S11"""
+    environ, put, system = places
+    path = put("own", 2)
+    changed = path if what == "the file" else path.parent
+    changed.chmod(changed.stat().st_mode | 0o002)
+    with pytest.raises(TrustError, match="every user of this machine may write here") as caught:
+        find_trust(environ, system=system)
+    assert caught.value.do == f"Run: chmod o-w {changed}"
+
+
+def test_a_public_key_may_be_named_in_the_variable(places, tmp_path):
+    environ, _, system = places
+    (tmp_path / "bea.pub.pem").write_bytes(rooted.public_pem("bea"))
+    environ["EDGEKIT_TRUST"] = str(tmp_path / "bea.pub.pem")
+    assert find_trust(environ, system=system).bundle.keyids == (rooted.keyid("bea"),)
+
+
+def test_an_empty_variable_is_one_that_is_not_set(places):
+    environ, put, system = places
+    put("system", 1)
+    assert find_trust({**environ, "EDGEKIT_TRUST": "", "XDG_CONFIG_HOME": ""}, system=system).version == 1
+
+
+def test_the_folder_of_settings_can_be_moved(places, tmp_path):
+    environ, *_ = places
+    moved = trust_paths({**environ, "XDG_CONFIG_HOME": str(tmp_path / "settings")})
+    assert moved[0] == tmp_path / "settings" / "edgekit" / "trust" / "root.json"
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in ("bea", "ben"):
+        (tmp_path / f"{name}.pub.pem").write_bytes(rooted.public_pem(name))
+    (tmp_path / "root.json").write_bytes(rooted.document(rooted.signed_part(), "ann"))
+    (tmp_path / "bea.pem").write_bytes(rooted.private_pem("bea"))
+    return tmp_path
+
+
+def test_any_one_of_several_public_keys_is_enough(files):
+    found = load_trust([files / "bea.pub.pem", str(files / "ben.pub.pem")])
+    assert (set(found.bundle.keyids), found.bundle.threshold) == ({rooted.keyid("bea"), rooted.keyid("ben")}, 1)
+
+
+def test_a_key_that_is_named_twice_is_one(files):
+    assert load_trust([files / "bea.pub.pem"] * 2).bundle.keyids == (rooted.keyid("bea"),)
+
+
+def test_a_root_says_alone_whom_to_trust(files):
+    assert load_trust(files / "root.json").version == 1
+    with pytest.raises(TrustError, match="alone whom to trust"):
+        load_trust([files / "root.json", files / "bea.pub.pem"])
+
+
+def test_a_store_passes_and_nothing_is_nothing(files):
+    store = load_trust(files / "root.json")
+    assert load_trust(store) is store
+    assert load_trust(()) is None
+
+
+def test_a_private_key_is_refused_with_the_command_for_its_public_half(files):
+    """S11"""
+    with pytest.raises(SignatureError, match=r"this is a private key.*openssl pkey -in bea\.pem -pubout"):
+        load_trust(files / "bea.pem")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_not_waited_for(files):
+    os.mkfifo(files / "pipe")
+    with pytest.raises(TrustError, match="not a regular file"):
+        load_trust(files / "pipe")

@@ -1,0 +1,217 @@
+"""Which signatures are enough, and which words a refusal has."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+import rooted
+
+from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.trust import (
+    BadSignatureError,
+    KeyExpiredError,
+    NoTrustError,
+    RevokedKeyError,
+    RootExpiredError,
+    TooFewSignaturesError,
+    UnknownKeyError,
+    UnsignedError,
+    judge,
+    parse_root,
+    parse_time,
+    vouch,
+)
+
+MANIFEST = b'{"format":1}'
+NOW = judge(rooted.IN_TIME)
+LATER = judge(parse_time(rooted.EXPIRES))
+
+
+def store(bundle=("bea", "ben", "bob"), needed=1, **changes):
+    signed = rooted.signed_part(("ann",), bundle, thresholds=(1, needed), **changes)
+    return parse_root(rooted.document(signed, "ann"), "root.json")
+
+
+def good(*names):
+    return tuple(rooted.signature(name, MANIFEST) for name in names)
+
+
+def false(name):
+    return rooted.keyid(name), rooted.private(name).sign(b"something else")
+
+
+def of_another_type(name):
+    return rooted.signature(name, MANIFEST, rooted.ROOT_TYPE)
+
+
+def longer(name):
+    """The same signature with S + L: a second spelling, which must not pass (RFC 8032, section 5.1.7)."""
+    order = 2**252 + 27742317777372353535851937790883648493
+    keyid, value = rooted.signature(name, MANIFEST)
+    return keyid, value[:32] + (int.from_bytes(value[32:], "little") + order).to_bytes(32, "little")
+
+
+CASES = {
+    "one of three": (1, good("ben"), None),
+    "two of three": (2, good("bea", "bob"), None),
+    "all, and a stranger": (3, good("mallory", "bea", "ben", "bob"), None),
+    "nobody": (1, (), UnsignedError),
+    "a stranger": (1, good("mallory"), UnknownKeyError),
+    "the key of the role root": (1, good("ann"), UnknownKeyError),
+    "k-1 of k": (2, good("bea"), TooFewSignaturesError),
+    "k-1 of k, one of them twice": (2, good("bea", "bea"), TooFewSignaturesError),
+    "k-1 of k, and a stranger": (2, good("bea", "mallory"), TooFewSignaturesError),
+    "k-1 of k, and the role root": (3, good("bea", "ben", "ann"), TooFewSignaturesError),
+    "a signature over other bytes": (1, (false("bea"),), BadSignatureError),
+    "one that holds, and one that does not": (2, (*good("bea"), false("ben")), BadSignatureError),
+    "one that does not, where one is enough": (1, (false("ben"), *good("bea")), None),
+    "twice in one name, the second one holds": (1, (false("bea"), *good("bea")), None),
+    "the payload type of a root": (1, (of_another_type("bea"),), BadSignatureError),
+    "a second spelling of a signature": (1, (longer("bea"),), BadSignatureError),
+    "zeros": (1, ((rooted.keyid("bea"), bytes(64)),), BadSignatureError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("needed", "signatures", "refused"), CASES.values(), ids=CASES)
+def test_enough_different_keys_must_have_signed_these_very_bytes(needed, signatures, refused):
+    """S1 S2 S3"""
+    if refused is None:
+        assert len(store(needed=needed).check(MANIFEST, signatures, NOW)) >= needed
+        return
+    with pytest.raises(refused) as caught:
+        store(needed=needed).check(MANIFEST, signatures, NOW, where="net.ekb")
+    assert type(caught.value) is refused
+    assert caught.value.where == "net.ekb"
+    assert caught.value.do
+
+
+def test_every_reason_has_a_code_of_its_own():
+    kinds = [UnsignedError, UnknownKeyError, BadSignatureError, RevokedKeyError, KeyExpiredError, TooFewSignaturesError,
+             RootExpiredError, NoTrustError]  # fmt: skip
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(issubclass(kind, SignatureError) for kind in kinds)
+
+
+def revoking(name, why="laptop stolen", **changes):
+    return store(("bea", "ben"), revoked=[{"keyid": rooted.keyid(name), "name": name, "why": why}], **changes)
+
+
+def test_what_a_revoked_key_signed_is_refused_with_the_reason():
+    """S4"""
+    with pytest.raises(RevokedKeyError, match=r"bob.*revoked: laptop stolen"):
+        revoking("bob").check(MANIFEST, good("bob"), NOW)
+
+
+def test_a_revoked_key_counts_for_nothing_beside_others():
+    """S4"""
+    assert revoking("bob").check(MANIFEST, good("bob", "bea"), NOW) == (rooted.keyid("bea"),)
+    with pytest.raises(RevokedKeyError):
+        revoking("bob", needed=2).check(MANIFEST, good("bob", "bea"), NOW)
+
+
+def test_revocation_holds_for_what_was_accepted_before():
+    """S4"""
+    with pytest.raises(RevokedKeyError):
+        revoking("bob").check(MANIFEST, good("bob"), NOW, new=False)
+
+
+def test_an_expired_root_accepts_nothing_new():
+    """S7"""
+    with pytest.raises(
+        RootExpiredError, match=r"expired on 2027-11-22T00:00:00Z \(this machine's clock says 2027-11-22"
+    ):
+        store().check(MANIFEST, good("bea"), LATER)
+
+
+def test_what_was_accepted_in_time_goes_on_answering():
+    """S7"""
+    assert store().check(MANIFEST, good("bea"), LATER, new=False)
+
+
+def test_a_second_before_its_date_a_root_is_good():
+    assert store().check(MANIFEST, good("bea"), judge(parse_time(rooted.EXPIRES) - 1))
+
+
+def expiring(name, when):
+    signed = rooted.signed_part(("ann",), ("bea", "ben"))
+    signed["keys"][rooted.keyid(name)]["expires"] = when
+    return parse_root(rooted.document(signed, "ann"), "root.json")
+
+
+def test_an_expired_key_accepts_nothing_new_and_keeps_the_old():
+    """S7"""
+    early = expiring("bea", "2027-01-01T00:00:00Z")
+    with pytest.raises(
+        KeyExpiredError, match=r"trusted until 2027-01-01T00:00:00Z \(this machine's clock says 2027-01-15"
+    ):
+        early.check(MANIFEST, good("bea"), NOW)
+    assert early.check(MANIFEST, good("bea"), NOW, new=False) == (rooted.keyid("bea"),)
+    assert early.check(MANIFEST, good("bea", "ben"), NOW) == (rooted.keyid("ben"),)
+
+
+def test_whether_a_record_still_binds_is_asked_of_the_keys_that_are_trusted_now():
+    """S8: after a stolen key is revoked, the roll-out numbers it burned hold nobody back (fast-forward recovery)."""
+    two = store(("bea", "ben"), needed=2)
+    assert two.suffices([rooted.keyid("bea"), rooted.keyid("ben")])
+    assert not two.suffices([rooted.keyid("bea")] * 2)
+    assert not two.suffices([rooted.keyid("bea"), rooted.keyid("bob")])
+
+
+def test_names_of_keys_are_shown_and_of_strangers_the_start_of_their_keyid():
+    with pytest.raises(UnknownKeyError, match=rooted.keyid("mallory")[:16]):
+        store().check(MANIFEST, good("mallory"), NOW)
+    with pytest.raises(TooFewSignaturesError, match=rf"bea \({rooted.keyid('bea')[:8]}\) alone, and 2 of 3"):
+        store(needed=2).check(MANIFEST, good("bea"), NOW)
+
+
+def test_without_a_store_nothing_is_taken_unless_that_is_allowed():
+    """S9"""
+    with pytest.raises(NoTrustError, match="never told whom to trust"):
+        vouch(None, MANIFEST, good("bea"), now=NOW, where="net.ekb")
+    allowed = vouch(None, MANIFEST, good("bea"), now=NOW, allow_unsigned=True)
+    assert (allowed.trusted, allowed.code) == (False, "no-trust-store")
+    assert "--allow-unsigned" in allowed.told
+
+
+WAIVED = {
+    "nobody signed": ((), "unsigned"),
+    "a stranger did": (good("mallory"), "unknown-key"),
+    "too few did": (good("bea"), "too-few-signatures"),
+}
+NOT_WAIVED = {
+    "a false signature": ((false("bea"),), NOW, BadSignatureError),
+    "a revoked key": (good("rob"), NOW, RevokedKeyError),
+    "an expired root": (good("bea", "ben"), LATER, RootExpiredError),
+}
+
+
+@pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
+def test_an_allowance_stands_for_a_missing_signature_and_shows(signatures, code):
+    """S9"""
+    found = vouch(store(needed=2), MANIFEST, signatures, now=NOW, allow_unsigned=True)
+    assert (found.trusted, found.signers, found.code) == (False, (), code)
+    assert found.told.endswith("taken because of --allow-unsigned")
+
+
+@pytest.mark.parametrize(("signatures", "now", "refused"), NOT_WAIVED.values(), ids=NOT_WAIVED)
+def test_an_allowance_does_not_stand_for_a_false_one(signatures, now, refused):
+    """S9"""
+    trusted = store(("bea", "ben"), needed=2, revoked=[{"keyid": rooted.keyid("rob"), "name": "rob"}])
+    with pytest.raises(refused):
+        vouch(trusted, MANIFEST, signatures, now=now, allow_unsigned=True)
+
+
+def test_what_is_vouched_for_names_who_did():
+    found = vouch(store(), MANIFEST, good("bea"), now=NOW)
+    assert (found.trusted, found.code) == (True, "")
+    assert found.told == f"signed by bea ({rooted.keyid('bea')[:8]}), trusted here"
+
+
+def test_no_more_than_64_signatures_are_looked_at():
+    from edgekit_runtime.bundle.signature import parse_entries
+
+    entry = {"keyid": "0" * 64, "sig": base64.b64encode(bytes(64)).decode()}
+    assert len(parse_entries([entry] * 64)) == 64
+    with pytest.raises(ValueError, match="65 signatures are more than 64"):
+        parse_entries([entry] * 65)
