@@ -39,7 +39,16 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.engines import pick
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Clocks", "barriers_there", "candidates", "is_here", "runtime_of", "timer", "workstation"]
+__all__ = [
+    "Clocks",
+    "barriers_there",
+    "candidates",
+    "is_here",
+    "lasting_estimate",
+    "runtime_of",
+    "timer",
+    "workstation",
+]
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,17 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
     return Runtime(found.engine, found.version, profile.arch, profile.core.type)
 
 
+def lasting_estimate(
+    profile: Profile, support: Sequence[RuntimeSupport], made: Made, anchors: Sequence[AnchorFile]
+) -> Estimate | None:
+    """What a bundle may say: of the file, the profile and what was measured on boards alone, so that another day's build
+    says the same. No time of this machine is in it; None where nothing is left then."""
+    try:
+        return _estimate(profile, support, made, anchors)
+    except CannotEstimateError:
+        return None
+
+
 def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, clocks: Clocks) -> Candidate:
     found: Estimate | None = None
     memory: int | None = None
@@ -84,7 +104,11 @@ def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, 
     if made.artifact is not None:
         memory = workload.memory_bytes(made.recipe.format, made.artifact.data)
         try:
-            found = clocks.here(made) if is_here(profile) else _estimate(profile, support, made, clocks)
+            found = (
+                clocks.here(made)
+                if is_here(profile)
+                else _estimate(profile, support, made, clocks.anchors, clocks.ratio)
+            )
         except CannotEstimateError as error:
             why = error.what
     return Candidate(
@@ -166,7 +190,13 @@ def _machine() -> str:
     return json.dumps([platform.node(), platform.machine(), model.strip(), os.cpu_count()])
 
 
-def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, clocks: Clocks) -> Estimate | None:
+def _estimate(
+    profile: Profile,
+    support: Sequence[RuntimeSupport],
+    made: Made,
+    anchors: Sequence[AnchorFile],
+    ratio: Callable[[Made], HostTimes | None] = lambda made: None,
+) -> Estimate | None:
     """With the engine that the board will have; None where it has none. Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
@@ -175,7 +205,7 @@ def _estimate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, c
     if precision not in ("float32", "int8", "dynamic"):
         raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
     work = workload.read_workload(made.recipe.format, made.artifact.data, precision)
-    known = Known(anchors=anchors_for(profile, clocks.anchors))
+    known = Known(anchors=anchors_for(profile, anchors))
     if has_anchor(profile, work, engine, known.anchors):
-        known = Known(clocks.ratio(made), known.anchors)
+        known = Known(ratio(made), known.anchors)
     return estimate(profile, work, engine, known=known)

@@ -25,12 +25,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit import __version__
-from edgekit.building.candidates import Clocks, candidates, timer, workstation
+from edgekit.building.candidates import Clocks, candidates, lasting_estimate, timer, workstation
 from edgekit.building.evidence import evidence
 from edgekit.building.folder import check_cache, output_folder
+from edgekit.building.lasting import lasting_json, promise_of
 from edgekit.building.making import Made, Maker, make
 from edgekit.building.repairing import failed_repairs, with_repairs
-from edgekit.building.report import BuildReport, BundleReport, candidate_json, estimate_json, fidelity_json
+from edgekit.building.report import BuildReport, BundleReport, candidate_json, fidelity_json
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
 from edgekit.building.variants import with_variants
@@ -242,7 +243,7 @@ class _Packer:
             return BundleReport(profile.name, None, choice, tuple(seen))
         path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
         batches = self._batches(choice.chosen, limits)
-        draft, manifest = assemble(self._content(profile, choice, batches))
+        draft, manifest = assemble(self._content(board, choice, batches))
         write_bundle(path, draft, manifest, self.keys)
         return BundleReport(profile.name, path, choice, tuple(seen), tuple(batches))
 
@@ -255,10 +256,11 @@ class _Packer:
         found = [self.maker.batched(one, size) for size in self.request.batches]
         return [_within(each, limits) for each in found]
 
-    def _content(self, profile: Profile, choice: Choice, batches: Sequence[Made]) -> Content:
+    def _content(self, board: Board, choice: Choice, batches: Sequence[Made]) -> Content:
         assert choice.chosen is not None
-        request, subject = self.request, self.maker.subject
-        primary, *alternates = (_shipped(candidate, self.made) for candidate in (choice.chosen, *choice.alternates))
+        request, subject, profile = self.request, self.maker.subject, board[0]
+        taken = (choice.chosen, *choice.alternates)
+        primary, *alternates = (self._shipped(candidate, board) for candidate in taken)
         return Content(
             name=request.bundle_name,
             version=request.version,
@@ -273,7 +275,15 @@ class _Packer:
             alternates=alternates,
             batches=[Shipped(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None],
             terms=request.terms,
+            secret=request.secret,
+            promise=promise_of(request.budget_ms, primary.estimate, [one.memory_bytes for one in taken]),
         )
+
+    def _shipped(self, candidate: Candidate, board: Board) -> Shipped:
+        one = next(one for one in self.made if one.recipe.name == candidate.recipe)
+        assert one.artifact is not None
+        found = lasting_estimate(*board, one, self.clocks.anchors)
+        return Shipped(one.artifact, fidelity_json(one.fidelity), lasting_json(found))
 
 
 def _golden(subject: Subject) -> Sequence[Mapping[str, NDArray[Any]]]:
@@ -287,9 +297,3 @@ def _within(made: Made, limits: Limits) -> Made:
     if made.fidelity is None or limits.allow(made.fidelity.loss):
         return made
     return replace(made, artifact=None, fidelity=None, failed="it drifts further than the limit")
-
-
-def _shipped(candidate: Candidate, made: Sequence[Made]) -> Shipped:
-    one = next(one for one in made if one.recipe.name == candidate.recipe)
-    assert one.artifact is not None
-    return Shipped(one.artifact, fidelity_json(one.fidelity), estimate_json(candidate.estimate))

@@ -132,6 +132,7 @@ def candidate_json(made: Made, evidence: Mapping[str, Any]) -> dict[str, Any]:
     found = fidelity_json(made.fidelity)
     return {
         "recipe": made.recipe.name,
+        "sha256": made.sha256,
         "bytes": len(made.artifact.data),
         "fidelity": found,
         "tools": made.artifact.tools,

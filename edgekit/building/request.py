@@ -10,6 +10,7 @@ from edgekit.errors import OutputError
 from edgekit.keys.signers import Signing
 from edgekit.packaging import Terms
 from edgekit_converters.sources.options import LoadOptions
+from edgekit_runtime.bundle.secret_key import Secret
 
 __all__ = ["BuildRequest"]
 
@@ -32,7 +33,7 @@ class BuildRequest:
     variant is packed where the chosen file has a fixed batch. jobs: how much is
     done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
     the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure` wrote on boards.
-    terms: licence, roll-out and boards that the bundles may be installed on.
+    terms: licence, roll-out and boards that the bundles may be installed on. secret: encrypts what the bundles hold.
     """
 
     model: Path
@@ -59,6 +60,7 @@ class BuildRequest:
     profile_paths: tuple[Path, ...] = ()
     anchors: tuple[Path, ...] = ()
     terms: Terms = field(default_factory=Terms)
+    secret: Secret | None = None
 
     @property
     def bundle_name(self) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.errors import PackagingError
+from edgekit.packaging.encryption import Encryption
 from edgekit.packaging.sequences import answered, leeway
 from edgekit.packaging.terms import Terms
 from edgekit.packaging.writer import BundleDraft, canonical_json
@@ -25,8 +27,12 @@ from edgekit_runtime.bundle import (
     Tolerance,
 )
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.policy import ENCRYPTED
+from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, Kernels, load_engine
+from edgekit_runtime.errors import ModelFileError
+from edgekit_runtime.modelfile import check_model
 from edgekit_runtime.stepping import Stepper
 
 __all__ = ["Content", "Shipped", "assemble", "tolerance"]
@@ -51,7 +57,7 @@ class Content:
     the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
     sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
     engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be
-    installed. promise: what the board is held to.
+    installed. promise: what the board is held to. secret: encrypts every blob with its first key, None to leave them readable.
     """
 
     name: str
@@ -69,11 +75,12 @@ class Content:
     batches: Sequence[Shipped] = ()
     terms: Terms = field(default_factory=Terms)
     promise: Promise | None = None
+    secret: Secret | None = None
 
 
 def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
     """The draft with every blob, and the manifest that names them."""
-    draft = BundleDraft()
+    draft = BundleDraft(Encryption(content.secret, content.model_id) if content.secret is not None else None)
     shipped = (Shipped(content.artifact, content.fidelity, content.estimate), *content.alternates)
     entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
     entries += tuple(_entry(draft, one, "batch") for one in content.batches)
@@ -100,6 +107,7 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
         expires=content.terms.expires,
         compatible=content.terms.boards(content.target.profile),
         promise=content.promise,
+        requires=(ENCRYPTED,) if content.secret is not None else (),
     )
     return draft, manifest
 
@@ -125,14 +133,40 @@ def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alter
         recipe=artifact.recipe.name,
         format=artifact.recipe.format,
         precision=artifact.recipe.precision,
-        blob=draft.add(artifact.data),
+        blob=draft.add(artifact.data, "model"),
         bytes=len(artifact.data),
         inputs=artifact.inputs,
         outputs=artifact.outputs,
         tools=artifact.tools,
         fidelity=shipped.fidelity,
         estimate=shipped.estimate,
+        ops=_operators(artifact),
+        settings=_settings(artifact),
     )
+
+
+def _operators(artifact: Artifact) -> tuple[str, ...]:
+    """What the file uses, which is all that it may use from now on. Raises PackagingError for a file that is no model."""
+    try:
+        return check_model(artifact.recipe.format, artifact.data).ops
+    except ModelFileError as error:
+        raise PackagingError(error.what, where=f"the model file of {artifact.recipe.name}", do=error.do) from error
+
+
+def _settings(artifact: Artifact) -> dict[str, Any]:
+    """The recipe as data: with it, and the tools, the artifact can be made again."""
+    recipe, plan = artifact.recipe, artifact.plan
+    return {
+        "mixed": recipe.mixed,
+        "symmetric": recipe.symmetric,
+        "per_tensor": recipe.per_tensor,
+        "finished": recipe.finished,
+        "samples": artifact.samples,
+        "ranges": plan.ranges,
+        "fixed_ranges": [list(one) for one in sorted(plan.fixed_ranges)],
+        "float_layers": sorted(plan.float_layers),
+        "steps": list(plan.steps),
+    }
 
 
 def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[GoldenOutputs]:
@@ -152,6 +186,14 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
         raw = answered(contract, artifact, engine, item)
         allowed = replace(allowed, steps=allowed.steps + leeway(contract, artifact, engine, item, raw))
     told = {spec.name for spec in contract.caller_outputs}
+    for spec, value in zip(artifact.outputs, raw, strict=True):
+        if spec.name in told and not np.isfinite(value).all():
+            raise PackagingError(
+                f"'{spec.name}' of {artifact.recipe.name} answers NaN or infinity to an example: nothing could be compared "
+                "with that on a board",
+                where=engine.info.name,
+                do="Look for a division by zero or an overflow in the model, or evaluate with other examples",
+            )
     return GoldenOutputs(
         recipe=artifact.recipe.name,
         engine=engine.info.name,

@@ -15,9 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekit.errors import PackagingError
+from edgekit.packaging.encryption import Encryption
 from edgekit.packaging.signing import Signer, signature_block
 from edgekit.packaging.whole import write_whole
-from edgekit_runtime.bundle import MAGIC, BlobEntry, Manifest, aligned, parse_manifest
+from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, aligned, parse_manifest
+from edgekit_runtime.bundle.cipher import Kind
 from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
 from edgekit_runtime.errors import BundleError, MissingExtraError
 
@@ -25,21 +27,28 @@ __all__ = ["BundleDraft", "canonical_json", "write_bundle"]
 
 
 class BundleDraft:
-    """Collects blobs in the order they are first added."""
+    """Collects blobs in the order they are first added. encryption: of every one of them, None to leave them as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, encryption: Encryption | None = None) -> None:
+        self._encryption = encryption
         self._blobs: dict[str, bytes] = {}
+        self._ciphers: dict[str, Cipher] = {}
 
-    def add(self, data: bytes) -> str:
-        """Store a blob; returns its SHA-256 in hex."""
+    def add(self, data: bytes, kind: Kind = "golden") -> str:
+        """Store a blob; returns the SHA-256, in hex, of what the file will hold. kind: `model` for a model file."""
+        cipher = None
+        if self._encryption is not None:
+            data, cipher = self._encryption.encrypted(data, kind)
         digest = hashlib.sha256(data).hexdigest()
         self._blobs.setdefault(digest, data)
+        if cipher is not None:
+            self._ciphers[digest] = cipher
         return digest
 
     def entries(self) -> tuple[BlobEntry, ...]:
         entries, cursor = [], 0
         for digest, data in self._blobs.items():
-            entries.append(BlobEntry(digest, cursor, len(data)))
+            entries.append(BlobEntry(digest, cursor, len(data), self._ciphers.get(digest)))
             cursor = aligned(cursor + len(data))
         return tuple(entries)
 
