@@ -19,12 +19,13 @@ import click
 from edgekit.cli.key_options import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
 from edgekit.cli.progress import shown
+from edgekit.cli.secret_options import encrypt
 
 __all__ = ["build"]
 
 _GROUPS = {
     "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "output"),
-    "Who signs": ("sign", "signer", "passphrase-file"),
+    "Who signs, and who can read": ("sign", "signer", "passphrase-file", "encrypt"),
     "What the bundles say of themselves": ("licence", "rollout-seq", "not-before", "expires", "compatible"),
     "Your data": ("calibration", "evaluation", "metric", "allow-random"),
     "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
@@ -96,6 +97,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @sign
 @signer
 @passphrase_file
+@encrypt
 @_option("--licence", metavar="TEXT", help="The model's licence, such as Apache-2.0; kept in the bundle.")
 @_option(
     "--rollout-seq",
@@ -246,11 +248,12 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
 
 
 def _request(**options: Any) -> Any:
-    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense."""
+    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense, SecretError."""
     import edgekit.building
     from edgekit.packaging import terms_of
     from edgekit_converters.sources.options import LoadOptions
     from edgekit_converters.store import default_folder
+    from edgekit_runtime.bundle.secrets import load_secret
 
     loading = LoadOptions.parse(
         **{name: options.pop(name) for name in ("shapes", "constants", "signature", "trust_model")}
@@ -258,12 +261,14 @@ def _request(**options: Any) -> Any:
     signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     if options["max_drop"] is None and not options["allow_random"]:
         options["max_drop"] = _MAX_DROP
+    source = options.pop("encrypt")
+    secret = None if source is None else load_secret(source)
     terms = terms_of(**{name: options.pop(name) for name in _TERMS})
     folder, without = options.pop("cache"), options.pop("no_cache")
     cache = None if without else folder or default_folder()
     command = ("edgekit", *sys.argv[1:])
     return edgekit.building.BuildRequest(
-        options=loading, signing=signing, cache=cache, command=command, terms=terms, **options
+        options=loading, signing=signing, secret=secret, cache=cache, command=command, terms=terms, **options
     )
 
 
