@@ -1,6 +1,7 @@
 """Run in another environment: the golden examples of one artifact on the engine that is there. NumPy and an engine are enough.
 
-    python replayed_child.py BUNDLE RECIPE ENGINE KERNELS [loosely]        # one line of JSON
+    python replayed_child.py BUNDLE RECIPE ENGINE KERNELS [loosely]        # one line of JSON; the key of an encrypted
+                                                                           # bundle, or null, on standard input
 
 loosely: values are compared by class and likeness even with the version that made the golden answers.
 
@@ -16,14 +17,17 @@ import sys
 def main(arguments: list[str]) -> int:
     path, recipe, engine, kernels, *how = arguments
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.engines import Setup, load_with
     from edgekit_runtime.errors import EdgekitError, EngineError
+    from edgekit_runtime.modelfile import check_artifact
     from edgekit_runtime.selftest import replay
 
     stage = "load"
     try:
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, secret=Secret.received(json.load(sys.stdin)))
         entry = bundle.artifact(recipe)
+        check_artifact(bundle, entry)
         with load_with(engine, entry.format, bundle.blob(entry.blob), Setup(kernels=kernels)) as loaded:  # type: ignore[arg-type]
             stage = "answer"
             found = replay(bundle, entry, loaded, exact="loosely" not in how)

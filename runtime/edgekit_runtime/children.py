@@ -7,7 +7,7 @@ Rules:
 - the child finds packages where this process does, and nothing in the folder the application happens to stand in;
 - where no child can be started (a frozen application, user-mode emulation) the caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
-- a crash is the fault of what ran in the child; any other signal came from outside, and tells nothing about it;
+- a crash is the fault of what ran in the child, and so is the end of its processor time (`rlimits`); any other signal came from outside, and tells nothing about it;
 - a variable that holds a secret is no child's: what one must know comes over its standard input.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["crashed", "environment", "interrupted", "may_start", "python_module", "run", "withhold"]
 
-_OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP")
+_OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGXCPU")
 _LOOKS = 4
 """How often it is looked within a timeout whether the child said something."""
 _withheld: set[str] = set()

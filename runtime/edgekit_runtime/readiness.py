@@ -7,6 +7,7 @@
 Rules:
 - ready means warm: every batch size in use has run before anybody is told;
 - a variant for a batch that does not pay on this board is freed again: it would only take memory;
+- no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child loaded;
 - what answers is what was tested: the golden examples are replayed by the very engine that will serve;
 - a candidate that passed its trial and does not load now makes way for the next, with its reason;
 - under a memory limit the model goes without batches and with a smaller cache, and says so, before it is refused.
@@ -21,10 +22,11 @@ from typing import Any
 
 from edgekit_runtime.board import homeless, resident_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.engines import ENGINES, Engine, Setup, load_with
+from edgekit_runtime.engines import ENGINES, Engine, Setup, expected_info, load_with
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError
 from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here, shown
+from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.selftest import SelfTest, first_open
 from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
 from edgekit_runtime.tuning.tune import offered
@@ -209,12 +211,14 @@ def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparati
     entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
     claim = _claim(bundle, candidate, entry, verdict, how)
     try:
+        check_artifact(bundle, entry)
+        if verdict.how == "default":  # else its trial was the child that loaded it first
+            setup = Setup(candidate.threads, candidate.kernels, candidate.delegate)
+            first_open(bundle, entry, expected_info(candidate.engine, setup))
         load = _loader(bundle, candidate, how)
         single = load(entry, 1)
         try:
             check_fits(bundle, entry, single)
-            if verdict.how == "default":
-                first_open(bundle, entry, single.info)
         except BaseException:
             single.close()
             raise
@@ -250,6 +254,7 @@ def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
     def load(entry: ArtifactEntry, batch: int) -> Engine:
         setup = Setup(candidate.threads, candidate.kernels, candidate.delegate, batch)
         data = bundle.blob(entry.blob)
+        check_artifact(bundle, entry)
         if host is not None:
             return host.load(candidate.engine, entry.format, data, setup)
         return load_with(candidate.engine, entry.format, data, setup)

@@ -38,7 +38,16 @@ from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
 from edgekit_runtime.engines import Engine, EngineInfo, Setup, load_with
 from edgekit_runtime.engines.recording import Recording
-from edgekit_runtime.errors import EdgekitError, SelfTestError
+from edgekit_runtime.errors import (
+    BundleError,
+    EdgekitError,
+    EngineError,
+    IntegrityError,
+    ModelFileError,
+    SelfTestError,
+)
+from edgekit_runtime.modelfile import check_artifact
+from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
@@ -60,7 +69,10 @@ __all__ = [
 CHILD_TIMEOUT_S = 120.0
 """How long loading, or one run, may take in the child."""
 _FLOAT_STEP = 1e-4
-_VERDICT = "failed: "
+_VERDICT, _REFUSAL = "failed: ", "refused: "
+_REFUSALS: dict[str, type[EdgekitError]] = {
+    kind.code: kind for kind in (BundleError, IntegrityError, EngineError, ModelFileError)
+}
 
 
 @dataclass(frozen=True)
@@ -237,30 +249,49 @@ def first_open(
     engine: EngineInfo,
     *,
     folder: Path | None = None,
+    source: str | None = None,
     run: Callable[..., subprocess.CompletedProcess[str]] = run_child,
 ) -> bool:
     """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
 
-    Raises SelfTestError when the child failed or crashed. A folder that cannot be written only means asking again.
+    The child walks the model file's structure, then loads it within limits of memory and time (`rlimits`). source: what the
+    child opens instead of the bundle's path, a descriptor for one; it must find the very bundle there.
+    Raises SelfTestError when the child failed or crashed, and what it refused: ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
     """
     if not may_start():
         return False
     if passed_before(bundle, entry, engine, folder=folder):
         return False
-    setup = {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate}
-    command = python_module("edgekit_runtime.selftest", str(bundle.path), entry.recipe, engine.name, json.dumps(setup))
-    key = json.dumps(bundle.secret.handed() if bundle.secret is not None else None)
+    job = {
+        "path": str(source or bundle.path.absolute()),
+        "digest": bundle.digest,
+        "recipe": entry.recipe,
+        "blob": entry.blob,
+        "engine": engine.name,
+        "setup": {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate},
+        "key": bundle.secret.handed() if bundle.secret is not None else None,
+    }
     from subprocess import TimeoutExpired
 
     try:
-        done = run(command, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, input=key, env=environment())
+        done = run(
+            python_module("edgekit_runtime.selftest"),
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=CHILD_TIMEOUT_S,
+            env=environment(),
+        )
     except TimeoutExpired as error:
         raise _failed(bundle, engine, f"did not come back within {CHILD_TIMEOUT_S:.0f} s") from error
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False
     if interrupted(done.returncode):  # whoever ended it knows nothing of the bundle; this process tests itself
         return False
-    if crashed(done.returncode) or any(line.startswith(_VERDICT) for line in done.stderr.splitlines()):
+    said = done.stderr.splitlines()
+    if refusal := next((line for line in said if line.startswith(_REFUSAL)), None):
+        raise _told(json.loads(refusal.removeprefix(_REFUSAL)))
+    if crashed(done.returncode) or any(line.startswith(_VERDICT) for line in said):
         raise _failed(bundle, engine, _reason(done))
     if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
         return False
@@ -312,6 +343,12 @@ def _reason(done: subprocess.CompletedProcess[str]) -> str:
     return next(line for line in done.stderr.splitlines() if line.startswith(_VERDICT))
 
 
+def _told(error: dict[str, str]) -> EdgekitError:
+    """What the child refused, as the error that it was there."""
+    kind = _REFUSALS.get(error["code"], SelfTestError)
+    return kind(error["what"], where=error["where"], do=error["do"])
+
+
 def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
     return SelfTestError(
         f"the self-test with {engine.name} {engine.version} {why}",
@@ -329,22 +366,35 @@ class _Telling(Recording):
         return outputs
 
 
-def _main(arguments: list[str]) -> int:
+def main() -> int:
+    """The child: the job on stdin, the verdict as the last line of stdout."""
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.readiness import check_fits
 
-    path, recipe, engine_name, setup = arguments
+    job = json.load(sys.stdin)
     try:
-        bundle = read_bundle(path, secret=Secret.received(json.load(sys.stdin)))
-        entry = bundle.artifact(recipe)
-        data = bundle.blob(entry.blob)
-        with load_with(engine_name, entry.format, data, Setup(**json.loads(setup))) as engine:
+        bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
+        if bundle.digest != job["digest"]:
+            raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
+        entry = next(one for one in bundle.manifest.artifacts if (one.recipe, one.blob) == (job["recipe"], job["blob"]))
+        check_artifact(bundle, entry)
+        setup = Setup(**job["setup"])
+        limit_this_process(entry.bytes, setup.threads)
+        with load_with(job["engine"], entry.format, bundle.blob(entry.blob), setup) as engine:
+            check_fits(bundle, entry, engine)
             print(json.dumps(asdict(replay(bundle, entry, _Telling(engine)))))
-    except EdgekitError as error:
+    except SelfTestError as error:
         print(f"{_VERDICT}{error}", file=sys.stderr)
+        return 1
+    except EdgekitError as error:
+        print(f"{_REFUSAL}{json.dumps(error.as_json())}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print(f"{_VERDICT}it takes more memory than a model of its size may", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))
+    sys.exit(main())

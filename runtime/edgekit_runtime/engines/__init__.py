@@ -18,9 +18,21 @@ from edgekit_runtime.engines.registry import (
     Kernels,
     Setup,
     available,
+    expected_info,
     load_engine,
     load_with,
     pick,
 )
 
-__all__ = ["ENGINES", "Engine", "EngineInfo", "Kernels", "Setup", "available", "load_engine", "load_with", "pick"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineInfo",
+    "Kernels",
+    "Setup",
+    "available",
+    "expected_info",
+    "load_engine",
+    "load_with",
+    "pick",
+]

@@ -23,6 +23,7 @@ __all__ = [
     "Kernels",
     "Setup",
     "available",
+    "expected_info",
     "load_engine",
     "load_with",
     "pick",
@@ -162,6 +163,14 @@ def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: 
         if name in installed:
             return name
     raise MissingExtraError(ENGINES[candidates[0]].extra, f"running a {format} artifact")
+
+
+def expected_info(name: str, setup: Setup) -> EngineInfo:
+    """What an engine will say of itself once it is loaded, from package metadata: nothing is imported."""
+    kind = ENGINES[name]
+    kernels = setup.kernels if len(kind.kernels) > 1 else "default"
+    delegate = setup.delegate if kind.delegates else None
+    return EngineInfo(name, version_of(kind.distribution) or "unknown", setup.threads, kernels, delegate)
 
 
 def load_engine(

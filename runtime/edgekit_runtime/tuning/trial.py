@@ -31,7 +31,9 @@ from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.engines import ENGINES, Engine, load_with
 from edgekit_runtime.engines.recording import Recording
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.errors import BundleError, EdgekitError, EngineError
+from edgekit_runtime.modelfile import check_artifact
+from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.selftest import replay
 from edgekit_runtime.tuning.candidates import Candidate
 from edgekit_runtime.tuning.race import HOPELESS, Duel, Enter, Race, Step
@@ -114,6 +116,11 @@ class Trial:
         champion = None if race.champion is None else statistics.median(self._times[race.champion])
         try:
             runner, facts = self._load(number, champion)
+        except MemoryError:
+            race.refused(number)
+            told = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
+            self._say({"refused": number, "error": told.as_json()})
+            return
         except EdgekitError as error:
             race.refused(number)
             self._say({"refused": number, "error": error.as_json()})
@@ -124,11 +131,12 @@ class Trial:
         self._say({"entered": number, **facts})
 
     def _load(self, number: int, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
-        """Raises EngineError, SelfTestError, MissingExtraError, TooSlow."""
+        """Raises EngineError, SelfTestError, ModelFileError, MissingExtraError, TooSlow."""
         candidate = self._candidates[number]
         entry = _entry(self._bundle, candidate.blob)
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
             importlib.import_module(ENGINES[candidate.engine].module)
+        check_artifact(self._bundle, entry)
         self._settle_library(candidate, entry)
         _give_back()
         before, start = private_mb(), perf_counter()
@@ -226,7 +234,10 @@ def main() -> int:
         bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
         if bundle.digest != job["digest"]:
             raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
-        Trial(bundle, [Candidate(**one) for one in job["candidates"]], say).run(job["bound_s"])
+        offer = [Candidate(**one) for one in job["candidates"]]
+        together = sum(one.bytes for one in bundle.manifest.artifacts)
+        limit_this_process(together, max(one.threads for one in offer))
+        Trial(bundle, offer, say).run(job["bound_s"])
     except EdgekitError as error:
         say({"failed": error.as_json()})
         return 1

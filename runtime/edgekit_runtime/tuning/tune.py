@@ -31,7 +31,14 @@ from edgekit_runtime.children import crashed, environment, interrupted, may_star
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import version_of
-from edgekit_runtime.errors import EdgekitError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.errors import (
+    EdgekitError,
+    EngineError,
+    MemoryExceeded,
+    MissingExtraError,
+    ModelFileError,
+    SelfTestError,
+)
 from edgekit_runtime.memory import shown
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
@@ -85,7 +92,7 @@ def offered(bundle: Bundle, wanted: Wanted) -> tuple[Candidate, ...]:
 def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdict:
     """The candidate that is to answer, and why.
 
-    Raises SelfTestError or EngineError when no candidate passes, MemoryExceeded when none of those that do fits,
+    Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that do fits,
     MissingExtraError when there is none at all.
     """
     tuning = tuning or Tuning.from_environment()
@@ -240,7 +247,7 @@ def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
 
 _AGAIN = "Open it again; SIGKILL that nobody sent is the system's, short of memory"
 _ELSE = "Do not use this bundle here: another engine or version may run it"
-_KINDS: dict[str, type[EdgekitError]] = {SelfTestError.code: SelfTestError, EngineError.code: EngineError}
+_KINDS: dict[str, type[EdgekitError]] = {kind.code: kind for kind in (SelfTestError, EngineError, ModelFileError)}
 
 
 def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | None) -> EdgekitError:
