@@ -51,24 +51,6 @@ def allowed_bytes(model_bytes: int, machine_bytes: int | None) -> int:
 
 def _data_bytes() -> int | None:
     """What counts against RLIMIT_DATA now; None where the system does not tell (it is Linux that counts so, since 4.7)."""
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open("/proc/self/status", encoding="ascii", errors="replace") as file,
-    ):
-        for line in file:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def _machine_bytes() -> int | None:
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
-    return None
-
-
-def _machine_bytes() -> int | None:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
