@@ -161,6 +161,8 @@ class Journey:
         self.device.close(timeout_s)
         if self.cache is not None:
             self.cache.close(timeout_s)
+        if self.opened.held is not None:
+            self.opened.held.close()
 
     def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_Landed] | _Away | Tensors:
         """identify, look up, join: an answer, a flight to follow, or the tensors to run.

@@ -110,6 +110,8 @@ class Model:
         self._reporter: Reporter | None = None
         self._reporting: Reporting | None = None
         self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
+        if opened.held is not None:
+            opened.held.accompany(self)
 
     @property
     def contract(self) -> Contract:
@@ -197,6 +199,8 @@ class Model:
             finally:
                 self._predicted_late += old.predicted_late
                 self._counts.end(old.meter)
+            if opened.held is not None:
+                opened.held.accompany(self)
             if self._reporter is not None and self._reporting is not None:
                 self._reporter.close()
                 self.report(self._reporting)
@@ -259,6 +263,7 @@ class Model:
             "batching": device.costs.as_json(),
             "cache": journey.cache is not None,
             "signed": opened.bundle.trusted,
+            "installed": opened.held.describe() if opened.held is not None else None,
             "hosts": opened.hosts.describe() if opened.hosts is not None else [],
         }
 

@@ -7,7 +7,7 @@ journey = Journey(opened, options, meter)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.cache import namespace
@@ -15,18 +15,31 @@ from edgekit_runtime.engines import Engine, Setup, load_with
 from edgekit_runtime.readiness import Prepared
 
 if TYPE_CHECKING:
+    from edgekit_runtime.model import Model
     from edgekit_runtime.remote.hosts import Hosts
 
-__all__ = ["Opened"]
+__all__ = ["Held", "Opened"]
+
+
+class Held(Protocol):
+    """What keeps an installed bundle where it is for as long as a model answers with it (`install.opening`)."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def accompany(self, model: Model) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it."""
+    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it.
+
+    held: of a bundle that was opened from an install root.
+    """
 
     bundle: Bundle
     prepared: Prepared
     hosts: Hosts | None = None
+    held: Held | None = None
 
     @property
     def namespace(self) -> bytes:
@@ -44,3 +57,5 @@ class Opened:
         if self.hosts is not None:
             self.hosts.close()
         self.prepared.close()
+        if self.held is not None:
+            self.held.close()

@@ -58,6 +58,7 @@ def open_bundle(
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
+    path: an .ekb file, or the root that `edgekit install` made: then what is installed there is opened (see `install`).
     trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. secret: of an encrypted
     bundle, where its key is: `file:PATH`, `env:NAME`, `cmd:COMMAND`, a path, or the 32 bytes; None to look where EDGEKIT_SECRET
     says, in ~/.config/edgekit/secret and in /etc/edgekit/secret. cache_mb: bound of the exact cache in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
@@ -150,11 +151,20 @@ def _warn_of_idle(need: str, wanted: object, given: Mapping[str, object]) -> Non
 def _open(path: str | os.PathLike[str], trust: Trust, secret: Given, options: Options, hosts: Sequence[str]) -> Opened:
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secrets import find_secret
+
+    secret = find_secret if secret is None else secret
+    if (Path(path) / "slot.json").is_file():
+        from edgekit_runtime.install.opening import open_root
+
+        return open_root(path, trust, secret, lambda bundle: _ready(bundle, options, hosts))
+    return _ready(read_bundle(path, trust=trust, secret=secret), options, hosts)
+
+
+def _ready(bundle: Bundle, options: Options, hosts: Sequence[str]) -> Opened:
     from edgekit_runtime.opened import Opened
     from edgekit_runtime.readiness import Preparation, prepare
     from edgekit_runtime.tuning import Wanted
 
-    bundle = read_bundle(path, trust=trust, secret=find_secret if secret is None else secret)
     how = Preparation(
         Wanted(options.engine, options.threads, options.delegate),
         batching=options.batching,

@@ -1,0 +1,117 @@
+"""edgekit status, activate, rollback and gc: what is installed in a root, and which generation answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.cli.install import ROOT
+from edgekit.cli.options import as_json, print_json, trust
+
+if TYPE_CHECKING:
+    from edgekit_runtime.install import Generation, Status
+
+__all__ = ["activate", "gc", "rollback", "status"]
+
+
+@click.command()
+@ROOT
+@as_json
+def status(root: Path, as_json: bool) -> None:
+    """Show what answers in the root DIR, where a rollback would lead, and what became of the last install.
+
+    Puts in order what a power cut left. Exits 0 wherever the root can be read.
+    """
+    from edgekit_runtime.install import status as found_in
+
+    found = found_in(root)
+    if as_json:
+        print_json(found.as_json())
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: Status) -> Iterator[str]:
+    yield str(found.root)
+    if found.current is None:
+        yield "  nothing answers here yet"
+    else:
+        yield f"  answers    {_named(found.current)}, {found.state}"
+        yield f"  signed     {'UNSIGNED: ' if found.current.unsigned else ''}{found.current.told}"
+    if found.seen is not None:
+        failed = f", {found.failed_starts} failed starts" if found.failed_starts else ""
+        yield f"  trial      {found.seen.answers} answers in {found.seen.seconds:.0f} s so far{failed}"
+    if found.previous is not None:
+        yield f"  rollback   to {_named(found.previous)}"
+    if found.rollout_seq is not None:
+        yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
+    for file in found.trust:
+        yield f"  trusts     {file}"
+    if found.unfinished is not None:
+        doing = "works now" if found.busy else "was cut off: install it again, which goes on there"
+        yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"
+    if found.failure is not None:
+        yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"
+
+
+def _named(made: Generation) -> str:
+    return f"generation {made.number}: {made.name} version {made.version} ({made.recipe}, {made.bundle[:12]})"
+
+
+@click.command()
+@click.argument("generation", type=click.IntRange(1), required=False)
+@ROOT
+@trust
+@as_json
+def activate(generation: int | None, root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Let GENERATION answer from now on; without it, the one that is on trial."""
+    from edgekit_runtime.install import activate as switch_to
+
+    made = switch_to(root, generation, trust=trust)
+    _tell(as_json, "activated", made, f"generation {made.number} answers: {made.name} version {made.version}")
+
+
+@click.command()
+@ROOT
+@trust
+@as_json
+def rollback(root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Let the generation before answer again; one that is on trial is given up."""
+    from edgekit_runtime.install import rollback as switch_back
+
+    made = switch_back(root, trust=trust)
+    line = "nothing answers: there was no generation before"
+    if made is not None:
+        line = f"generation {made.number} answers again: {made.name} version {made.version}"
+    _tell(as_json, "rolled-back", made, line)
+
+
+def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None:
+    if as_json:
+        print_json({"event": event, "generation": made.as_json() if made else None})
+    else:
+        click.echo(line)
+
+
+@click.command()
+@ROOT
+@as_json
+def gc(root: Path, as_json: bool) -> None:
+    """Remove what nothing needs: older generations, what failed, what a download left.
+
+    What answers, what answered before, what is on trial, and what a running application has open stays.
+    """
+    from edgekit_runtime.install import collect
+
+    done = collect(root)
+    if as_json:
+        told: dict[str, Any] = {"removed": done.removed, "bytes": done.bytes, "in_use": done.in_use}
+        print_json(told)
+        return
+    for name in done.in_use:
+        click.echo(f"in use: {name}")
+    click.echo(f"{len(done.removed)} removed, {done.bytes:,} bytes freed")

@@ -1,0 +1,153 @@
+"""edgekit install: put a bundle where an application opens it, checked, tried out, in one switch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.cli.options import PATH, as_json, print_json, trust
+
+if TYPE_CHECKING:
+    from edgekit_runtime.install import Board, Installed
+
+__all__ = ["ROOT", "install"]
+
+ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE|URL")
+@click.option(
+    "--root", type=PATH, required=True, metavar="DIR", help="Where it is installed: a root of before, or a new folder."
+)
+@trust
+@click.option(
+    "--allow-unsigned", is_flag=True, help="Take a bundle that nobody vouches for; every report then says so."
+)
+@click.option("--profile", metavar="NAME", help="What this board is. Default: what `edgekit profiles detect` finds.")
+@click.option(
+    "--trial",
+    type=click.Choice(["here", "app"]),
+    default="here",
+    show_default=True,
+    help="Who tries it out: this command, before anything answers with it, or the application, in use.",
+)
+@click.option("--secret", metavar="SOURCE", help="The key of an encrypted bundle: file:PATH, env:NAME or cmd:COMMAND.")
+@as_json
+def install(bundle: str, root: Path, as_json: bool, profile: str | None, **options: Any) -> None:
+    """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and
+    switched to at once.
+
+    Whatever goes wrong, what answered before answers on. A cut download goes on where it stopped, and an install that was
+    cut off is finished by the same command.
+
+    \b
+    edgekit install net.ekb --root /var/lib/edgekit/camera --trust key.pub.pem
+    edgekit install https://models.example/net.ekb --root /var/lib/edgekit/camera --trial app
+    """
+    if not bundle:
+        raise click.UsageError("BUNDLE is an empty name.")
+    from edgekit.cli.progress import shown
+    from edgekit_runtime.install import Asked, Fetching
+    from edgekit_runtime.install import install as put
+
+    with shown() as progress:
+        bar = _Bar(progress)
+        asked = Asked(
+            trust=tuple(options["trust"]),
+            allow_unsigned=options["allow_unsigned"],
+            board=_board(profile),
+            trial=options["trial"],
+            secret=options["secret"],
+            fetching=Fetching(progress=bar),
+            waiting=lambda: click.echo("another install works in this root; waiting for it", err=True),
+        )
+        done = put(bundle, root, asked)
+        bar.end()
+    if as_json:
+        print_json(_json(done))
+        return
+    for line in _lines(done):
+        click.echo(line)
+
+
+class _Bar:
+    """What an install tells of itself, in whole stages and megabytes."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress, self._stage, self._last = progress, "", -1
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage != "fetch":
+            self.end()
+            click.echo(f"{_STAGES[stage]} ...", err=True)
+            return
+        if total is None:
+            return
+        self._stage = "fetch (MB)"
+        whole, here = max(1, -(-total // 1_000_000)), done // 1_000_000
+        here = whole if done == total else min(here, whole - 1)
+        if here != self._last:
+            self._last = here
+            self._progress(self._stage, here, whole)
+
+    def end(self) -> None:
+        self._stage = ""
+
+
+_STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
+
+
+def _board(profile: str | None) -> Board:
+    """The names that this board answers to: given, or found; none where nothing certain is known."""
+    from edgekit_runtime.install import Board
+
+    if profile is not None:
+        return Board((profile,))
+    from edgekit_profiles import open_catalogue
+    from edgekit_profiles.detect import detect
+    from edgekit_profiles.facts import read_facts
+
+    found = detect(read_facts(None), open_catalogue(()))
+    if found.profile is None or found.sure not in ("certain", "likely"):
+        click.echo(
+            f"this board is not known ({found.why}); the bundle's architecture alone is compared. Name it with --profile",
+            err=True,
+        )
+        return Board()
+    return Board((found.profile.name,))
+
+
+def _json(done: Installed) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "root": str(done.root),
+        "state": done.state,
+        "already": done.already,
+        "generation": done.generation.as_json(),
+        "selftest": asdict(done.selftest) if done.selftest else None,
+        "trial": asdict(done.trial) if done.trial else None,
+    }
+
+
+def _lines(done: Installed) -> list[str]:
+    made = done.generation
+    named = f"{made.name} version {made.version} ({made.recipe}, {made.size:,} bytes)"
+    if done.already:
+        return [f"generation {made.number} already answers: {named}"]
+    lines = [f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told}"]
+    if done.selftest is not None:
+        lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
+    if done.trial is not None:
+        lines.append(f"{'trial':<10} {done.trial.told}")
+    if done.state == "trial":
+        lines.append(f"generation {made.number} is on trial: {named}")
+        lines.append(
+            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit activate or rollback decides now"
+        )
+    else:
+        lines.append(f"generation {made.number} answers: {named}")
+    return lines

@@ -1,0 +1,107 @@
+"""Away with what nothing needs: generations, objects, parts of downloads, what a power cut left.
+
+    collected = collect("/var/lib/edgekit/camera")
+    collected.removed, collected.in_use
+
+Rules:
+- what answers, what answered before, what is on trial or on its way stays, with its object;
+- an object that a model has open, in whatever process, stays as well, and is collected another time;
+- links are removed, never followed, and what edgekit did not put there is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install.disk import remove
+from edgekit_runtime.install.errors import InstallError
+from edgekit_runtime.install.fetch import drop_part
+from edgekit_runtime.install.journal import Journal
+from edgekit_runtime.install.layout import Root, drop_folder
+from edgekit_runtime.install.lock import alone, in_use
+
+__all__ = ["Collected", "collect", "sweep"]
+
+_DRAFT = re.compile(r"[1-9][0-9]{0,8}\.new")
+_OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
+
+
+@dataclass
+class Collected:
+    """removed: names below the root. bytes: freed. in_use: what a model has open."""
+
+    removed: list[str] = field(default_factory=list)
+    bytes: int = 0
+    in_use: list[str] = field(default_factory=list)
+
+
+def collect(path: str | os.PathLike[str], *, wait_s: float = 600.0) -> Collected:
+    """Raises InstallRootError, InstallBusyError, StorageError."""
+    root = Root.open(path)
+    with alone(root.lock_file, wait_s=wait_s):
+        collected = sweep(root, root.journal())
+    if collected.removed:
+        root.events.tell("collected", what=f"{len(collected.removed)} removed, {collected.bytes} bytes")
+    return collected
+
+
+def sweep(root: Root, journal: Journal) -> Collected:
+    """Under the lock. Raises StorageError."""
+    done = Collected()
+    held = {*journal.kept, *filter(None, [root.pointed()])}
+    objects = {journal.attempt.object} if journal.attempt else set()
+    for number in root.numbers():
+        wanted = _object_of(root, number)
+        if number in held:
+            objects.add(wanted)
+        elif wanted and in_use(root.object(wanted)):
+            objects.add(wanted)
+            done.in_use.append(f"generations/{number}")
+        else:
+            _count(done, root, root.generation(number))
+            drop_folder(root.generation(number))
+    for entry in _entries(root.generations):
+        if _DRAFT.fullmatch(entry.name):
+            drop_folder(entry)
+    for entry in _entries(root.objects):
+        found = _OBJECT.fullmatch(entry.name)
+        if found is None or found[1] in objects:
+            continue
+        if in_use(entry):
+            done.in_use.append(f"objects/{entry.name}")
+        else:
+            _count(done, root, entry)
+            remove(entry)
+    keep = root.part(journal.attempt.source) if journal.attempt else None
+    for entry in _entries(root.incoming):
+        if entry.suffix == ".part" and entry != keep:
+            _count(done, root, entry)
+            drop_part(entry)
+        elif entry.name.endswith((".json", ".new")) and entry.with_suffix(".part") != keep:
+            remove(entry)
+    return done
+
+
+def _object_of(root: Root, number: int) -> str:
+    with contextlib.suppress(InstallError):
+        return root.record(number).object
+    return ""
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _count(done: Collected, root: Root, path: Path) -> None:
+    done.removed.append(path.relative_to(root.path).as_posix())
+    with contextlib.suppress(OSError, EdgekitError):
+        if path.is_file() and not path.is_symlink():
+            done.bytes += path.stat().st_size

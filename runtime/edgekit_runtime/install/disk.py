@@ -1,0 +1,228 @@
+"""Writing that survives a power cut, and opening that follows nobody's links.
+
+    write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
+    with open_regular(path) as file: ...         # PlantedError for a link, a pipe, a file with a second name
+
+Rules:
+- a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never stands
+  for half a file;
+- nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
+- what the system refuses is one typed error: no room, read-only, or the disk itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from edgekit_runtime.install.errors import DiskFullError, InstallError, PlantedError, ReadOnlyError, StorageError
+
+__all__ = [
+    "create_draft",
+    "free_bytes",
+    "make_folder",
+    "move",
+    "open_regular",
+    "point",
+    "put_link",
+    "remove",
+    "storing",
+    "sync_folder",
+    "write_file",
+]
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_MOST_TEXT = 1 << 20
+"""Nothing that edgekit keeps in a root as text is longer."""
+
+
+@contextlib.contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """What the system refuses inside becomes a StorageError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise _typed(error, path) from error
+
+
+def _typed(error: OSError, path: Path) -> InstallError:
+    where, why = str(path), error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"there is no room: {why}", where=where, do="Make room, then install again")
+    if error.errno == errno.EROFS:
+        return ReadOnlyError("the file system is read-only", where=where, do="Mount it for writing, then install again")
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return PlantedError("a symbolic link stands where edgekit keeps a file", where=where, do="Remove it")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
+    return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then install again")
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file with one name. Raises OSError where there is none, PlantedError for anything else."""
+    try:
+        descriptor = os.open(path, flags | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0), 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise _typed(error, path) from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PlantedError(
+                "something that is no file stands where edgekit keeps one", where=str(path), do="Remove it"
+            )
+        if found.st_nlink > 1:
+            raise PlantedError(
+                "the file has a second name elsewhere (a hard link), by which others could change it",
+                where=str(path),
+                do="Remove it",
+            )
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file that edgekit keeps; None where there is none. Raises StorageError, PlantedError."""
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _typed(error, path) from error
+    with storing(path), os.fdopen(descriptor, "rb") as file:
+        return file.read(_MOST_TEXT).decode("utf-8", errors="replace")
+
+
+def write_file(path: Path, text: str) -> None:
+    """All of it or nothing, durably. Raises StorageError, DiskFullError, ReadOnlyError, PlantedError."""
+    draft = path.with_name(f"{path.name}.new")
+    with create_draft(draft) as file:
+        file.write(text.encode("utf-8"))
+    move(draft, path)
+
+
+@contextlib.contextmanager
+def create_draft(path: Path) -> Iterator[_Whole]:
+    """A new file to write, in place of one that a cut left behind. Flushed to the disk at the end; removed on an error."""
+    with storing(path):
+        _clear(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                yield _Whole(file)
+                os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+
+class _Whole:
+    """Writes until all is written: one call of the system may take less than it was given."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> int:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        return len(data)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+def _clear(path: Path) -> None:
+    """What a cut left under a draft's name. Anything that no cut of ours leaves there is somebody else's."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise PlantedError("something that edgekit did not leave stands in the way", where=str(path), do="Remove it")
+    path.unlink()
+
+
+def move(draft: Path, path: Path) -> None:
+    """Rename within one folder, durably."""
+    with storing(path):
+        draft.replace(path)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's names to the disk. Raises OSError."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder of ours, durably. Raises PlantedError where a link or a file has its name."""
+    with storing(folder):
+        try:
+            folder.mkdir()
+            sync_folder(folder.parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise PlantedError(
+                    "something that is no folder stands where edgekit keeps one", where=str(folder), do="Remove it"
+                ) from None
+
+
+def put_link(link: Path, target: str) -> None:
+    """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
+    with storing(link):
+        try:
+            found = str(link.readlink())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise PlantedError(
+                "something that is no link of edgekit's stands in the way", where=str(link), do="Remove it"
+            ) from None
+        else:
+            if Path(found).parent != Path(target).parent:
+                raise PlantedError(
+                    f"a link to {found!r:.80}, which edgekit did not make", where=str(link), do="Remove it"
+                )
+            link.unlink()
+        link.symlink_to(target)
+
+
+def point(link: Path, prepared: Path) -> None:
+    """The one switch: `prepared` takes the place of `link` at once, durably. Raises OSError."""
+    prepared.replace(link)
+    sync_folder(link.parent)
+
+
+def remove(path: Path) -> None:
+    """A file or a link, durably; nothing where there is none."""
+    with storing(path):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        sync_folder(path.parent)
+
+
+def free_bytes(folder: Path) -> int:
+    """Room for a file of ours."""
+    with storing(folder):
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize

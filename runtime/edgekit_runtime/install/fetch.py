@@ -1,0 +1,316 @@
+"""From a path or a URL to a file of ours, judged as soon as its head is here, and resumed where it stopped.
+
+    fetched = fetch(source_of("https://models.example/net.ekb"), root.incoming / "1f00.part", judge)
+
+Rules:
+- the head (manifest, signatures) is judged before the rest is asked for; it says how long the file is, and not one byte
+  more is taken;
+- what a broken connection left is kept with the server's validator, and goes on only where the server says that it is still
+  the same file; whatever was put together wrongly all the same fails its digests later;
+- too slow for half a minute, or too long in all, is an error: it never waits for ever;
+- the file is flushed to the disk before anybody is told that it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from edgekit_runtime.bundle.header import Header, header_needs, read_header
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, write_file
+from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError
+from edgekit_runtime.install.http import Limits, WrongPartError, get, told_url
+
+__all__ = ["Fetched", "Fetching", "Judge", "Source", "Stream", "drop_part", "fetch", "source_of"]
+
+_COPY = 1 << 20
+_WAITS_S = (0.5, 2.0, 5.0)
+
+Judge = Callable[[Header], int]
+"""Told the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
+
+
+class Stream(Protocol):
+    """start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def validator(self) -> str: ...
+    def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """told: its name for people, without credentials. opens: from which byte, with which validator."""
+
+    told: str
+    opens: Callable[[int, str], Stream]
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How: the limits, whom to tell (stage, bytes done, bytes in all), and the clock and the waiting, for tests."""
+
+    limits: Limits = field(default_factory=Limits)
+    progress: Callable[[str, int, int | None], object] = lambda stage, done, total: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """sha256: of the whole file."""
+
+    path: Path
+    sha256: str
+    size: int
+    header: Header
+
+
+def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Source:
+    """A URL (http, https, file) or a path. Raises DownloadError for any other scheme."""
+    text = os.fspath(name)
+    parts = urlsplit(text) if isinstance(text, str) and "://" in text else None
+    if parts is None:
+        return Source(str(text), lambda start, validator: _FileStream(Path(text)))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise DownloadError("a file: URL names a file of this machine", where=text, do="Write file:///PATH")
+        path = Path(unquote(parts.path))
+        return Source(str(path), lambda start, validator: _FileStream(path))
+    if parts.scheme in ("http", "https"):
+        return Source(
+            told_url(text), lambda start, validator: get(text, start=start, validator=validator, limits=limits)
+        )
+    raise DownloadError(
+        f"{parts.scheme}: is not known", where=told_url(text), do="Pass a path, or an http, https or file URL"
+    )
+
+
+class _FileStream:
+    """A file of this machine, always from its first byte."""
+
+    start, validator = 0, ""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
+            os.close(descriptor)
+            raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
+        self.total: int | None = found.st_size
+        self._descriptor, self._path = descriptor, path
+
+    def read(self) -> bytes:
+        try:
+            return os.read(self._descriptor, _COPY)
+        except OSError as error:
+            raise BundleError(
+                f"cannot be read: {error.strerror}", where=str(self._path), do="Check the disk"
+            ) from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def fetch(source: Source, path: Path, judge: Judge, how: Fetching | None = None) -> Fetched:
+    """path: the part; what is there is gone on with. Raises what `judge` raises, DownloadError, StorageError, BundleError."""
+    how = how or Fetching()
+    with storing(path):
+        part = _Part(path, source.told, judge, how)
+        try:
+            return part.fetch(source)
+        finally:
+            part.close()
+
+
+def drop_part(path: Path) -> None:
+    """Away with a part and what is known of it."""
+    remove(path)
+    remove(_facts(path))
+
+
+def _facts(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+class _Part:
+    """The file that grows. size: bytes that are here. wanted: of the whole file, None until its head is here."""
+
+    def __init__(self, path: Path, told: str, judge: Judge, how: Fetching) -> None:
+        self._path, self._told, self._judge, self._how = path, told, judge, how
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+        self._header: Header | None = None
+        self._head = bytearray()
+        self._wanted: int | None = None
+        self._digest = hashlib.sha256()
+        self._size, self._need = 0, 1
+        self._began = self._slow_from = how.clock()
+        self._slow_bytes = 0
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def fetch(self, source: Source) -> Fetched:
+        validator = self._recover()
+        tries, limits = 0, self._how.limits
+        while True:
+            before = self._size
+            try:
+                validator = self._pull(source, validator)
+                break
+            except DownloadSlowError:
+                raise
+            except DownloadSizeError:
+                self._restart()
+                raise
+            except WrongPartError:
+                validator = ""
+                self._restart()
+                failed: DownloadError = DownloadError("the server keeps sending other parts than are asked for")
+                tries += 1
+            except DownloadError as error:
+                failed = error
+                tries = 1 if self._size > before else tries + 1
+                validator = self._known()
+            if tries >= limits.tries:
+                raise type(failed)(failed.what, where=self._told, do=failed.do) from failed
+            self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
+        os.fsync(self._descriptor)
+        assert self._header is not None
+        return Fetched(self._path, self._digest.hexdigest(), self._size, self._header)
+
+    def _recover(self) -> str:
+        """Take over what an earlier fetch left, where it can be gone on with."""
+        validator = self._known()
+        if not validator:
+            self._restart()
+            return ""
+        while chunk := os.read(self._descriptor, _COPY):
+            self._take(chunk, write=False)
+        return validator
+
+    def _known(self) -> str:
+        """The validator of what is here."""
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            found = json.loads(read_text(_facts(self._path)) or "null")
+            if isinstance(found["validator"], str):
+                return str(found["validator"])
+        return ""
+
+    def _restart(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        self._header, self._wanted, self._size, self._need = None, None, 0, 1
+        self._head.clear()
+        self._digest = hashlib.sha256()
+
+    def _pull(self, source: Source, validator: str) -> str:
+        """One connection, to the end of the file. Raises DownloadError where it ends early."""
+        if self._size and self._size == self._wanted:
+            return validator
+        stream = source.opens(self._size if validator else 0, validator)
+        with contextlib.closing(stream):
+            if stream.start != self._size:
+                self._restart()
+            if stream.start == 0:
+                self._remember(stream.validator)
+            self._check_length(stream.total)
+            while chunk := stream.read():
+                self._take(chunk)
+                self._check_length(stream.total)
+                self._check_pace()
+        if self._wanted is None:
+            if stream.total is not None and self._size < stream.total:
+                raise DownloadError("the connection ended early", where=self._told, do="Try again")
+            read_header(bytes(self._head), self._told)  # says where the file ends
+        if self._size != self._wanted:
+            raise self._short(stream)
+        return stream.validator
+
+    def _short(self, stream: Stream) -> DownloadError:
+        if stream.total is None or stream.total == self._wanted:
+            return DownloadError(
+                f"it ended after {self._size:,} of {self._wanted:,} bytes", do="Try again: it goes on there"
+            )
+        return self._wrong_size(stream.total)
+
+    def _remember(self, validator: str) -> None:
+        if validator:
+            write_file(_facts(self._path), json.dumps({"validator": validator[:500]}))
+        else:
+            remove(_facts(self._path))
+
+    def _take(self, chunk: bytes, *, write: bool = True) -> None:
+        if self._wanted is not None and self._size + len(chunk) > self._wanted:
+            raise self._wrong_size(None)
+        if write:
+            left = memoryview(chunk)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        self._digest.update(chunk)
+        self._size += len(chunk)
+        if self._header is None:
+            self._head += chunk
+            self._look_at_head()
+        self._how.progress("fetch", self._size, self._wanted)
+
+    def _look_at_head(self) -> None:
+        """Judge it as soon as all of it is here."""
+        while len(self._head) >= self._need:
+            need = header_needs(bytes(self._head), self._told)
+            if need > len(self._head):
+                self._need = need
+                continue
+            self._header = read_header(bytes(self._head), self._told)
+            self._wanted = self._judge(self._header)
+            self._head.clear()
+            if self._size > self._wanted:
+                raise self._wrong_size(None)
+            return
+
+    def _check_length(self, total: int | None) -> None:
+        if total is None or self._wanted is None or total == self._wanted:
+            return
+        raise self._wrong_size(total)
+
+    def _wrong_size(self, total: int | None) -> DownloadSizeError:
+        is_ = f"it is {total:,} bytes long" if total is not None else "it does not end where it should"
+        return DownloadSizeError(
+            f"{is_}, and its signed head says {self._wanted:,}", where=self._told, do="Copy or build the bundle again"
+        )
+
+    def _check_pace(self) -> None:
+        limits, now = self._how.limits, self._how.clock()
+        if now - self._began > limits.total_s:
+            raise DownloadSlowError(
+                f"it took longer than {limits.total_s:,.0f} s", where=self._told, do="Install again: it goes on there"
+            )
+        if now - self._slow_from < limits.slow_s:
+            return
+        came = self._size - self._slow_bytes
+        if came < limits.least_rate * (now - self._slow_from):
+            raise DownloadSlowError(
+                f"{came:,} bytes came in {now - self._slow_from:.0f} s",
+                where=self._told,
+                do="Install again when the network is better: it goes on there",
+            )
+        self._slow_from, self._slow_bytes = now, self._size

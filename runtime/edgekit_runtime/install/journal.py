@@ -1,0 +1,145 @@
+"""What a root remembers: which generation answers, which did before, and how far an unfinished install has come.
+
+    journal = parse_journal(text, where)
+    journal.answering           # the generation that `current` must point at; None where nothing was installed yet
+    text = journal.text()
+
+Rules:
+- the journal is the truth, `current` follows it: whatever a power cut left, pointing `current` at `answering` mends it;
+- it is small, has one spelling, and is read strictly: what cannot be understood is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.strict_json import strict_json
+
+__all__ = ["FORMAT", "Attempt", "Burned", "Failure", "Journal", "State", "TrialBy", "parse_journal"]
+
+FORMAT = 1
+
+State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"]
+"""How far an install has come. Where there is no attempt, what answers is committed."""
+
+STATES: tuple[State, ...] = get_args(State)
+
+TrialBy = Literal["here", "app"]
+"""Who tries a generation out: the installer, in a child, before anything answers with it; or the application, in use."""
+
+
+@dataclass(frozen=True)
+class Burned:
+    """The highest rollout_seq that was accepted here, and the digest of the bundle that had it.
+
+    signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number binds
+    nobody: else a stolen key could end all updates with the highest number there is.
+    """
+
+    seq: int
+    bundle: str
+    signed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the last install did not become what answers. at: RFC 3339. generation: 0 where it did not come so far."""
+
+    code: str
+    what: str
+    state: str
+    at: str
+    source: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its blobs,
+    which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often the
+    self-test, or the trial by the installer, was begun. generation: 0 until it has a number.
+    """
+
+    state: State
+    source: str
+    trial: TrialBy
+    began: str
+    header: str = ""
+    object: str = ""
+    bundle: str = ""
+    seq: int | None = None
+    signed_by: tuple[str, ...] = ()
+    generation: int = 0
+    tries: int = 0
+
+
+@dataclass(frozen=True)
+class Journal:
+    """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
+
+    seen_s: the last time seen, seconds since 1970 (see `trust.clock`).
+    """
+
+    format: int = FORMAT
+    next: int = 1
+    current: int | None = None
+    previous: int | None = None
+    burned: Burned | None = None
+    seen_s: float | None = None
+    attempt: Attempt | None = None
+    failure: Failure | None = None
+
+    @property
+    def answering(self) -> int | None:
+        """What `current` must point at."""
+        return self.on_trial if self.on_trial is not None else self.current
+
+    @property
+    def on_trial(self) -> int | None:
+        """The generation that the application tries out, if one is."""
+        attempt = self.attempt
+        return attempt.generation if attempt and (attempt.state, attempt.trial) == ("trial", "app") else None
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Generations that are never collected."""
+        numbers = (self.current, self.previous, self.attempt.generation if self.attempt else None)
+        return frozenset(number for number in numbers if number)
+
+    def text(self) -> str:
+        return json.dumps(to_json(self), sort_keys=True, indent=1) + "\n"
+
+
+def parse_journal(text: str, where: str) -> Journal:
+    """Raises InstallRootError."""
+    try:
+        value: Any = strict_json(text.encode("utf-8"))
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise ValueError("it is not of a format that this runtime knows")
+        journal = from_json(Journal, value, "journal")
+        _check(journal)
+    except (ValueError, BundleError) as error:
+        why = error.what if isinstance(error, BundleError) else str(error)
+        raise InstallRootError(
+            f"the journal cannot be understood: {why}",
+            where=where,
+            do="Move it away: what `current` points at goes on answering, and the next install begins a new journal",
+        ) from error
+    return journal
+
+
+def _check(journal: Journal) -> None:
+    numbers = [journal.current, journal.previous, journal.attempt.generation if journal.attempt else None]
+    if any(number is not None and not 0 <= number < journal.next for number in numbers):
+        raise ValueError("it names a generation that was never made")
+    if (
+        journal.attempt is not None
+        and journal.attempt.state in ("staged", "selftest", "trial")
+        and not journal.attempt.generation
+    ):
+        raise ValueError("an attempt came far without a generation")

@@ -1,0 +1,382 @@
+"""The folder of an install root, and what is in it.
+
+    ROOT/slot.json            makes the folder a root; whom it trusts
+    ROOT/lock                 held by whoever changes something
+    ROOT/journal.json         which generation answers, and how far an unfinished install is (`journal`)
+    ROOT/events.jsonl         what happened (`events`)
+    ROOT/incoming/            downloads that are not whole yet
+    ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
+    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries it out
+    ROOT/current              a link to generations/N: what answers
+
+    root = Root.open("/var/lib/edgekit/camera")
+    lease, generation = root.hold_current()
+
+Rules:
+- an object is the whole file that was signed, so that every open checks it again as `install` did;
+- a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names them;
+- what edgekit keeps here is opened without following links, and anything else under these names is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.install.disk import (
+    make_folder,
+    move,
+    open_regular,
+    point,
+    put_link,
+    read_text,
+    remove,
+    storing,
+    sync_folder,
+    write_file,
+)
+from edgekit_runtime.install.errors import InstallRootError, NoGenerationError, PlantedError, StorageError
+from edgekit_runtime.install.events import Events
+from edgekit_runtime.install.journal import Journal, parse_journal
+from edgekit_runtime.install.lock import Lease, hold
+
+__all__ = ["Generation", "Root", "Slot", "is_root"]
+
+_OWN = frozenset({"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current"})
+_DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
+_READ_BYTES = 1 << 20
+_CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
+Kept = TypeVar("Kept")
+_NO_ROOT = "Name the root that `edgekit install --root` made"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts."""
+
+    format: int = 1
+    trust: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
+
+    unsigned: taken because of --allow-unsigned. told: who vouches for it, in words. at: RFC 3339, when it was staged.
+    """
+
+    number: int
+    object: str
+    header: str
+    bundle: str
+    name: str
+    version: str
+    recipe: str
+    profile: str
+    size: int
+    source: str
+    at: str
+    told: str
+    seq: int | None = None
+    signed_by: tuple[str, ...] = ()
+    unsigned: bool = False
+    format: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = to_json(self)
+        return value
+
+
+def is_root(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder that `edgekit install` made."""
+    try:
+        return (Path(path) / "slot.json").is_file()
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+@dataclass(frozen=True)
+class Root:
+    """path: absolute."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Root:
+        """Raises InstallRootError."""
+        root = cls(_absolute(path))
+        if not is_root(root.path):
+            raise InstallRootError("no bundle was ever installed here", where=os.fspath(path), do=_NO_ROOT)
+        return root
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> Root:
+        """The root that is there, or a new one in a folder that is missing or empty. The lock is not taken yet.
+
+        Raises InstallRootError, StorageError, PlantedError.
+        """
+        root = cls(_absolute(path))
+        if is_root(root.path):
+            return root
+        with storing(root.path):
+            if root.path.exists() and not root.path.is_dir():
+                raise InstallRootError("is no folder", where=str(root.path), do="Name a folder, new or empty")
+            root.path.mkdir(parents=True, exist_ok=True)
+            strangers = sorted(entry.name for entry in root.path.iterdir() if entry.name not in _OWN | _DRAFTS)
+            sync_folder(root.path.parent)
+        if strangers:
+            raise InstallRootError(
+                f"the folder holds other things ({strangers[0]:.40})",
+                where=str(root.path),
+                do="Name a new or empty folder",
+            )
+        return root
+
+    def furnish(self) -> None:
+        """Everything a root has, under the lock; what is there already stays. slot.json comes last: it makes it a root."""
+        for folder in (self.incoming, self.objects, self.generations):
+            make_folder(folder)
+        if not is_root(self.path):
+            self.write_slot(Slot())
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def incoming(self) -> Path:
+        return self.path / "incoming"
+
+    @property
+    def objects(self) -> Path:
+        return self.path / "objects"
+
+    @property
+    def generations(self) -> Path:
+        return self.path / "generations"
+
+    @property
+    def current(self) -> Path:
+        return self.path / "current"
+
+    @property
+    def events(self) -> Events:
+        return Events(self.path / "events.jsonl")
+
+    def generation(self, number: int) -> Path:
+        return self.generations / str(number)
+
+    def object(self, sha256: str) -> Path:
+        return self.objects / f"{sha256}.ekb"
+
+    def part(self, source: str) -> Path:
+        """Where what comes from there is put together."""
+        return self.incoming / f"{hashlib.sha256(source.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.part"
+
+    def slot(self) -> Slot:
+        """Raises InstallRootError."""
+        return self._parsed(Slot, self.path / "slot.json", "Install again with --trust")
+
+    def write_slot(self, slot: Slot) -> None:
+        write_file(self.path / "slot.json", json.dumps(to_json(slot), sort_keys=True, indent=1) + "\n")
+
+    def journal(self) -> Journal:
+        """An empty one where there is none, which knows what `current` says. Raises InstallRootError."""
+        file = self.path / "journal.json"
+        text = read_text(file)
+        if text is not None:
+            return parse_journal(text, str(file))
+        numbers = self.numbers()
+        return replace(Journal(next=max(numbers, default=0) + 1), current=self.pointed())
+
+    def write_journal(self, journal: Journal) -> None:
+        write_file(self.path / "journal.json", journal.text())
+
+    def pointed(self) -> int | None:
+        """The generation that `current` points at, None where there is none. Raises PlantedError."""
+        try:
+            target = str(self.current.readlink())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise PlantedError("`current` is no link", where=str(self.current), do="Remove it") from error
+        found = _CURRENT.fullmatch(target)
+        if found is None:
+            raise PlantedError(f"`current` leads to {target!r:.80}", where=str(self.current), do="Remove it")
+        return int(found[1])
+
+    def switch(self, before: Journal, after: Journal) -> None:
+        """Write `after`, and point `current` where it says. What can fail for want of room is done first.
+
+        Raises StorageError; then `before` is in force again, as far as the disk still takes anything.
+        """
+        number, ready = after.answering, self.path / "current.new"
+        if number == self.pointed():
+            self.write_journal(after)
+            remove(ready)
+            return
+        if number is not None:
+            put_link(ready, f"generations/{number}")
+        self.write_journal(after)
+        try:
+            with storing(self.current):
+                if number is None:
+                    self.current.unlink()
+                    sync_folder(self.path)
+                else:
+                    point(self.current, ready)
+        except StorageError:
+            self._back(before)
+            raise
+
+    def _back(self, before: Journal) -> None:
+        import contextlib
+
+        from edgekit_runtime.errors import EdgekitError
+
+        with contextlib.suppress(EdgekitError, OSError):
+            self.write_journal(before)
+        with contextlib.suppress(EdgekitError, OSError):
+            if before.answering is not None and self.pointed() != before.answering:
+                put_link(self.path / "current.new", f"generations/{before.answering}")
+                point(self.current, self.path / "current.new")
+
+    def numbers(self) -> list[int]:
+        """Of every generation that is complete."""
+        if not self.generations.is_dir():
+            return []
+        with storing(self.generations):
+            names = [entry.name for entry in self.generations.iterdir()]
+        return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
+
+    def record(self, number: int) -> Generation:
+        """Raises NoGenerationError, InstallRootError."""
+        file = self.generation(number) / "generation.json"
+        if not file.exists():
+            raise NoGenerationError(
+                f"there is no generation {number}", where=str(self.path), do=f"Run: edgekit status --root {self.path}"
+            )
+        found = self._parsed(Generation, file, "Install the bundle again")
+        if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
+            raise InstallRootError("the record is of something else", where=str(file), do="Install the bundle again")
+        return found
+
+    def stage(self, generation: Generation) -> None:
+        """The generation's folder, complete or not there."""
+        folder = self.generation(generation.number)
+        draft = folder.with_name(f"{folder.name}.new")
+        if _there(folder):
+            raise PlantedError("a generation that was not made yet stands there", where=str(folder), do="Remove it")
+        drop_folder(draft)
+        make_folder(draft)
+        write_file(draft / "generation.json", json.dumps(generation.as_json(), sort_keys=True, indent=1) + "\n")
+        with storing(draft):
+            (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
+            sync_folder(draft)
+        move(draft, folder)
+
+    def adopt(self, part: Path, sha256: str) -> Path:
+        """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""
+        path = self.object(sha256)
+        with storing(path):
+            try:
+                if _sha256(path) == sha256:
+                    remove(part)
+                    return path
+            except FileNotFoundError:
+                pass
+            part.chmod(0o444)
+            part.replace(path)
+            sync_folder(self.objects)
+            sync_folder(self.incoming)
+        return path
+
+    def hold(self, number: int) -> tuple[Lease, Generation]:
+        """The object of a generation, held. Raises NoGenerationError, InstallRootError, PlantedError, StorageError."""
+        generation = self.record(number)
+        path = self.object(generation.object)
+        try:
+            return hold(path), generation
+        except FileNotFoundError as error:
+            raise NoGenerationError(
+                f"the bundle of generation {number} is gone", where=str(path), do="Install it again"
+            ) from error
+        except OSError as error:
+            raise StorageError(f"cannot be read: {error.strerror}", where=str(path), do="Check the disk") from error
+
+    def hold_current(self) -> tuple[Lease, Generation]:
+        """What answers, held. A switch meanwhile is no error: then it is the other one."""
+        for last in (False, False, True):
+            number = self.pointed()
+            if number is None:
+                raise NoGenerationError(
+                    "nothing answers here yet", where=str(self.path), do="Run: edgekit install BUNDLE --root ROOT"
+                )
+            try:
+                return self.hold(number)
+            except NoGenerationError:
+                if last:
+                    raise
+        raise AssertionError("the last round returns or raises")
+
+    def _parsed(self, kind: type[Kept], file: Path, do: str) -> Kept:
+        from edgekit_runtime.strict_json import strict_json
+
+        try:
+            text = read_text(file)
+            if text is None:
+                raise ValueError("it is missing")
+            return from_json(kind, strict_json(text.encode()), file.name)
+        except (ValueError, BundleError) as error:
+            why = error.what if isinstance(error, BundleError) else str(error)
+            raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error
+
+
+def drop_folder(folder: Path) -> None:
+    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
+    with storing(folder):
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            raise PlantedError(
+                "something that is no folder stands where a generation does", where=str(folder), do="Remove it"
+            )
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                drop_folder(Path(entry.path))
+            else:
+                Path(entry.path).unlink()
+        folder.rmdir()
+        sync_folder(folder.parent)
+
+
+def _there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file of ours. Raises OSError, PlantedError."""
+    digest, descriptor = hashlib.sha256(), open_regular(path)
+    try:
+        while chunk := os.read(descriptor, _READ_BYTES):
+            digest.update(chunk)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).absolute()
+    except (TypeError, ValueError) as error:
+        raise InstallRootError(f"no path: {error}", do=_NO_ROOT) from error

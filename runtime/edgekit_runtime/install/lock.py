@@ -1,0 +1,140 @@
+"""Whose turn it is: one install at a time in a root, and what is in use stays.
+
+    with alone(root.lock_file, wait_s=600): ...        # InstallBusyError where another does not end in time
+    lease = hold(path)                                 # a model that is open: `in_use(path)` is True elsewhere
+    lease.release()
+
+Rules:
+- locks are the kernel's own (flock): they end with their process, however it ends, and no file has to be cleaned up;
+- whoever only reads takes no turn: it holds what it opened, and nothing that is held is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from edgekit_runtime.install.disk import open_regular, storing
+from edgekit_runtime.install.errors import InstallBusyError, InstallError
+
+__all__ = ["Lease", "alone", "hold", "in_use"]
+
+_LOOK_S = 0.1
+
+
+@contextlib.contextmanager
+def alone(
+    path: Path,
+    *,
+    wait_s: float = 600.0,
+    waiting: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """path: the lock's file, made where there is none. waiting: called once where another is at work.
+
+    Raises InstallBusyError after wait_s seconds, StorageError where the file cannot be made.
+    """
+    descriptor = _open_lock(path)
+    try:
+        end, told = clock() + wait_s, False
+        while not _take(descriptor, shared=False):
+            if not told:
+                told = True
+                waiting()
+            if clock() >= end:
+                raise InstallBusyError(
+                    f"another install works here, and has not ended within {wait_s:g} s",
+                    where=str(path.parent),
+                    do="Wait for it, or end it",
+                )
+            threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    with storing(path):
+        try:
+            return open_regular(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            return open_regular(path)  # who may only read takes turns as well
+
+
+class Lease:
+    """A file that is in use, by an open descriptor with a lock that others see. `file` reads it from its first byte."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._held = True
+        self._guard = threading.Lock()
+
+    def file(self) -> BinaryIO:
+        """A reader of the very file that is held, whatever its name stands for by now."""
+        copy = os.dup(self._descriptor)
+        os.lseek(copy, 0, os.SEEK_SET)
+        return os.fdopen(copy, "rb")
+
+    def release(self) -> None:
+        """Idempotent."""
+        with self._guard:
+            if self._held:
+                self._held = False
+                os.close(self._descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.release()
+
+
+def hold(path: Path) -> Lease:
+    """Raises OSError where there is no such file (any more), PlantedError for what is no file of ours."""
+    descriptor = open_regular(path)
+    try:
+        _take(descriptor, shared=True, wait=True)
+        if os.fstat(descriptor).st_nlink == 0:  # removed between opening and holding it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Lease(descriptor, path)
+
+
+def in_use(path: Path) -> bool:
+    """Whether somebody holds it now. False where there is no such file."""
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return False
+    try:
+        return not _take(descriptor, shared=False)
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, *, shared: bool, wait: bool = False) -> bool:
+    """A file system without locks has nobody to wait for."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise InstallError(
+            "installing needs a POSIX system: its locks and its links", do="Open the bundle's file itself"
+        ) from error
+    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    return True

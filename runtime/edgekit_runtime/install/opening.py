@@ -1,0 +1,198 @@
+"""Opening what a root's `current` points at, and what a model keeps for as long as it answers with it.
+
+    opened = open_root("/var/lib/edgekit/camera", trust=(), secret=None, make=lambda bundle: Opened(bundle, prepare(bundle)))
+    opened.held.describe()            # {"root": ..., "generation": 4, "state": "trial", ...}
+
+Rules:
+- the bundle is read through the descriptor that holds it, and checked as when it was installed;
+- a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that does not
+  open is an error: nobody is given another model than the one that was decided on;
+- where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgekit_runtime.errors import (
+    BundleError,
+    EdgekitError,
+    EngineError,
+    IntegrityError,
+    MemoryExceeded,
+    MissingExtraError,
+    SelfTestError,
+)
+from edgekit_runtime.install.errors import InstallError, StorageError
+from edgekit_runtime.install.events import told_at
+from edgekit_runtime.install.layout import Generation, Root
+from edgekit_runtime.install.lock import Lease, alone
+from edgekit_runtime.install.promise import Terms, terms_of
+from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.settling import apply, settle
+from edgekit_runtime.install.starts import Start, begin
+from edgekit_runtime.install.states import Failed, react
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.install.watching import TrialWatch
+    from edgekit_runtime.model import Model
+    from edgekit_runtime.opened import Opened
+    from edgekit_runtime.trust import Trust, Vouched
+
+__all__ = ["Held", "give_up", "open_root"]
+
+_WAIT_S = 10.0
+_ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
+"""What says that a generation is not to be used here; anything else is the application's affair."""
+
+
+class Held:
+    """A generation that a model answers with. start: of its trial, None where it is committed."""
+
+    def __init__(self, root: Root, generation: Generation, lease: Lease, vouched: Vouched, start: Start | None) -> None:
+        self.root, self.generation, self.told = root, generation, vouched.told
+        self.terms = Terms()
+        self.state = "committed" if start is None else "trial"
+        self._lease, self._start = lease, start
+        self._watch: TrialWatch | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For `Model.describe()`."""
+        return {
+            "root": str(self.root.path),
+            "generation": self.generation.number,
+            "state": self.state,
+            "vouched": self.told,
+            "unsigned": self.generation.unsigned,
+            "rollout_seq": self.generation.seq,
+        }
+
+    def accompany(self, model: Model) -> None:
+        """Begin to watch a trial; the model ends it with itself."""
+        if self._start is not None and self._watch is None:
+            from edgekit_runtime.install.watching import TrialWatch
+
+            self._watch = TrialWatch(model, self)
+            self._watch.start()
+            model.close_with(self._watch)
+
+    def decided(self, state: str) -> None:
+        """The trial is over: `committed` or `rolled-back`. Its start was no failure of the application."""
+        self.state = state
+        if self._start is not None:
+            self._start.end()
+            self._start = None
+
+    def close(self) -> None:
+        """The model answers with it no more. Idempotent."""
+        if self._watch is not None:
+            self._watch.leave()
+        if self._start is not None:
+            self._start.end()
+            self._start = None
+        self._lease.release()
+
+
+def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: Callable[[Bundle], Opened]) -> Opened:
+    """make: from a checked bundle to one that is ready to answer.
+
+    Raises InstallRootError, NoGenerationError, StorageError, and what reading the bundle and `make` raise.
+    """
+    root = Root.open(path)
+    lease, generation, start = _acquired(root)
+    try:
+        return _opened(root, lease, generation, start, (trust, secret, make))
+    except BaseException as error:
+        lease.release()
+        if start is None:
+            raise
+        start.fail()
+        if not isinstance(error, _ITS_OWN):
+            raise
+        give_up(root, generation.number, error)
+        if root.pointed() in (None, generation.number):
+            raise
+    lease, generation, start = _acquired(root)
+    try:
+        return _opened(root, lease, generation, start, (trust, secret, make))
+    except BaseException:
+        lease.release()
+        raise
+
+
+def give_up(root: Root, number: int, error: EdgekitError) -> None:
+    """Back to the previous generation, if this one is still on trial. What the disk refuses is left for the next start."""
+    with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
+        journal = root.journal()
+        if journal.on_trial == number:
+            event = Failed(error.code, str(error), told_at(_now()))
+            apply(root, journal, react(journal, event))
+            root.events.tell("rolled-back", code=error.code, what=str(error), generation=number)
+
+
+def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
+    journal = root.journal()
+    if journal.on_trial is None and root.pointed() == journal.answering:
+        return (*root.hold_current(), None)
+    try:
+        with alone(root.lock_file, wait_s=_WAIT_S):
+            journal = settle(root)
+            if journal.on_trial is None:
+                return (*root.hold_current(), None)
+            return _begun(root, journal.on_trial)
+    except StorageError:
+        number = journal.current if journal.on_trial is not None else root.pointed()
+        if number is None:
+            raise
+        return (*root.hold(number), None)
+
+
+def _begun(root: Root, number: int) -> tuple[Lease, Generation, Start | None]:
+    start = begin(root, number)
+    try:
+        return (*root.hold(number), start)
+    except BaseException:
+        start.fail()
+        raise
+
+
+def _opened(
+    root: Root,
+    lease: Lease,
+    generation: Generation,
+    start: Start | None,
+    how: tuple[Trust, Given, Callable[[Bundle], Opened]],
+) -> Opened:
+    trust, secret, make = how
+    given = _given(trust)
+    store = given if given is not None else store_of(root)
+    rules = Rules(allow_unsigned=generation.unsigned and given is None, new=False)
+    bundle, vouched = read_held(lease, store, rules, secret)
+    if bundle.digest != generation.bundle:
+        raise IntegrityError(
+            f"generation {generation.number} holds another bundle than was installed",
+            where=str(lease.path),
+            do="Install it again",
+        )
+    opened = make(bundle)
+    held = Held(root, generation, lease, vouched, start)
+    held.terms = terms_of(bundle.manifest)
+    return replace(opened, held=held)
+
+
+def _given(trust: Trust) -> Any:
+    from edgekit_runtime.trust import load_trust
+
+    return load_trust(trust)
+
+
+def _now() -> float:
+    import time
+
+    return time.time()

@@ -1,0 +1,81 @@
+"""Reading an object through the descriptor that holds it, and who vouches for it.
+
+    bundle, vouched = read_held(lease, store, Rules(allow_unsigned=False, new=True))
+
+Rules:
+- what is verified, what is loaded and what is held against removal is one open file: another file under its name changes
+  nothing;
+- the same question is asked at every open; dates are asked about at the install alone (see `trust.store`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
+from edgekit_runtime.bundle.reader import Bundle, bundle_of
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.install.disk import storing
+from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.lock import Lease
+from edgekit_runtime.trust import TrustStore, Vouched, find_trust, load_trust, vouch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from edgekit_runtime.bundle.header import Header
+    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.trust import Moment
+
+__all__ = ["Rules", "read_held", "store_of"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """allow_unsigned: what nobody vouches for may pass, and is told. new: dates count. now: the time to judge by."""
+
+    allow_unsigned: bool = False
+    new: bool = True
+    now: Moment | None = None
+
+
+def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
+    """Whom to trust: what is named, else what the root was told once, else what this machine trusts; None for nobody.
+
+    Raises TrustError, SignatureError.
+    """
+    named = [*trust] or ([*root.slot().trust] if root is not None else [])
+    return load_trust([str(one) for one in named]) if named else find_trust()
+
+
+def read_held(lease: Lease, store: TrustStore | None, rules: Rules, secret: Given = None) -> tuple[Bundle, Vouched]:
+    """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
+    with storing(lease.path), lease.file() as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > min(MAX_BUNDLE_BYTES, sys.maxsize - 1):
+            raise BundleError(
+                f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(lease.path)
+            )
+        data = file.read(size + 1)
+    where = str(lease.path)
+    said: list[Vouched] = []
+
+    def vouches(header: Header) -> bool:
+        said.append(
+            vouch(
+                store,
+                header.manifest_bytes,
+                header.signatures,
+                now=rules.now,
+                new=rules.new,
+                allow_unsigned=rules.allow_unsigned,
+                where=where,
+            )
+        )
+        return said[0].trusted
+
+    return bundle_of(data, lease.path, vouches, secret), said[0]

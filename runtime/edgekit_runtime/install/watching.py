@@ -1,0 +1,146 @@
+"""An application tries a generation out: its own model is watched, and the verdict is carried out in the root.
+
+    watch = TrialWatch(model, held)
+    watch.start()               # a thread of its own, which looks once a second
+    watch.look()                # "wait", "keep" or "back"; tests call it themselves
+
+Rules:
+- enough is seen after 200 inferences of the device and 60 seconds, of all starts together; a dead engine decides at once;
+- `keep` commits the generation; `back` points `current` at the previous one and swaps this model to it, so that no request
+  is lost; a model that keeps a state goes on as it is, and the next start has the previous one;
+- another process, or the owner, may decide first: then this model follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install.errors import InstallBusyError, TrialFailedError
+from edgekit_runtime.install.lock import alone
+from edgekit_runtime.install.opening import give_up
+from edgekit_runtime.install.promise import Seen, Terms, Verdict, judge
+from edgekit_runtime.install.settling import apply
+from edgekit_runtime.install.states import Passed, react
+from edgekit_runtime.install.trial_record import read_seen, write_seen
+
+if TYPE_CHECKING:
+    from edgekit_runtime.install.opening import Held
+    from edgekit_runtime.model import Model
+    from edgekit_runtime.telemetry.histogram import Histogram
+
+__all__ = ["TrialWatch"]
+
+_LOOK_S = 1.0
+_ENGINES_OWN = ("engine", "engine-hung", "memory")
+"""Codes of errors that the generation is to blame for."""
+
+
+class TrialWatch:
+    """clock: monotonic seconds. terms: None for what the bundle promised."""
+
+    def __init__(
+        self, model: Model, held: Held, *, terms: Terms | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._model, self._held, self._clock = model, held, clock
+        self._terms = terms if terms is not None else held.terms
+        self._before = read_seen(held.root, held.generation.number)
+        self._began = clock()
+        self._last = Seen()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._go, name="edgekit-trial", daemon=True)
+        self._thread.start()
+
+    def seen(self) -> Seen:
+        """Of this start."""
+        measured, health = self._model.measured(), self._model.health()
+        infer = measured.counted.stages.get("infer")
+        failures = sum(measured.counted.errors.get(code, 0) for code in _ENGINES_OWN)
+        dead = "" if health.ok or health.state == "closed" else health.reason
+        if infer is None:
+            return Seen(failures=failures, seconds=self._clock() - self._began, dead=dead)
+        late = _later(infer, self._terms.p99_ms) if self._terms.p99_ms is not None else 0
+        return Seen(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
+
+    def look(self) -> Verdict:
+        """See, judge, and carry it out. Raises EdgekitError where the root cannot be written; then it is tried again."""
+        root, number = self._held.root, self._held.generation.number
+        journal = root.journal()
+        if journal.on_trial != number:
+            return self._follow(journal.current == number)
+        self._last = self.seen()
+        verdict = judge(self._before.plus(self._last), self._terms)
+        if verdict.says == "keep":
+            with alone(root.lock_file, wait_s=0.0):
+                journal = root.journal()
+                if journal.on_trial == number:
+                    apply(root, journal, react(journal, Passed()))
+                    root.events.tell("committed", generation=number, what=verdict.why)
+            return self._follow(kept=True)
+        if verdict.says == "back":
+            give_up(root, number, TrialFailedError(verdict.why, where=f"generation {number}"))
+            if root.journal().on_trial == number:
+                raise InstallBusyError("the trial failed, and the root cannot be written yet", where=str(root.path))
+            return replace(self._follow(kept=False), why=verdict.why)
+        return verdict
+
+    def _follow(self, kept: bool) -> Verdict:
+        self._over.set()
+        self._held.decided("committed" if kept else "rolled-back")
+        if kept:
+            return Verdict("keep")
+        with _told("the previous generation cannot be opened while this one answers"):
+            self._model.swap(self._held.root.path)
+        return Verdict("back")
+
+    def leave(self) -> None:
+        """The model answers with another bundle, or not at all: what was seen counts for the next start."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        with contextlib.suppress(EdgekitError):
+            self._last = self.seen()
+            self._remember()
+
+    def close(self) -> None:
+        """With the model."""
+        self.leave()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2 * _LOOK_S)
+
+    def _remember(self) -> None:
+        root, number = self._held.root, self._held.generation.number
+        with alone(root.lock_file, wait_s=_LOOK_S):
+            if root.journal().on_trial == number:
+                write_seen(root, number, replace(self._before.plus(self._last), dead=""))
+
+    def _go(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            with contextlib.suppress(InstallBusyError), _told("the trial cannot be looked after"):
+                self.look()
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except InstallBusyError:
+        raise
+    except EdgekitError as error:
+        logging.getLogger("edgekit_runtime").warning("%s: %s", what, error)
+
+
+def _later(histogram: Histogram, limit_ms: float) -> int:
+    """Values beyond the limit, as far as the buckets tell: one that lies in the limit's own bucket counts as in time."""
+    per_octave = 2.0**histogram.scale
+    return sum(n for index, n in histogram.buckets.items() if 2.0 ** (index / per_octave) >= limit_ms)
