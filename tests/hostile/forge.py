@@ -186,3 +186,37 @@ def _aligned(size: int) -> int:
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(_aligned(len(data)) - len(data))
+
+
+ROOT_TYPE = b"application/vnd.edgekit.root.v1+json"
+
+
+def root_json(
+    bundle: Sequence[str],
+    threshold: int = 1,
+    *,
+    revoked: Sequence[str] = (),
+    expires: str = "2060-01-01T00:00:00Z",
+    late: Sequence[str] = (),
+) -> bytes:
+    """A root.json that the key "root" signed. late: keys among `bundle` that are trusted until 2026-11-02 alone."""
+    keys = {}
+    for name in ("root", *bundle):
+        keys[sha256(public_raw(name))] = {"name": name, "public": base64.b64encode(public_raw(name)).decode()} | (
+            {"expires": "2026-11-02T00:00:00Z"} if name in late else {}
+        )
+    ids = [sha256(public_raw(name)) for name in bundle]
+    signed = {
+        "type": "edgekit-root", "format": 1, "version": 1, "issued": "2026-11-01T00:00:00Z", "expires": expires, "keys": keys,
+        "roles": {
+            "root": {"keyids": [sha256(public_raw("root"))], "threshold": 1}, "bundle": {"keyids": ids, "threshold": threshold},
+        },
+        "revoked": [{"keyid": sha256(public_raw(name)), "name": name, "why": "stolen"} for name in revoked],
+    }  # fmt: skip
+    return canonical({"signed": signed, "signatures": [signature("root", canonical(signed), ROOT_TYPE)]})
+
+
+def digested(value: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the digest that its contract has now."""
+    value["contract_digest"] = sha256(canonical(value["contract"]))
+    return value

@@ -1,0 +1,61 @@
+"""The corpus is what its script writes, and the reader refuses each of its bad bundles with one typed error in one line."""
+
+from __future__ import annotations
+
+import pytest
+from hostile.cases import CASES, GOOD, Case
+from hostile.make_corpus import CORPUS, corpus
+
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.modelfile import check_artifact
+
+pytest.importorskip("rfc8785", reason="the corpus is written as bundles are: pip install rfc8785")
+
+
+def told(error: EdgekitError) -> str:
+    """The message, once it keeps the promise: what is wrong, where and what to do, in one line."""
+    assert error.what
+    assert error.where
+    assert error.do
+    message = str(error)
+    assert message.isprintable()
+    assert len(message) < 1000
+    return message
+
+
+def test_the_checked_in_corpus_is_what_the_script_writes():
+    written = dict(corpus())
+    there = {path.relative_to(CORPUS).as_posix(): path.read_bytes() for path in CORPUS.rglob("*.*")}
+    assert there.keys() == written.keys()
+    different = [name for name, data in written.items() if there[name] != data]
+    assert not different, "run: python tests/hostile/make_corpus.py"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.reader], ids=lambda case: case.file)
+def test_a_bad_bundle_is_refused_by_the_reader(case: Case):
+    path = CORPUS / "bad" / case.file
+    with pytest.raises(BundleError, match=case.says or ".") as caught:
+        read_bundle(path, trust=CORPUS / case.root)
+    assert caught.value.code == case.code
+    assert path.name in told(caught.value) or case.root in told(caught.value)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.code == "model-file"], ids=lambda case: case.file)
+def test_a_bad_model_file_is_refused_before_an_engine_sees_it(case: Case):
+    bundle = read_bundle(CORPUS / "bad" / case.file, trust=CORPUS / case.root)
+    with pytest.raises(BundleError, match=case.says or ".") as caught:
+        check_artifact(bundle, bundle.artifact())
+    assert caught.value.code == case.code
+    assert case.file in told(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name != "unsigned.ekb"])
+def test_a_good_bundle_is_read(name):
+    bundle = read_bundle(CORPUS / "good" / name, trust=CORPUS / "root.json")
+    assert bundle.trusted
+    check_artifact(bundle, bundle.artifact())
+
+
+def test_two_signatures_are_enough_where_two_are_asked_for():
+    assert read_bundle(CORPUS / "good" / "signed-by-two.ekb", trust=CORPUS / "root-2of2.json").trusted
