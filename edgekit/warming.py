@@ -36,13 +36,15 @@ _SYNC_EVERY = 128
 
 @dataclass(frozen=True)
 class Filling:
-    """Where to, and with what: the file of the disk tier, its bound in MiB, and how the bundle is opened."""
+    """Where to, and with what: the file of the disk tier, its bound in MiB, and how the bundle is opened. secret: where the
+    key of an encrypted one is, None to look for it."""
 
     file: Path
     max_mb: float = 256.0
     engine: str | None = None
     threads: int | None = None
     trust: Sequence[Path] = ()
+    secret: str | None = None
 
 
 def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = silent) -> dict[str, Any]:
@@ -56,7 +58,12 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
     files, closed = _files(folder)
     began = monotonic()
     with open_bundle(
-        bundle, cache_mb=0, engine=filling.engine, threads=filling.threads, trust=tuple(filling.trust)
+        bundle,
+        cache_mb=0,
+        engine=filling.engine,
+        threads=filling.threads,
+        trust=tuple(filling.trust),
+        secret=filling.secret,
     ) as model:
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so that no answer can be kept for later", where=str(bundle))

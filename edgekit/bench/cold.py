@@ -22,6 +22,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.children import environment
 from edgekit_runtime.selftest import state_dir
 
 __all__ = ["Cold", "cold_start"]
@@ -31,7 +33,10 @@ LONGEST_S = 120.0
 _CHILD = """
 import json, sys
 from edgekit_runtime import open_bundle
-path, options = sys.argv[1], json.loads(sys.argv[2])
+path, options, key = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.stdin.readline())
+if key:
+    from edgekit_runtime.bundle.secret_key import Secret
+    options["secret"] = Secret.received(key)
 model = open_bundle(path, **options)
 try:
     lines = open("/proc/self/status").read().splitlines()
@@ -55,25 +60,36 @@ class Cold:
     rss_mb: float | None = None
 
 
-def cold_start(path: Path, options: Mapping[str, Any]) -> Cold:
-    """options: of `open_bundle`. Never raises: a bundle that does not open says so when it is opened here."""
+def cold_start(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> Cold:
+    """options: of `open_bundle`. secret: of an encrypted bundle. Never raises: a bundle that does not open says so when it is opened here."""
     before = _kept()
-    took = _started(path, options)
+    took = _started(path, options, secret)
     if took is None:
         return Cold()
     if _kept() == before:
         return Cold(took[0], None, took[1])
-    again = _started(path, options)
+    again = _started(path, options, secret)
     return Cold(again[0] if again else None, took[0], again[1] if again else took[1])
 
 
-def _started(path: Path, options: Mapping[str, Any]) -> tuple[float, float | None] | None:
+def _started(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> tuple[float, float | None] | None:
     command = [sys.executable, "-P", "-c", _CHILD, str(path), json.dumps(dict(options))]
+    key = json.dumps(secret.handed() if secret is not None else None)
     start = perf_counter()
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        ) as child:
             try:
+                assert child.stdin is not None
                 assert child.stdout is not None
+                child.stdin.write(f"{key}\n")
+                child.stdin.close()
                 line = child.stdout.readline()
                 took_ms = (perf_counter() - start) * 1e3
                 child.wait(LONGEST_S)

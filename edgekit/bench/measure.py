@@ -28,6 +28,7 @@ from edgekit.bench.load import Load, Outcome, ask
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import Bundle, read_bundle
+from edgekit_runtime.bundle.secrets import find_secret
 from edgekit_runtime.errors import BundleError
 
 __all__ = ["Setup", "golden_inputs", "load_words", "measure"]
@@ -37,12 +38,13 @@ PARTS, LEAST_PARTS = 10, 4
 
 @dataclass(frozen=True)
 class Setup:
-    """How the bundle is opened. threads, engine: None for what it would be without asking. batching: None as well."""
+    """How the bundle is opened. threads, engine, secret: None for what it would be without asking. batching: None as well."""
 
     engine: str | None = None
     threads: int | None = None
     cache: bool = False
     batching: bool | None = None
+    secret: str | None = None
 
 
 def measure(
@@ -53,15 +55,15 @@ def measure(
     Raises what `open_bundle` raises; errors of single requests are counted.
     """
     setup, load = setup or Setup(), load or Load()
-    bundle = read_bundle(path)
+    bundle = read_bundle(path, secret=setup.secret or find_secret)
     items = golden_inputs(bundle)
     given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "batching": setup.batching}
     if not setup.cache:
         given["cache_mb"] = 0
-    cold = cold_start(path, given)
+    cold = cold_start(path, given, bundle.secret)
     before_mb = _rss_mb("VmRSS")
     start = perf_counter()
-    with open_bundle(path, **given) as model:
+    with open_bundle(path, secret=bundle.secret, **given) as model:
         ready_ms, ready_mb = (perf_counter() - start) * 1e3, _rss_mb("VmRSS")
         first = (model if model.contract.state == "none" else model.session()).predict(items[0])
         with Observed() as observed:

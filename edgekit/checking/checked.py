@@ -13,6 +13,7 @@ from edgekit.checking.static import Chosen, chosen_runtimes, static
 from edgekit.checking.subject import Subject, opened
 from edgekit_converters.progress import Progress, silent
 from edgekit_profiles import Profile
+from edgekit_runtime.bundle.secrets import Given
 
 __all__ = ["Checked", "Request", "check"]
 
@@ -22,13 +23,15 @@ _ANSWERED = ("replay-refused", "replay-crashed", "replay-differs", "replay-late"
 @dataclass(frozen=True)
 class Request:
     """path: a bundle, or a .tflite or .onnx file. runtimes: (engine, version) pairs instead of what the profile installs.
-    replay: whether anything is run at all. emulate: on the profile's processor too."""
+    replay: whether anything is run at all. emulate: on the profile's processor too. secret: of an encrypted bundle, see
+    `open_bundle`."""
 
     path: Path
     profile: Profile
     runtimes: tuple[tuple[str, str], ...] = ()
     replay: bool = True
     emulate: bool = False
+    secret: Given = None
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,10 @@ class Checked:
 
 
 def check(request: Request, progress: Progress = silent) -> Checked:
-    """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle."""
+    """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle, SecretError."""
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
-    with opened(request.path) as subject:
+    with opened(request.path, request.secret) as subject:
         findings = static(subject, profile, runtimes)
         replays: list[Replayed] = []
         if request.replay:
@@ -85,14 +88,14 @@ def _replayed(
         if chosen is None or one.role == "batch":
             continue
         progress(f"replaying {one.recipe} with {chosen.runtime}", 0, None)
-        found, more = natively(subject.bundle, one.recipe, chosen.runtime)
+        found, more = natively(subject.bundle, one.recipe, chosen.runtime, subject.secret)
         replays += [] if found is None else [found]
         findings += more
     if request.emulate:
         progress(
             f"installing and replaying it on an emulated {request.profile.name}; the first time takes minutes", 0, None
         )
-        found, more = under_emulation(subject.bundle, _with_pins(request))
+        found, more = under_emulation(subject.bundle, _with_pins(request), subject.secret)
         if found is not None and not more:
             findings = [_overruled(one, found) for one in findings]
         replays += [] if found is None else [found]

@@ -27,6 +27,7 @@ from edgekit.checking.finding import Finding, finding
 from edgekit.checking.sidebyside import NoEnvironmentError, environment
 from edgekit_converters.needs import Runtime
 from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError
 
@@ -60,8 +61,10 @@ class Replayed:
         return asdict(self)
 
 
-def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | None, list[Finding]]:
-    """Nothing where no environment with that version can be made: a warning says why."""
+def natively(
+    bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
+) -> tuple[Replayed | None, list[Finding]]:
+    """Nothing where no environment with that version can be made: a warning says why. secret: of an encrypted bundle."""
     name = str(runtime)
     try:
         python = environment(runtime.engine, runtime.version)
@@ -72,20 +75,27 @@ def natively(bundle: Path, recipe: str, runtime: Runtime) -> tuple[Replayed | No
             "--emulate"
         )
         return None, [finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=name)]
-    replayed, findings = _by_kernels(bundle, recipe, runtime, python)
+    replayed, findings = _by_kernels(bundle, recipe, runtime, python, _handed(secret))
     return replace(replayed, quantized=_quantized(bundle, recipe)), findings
 
 
-def _by_kernels(bundle: Path, recipe: str, runtime: Runtime, python: Path) -> tuple[Replayed, list[Finding]]:
+def _handed(secret: Secret | None) -> str:
+    """For the standard input of a child."""
+    return json.dumps(secret.handed() if secret is not None else None)
+
+
+def _by_kernels(
+    bundle: Path, recipe: str, runtime: Runtime, python: Path, given: str
+) -> tuple[Replayed, list[Finding]]:
     name = str(runtime)
     child = str(Path(__file__).with_name("replayed_child.py"))
     command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine]
     if runtime.engine != "tflite-runtime":
-        return _asked([*command, "default"], recipe, name)
-    replayed, findings = _asked([*command, "reference"], recipe, name)
+        return _asked([*command, "default"], recipe, name, given)
+    replayed, findings = _asked([*command, "reference"], recipe, name, given)
     if not findings or findings[0].code not in ("replay-crashed", "replay-refused"):
         return replace(replayed, kernels="reference"), findings
-    replayed, others = _asked([*command, "default", "loosely"], recipe, name)
+    replayed, others = _asked([*command, "default", "loosely"], recipe, name, given)
     if others and others[0].code in ("replay-crashed", "replay-refused"):
         return replayed, others
     what = (
@@ -101,12 +111,12 @@ def _quantized(bundle: Path, recipe: str = "") -> bool:
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
-def _asked(command: Sequence[str], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
+def _asked(command: Sequence[str], recipe: str, name: str, given: str) -> tuple[Replayed, list[Finding]]:
     with _only_the_runtime() as folder:
         try:
             done = subprocess.run(
                 list(command), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-                env=_environment(folder), stdin=subprocess.DEVNULL,
+                env=_environment(folder), input=given,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             what = f"{name} did not answer the golden examples within {_TIMEOUT_S:.0f} s"
@@ -143,7 +153,9 @@ def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) ->
     return found, [finding("replay-differs", f"on {name} {what}", artifact=recipe, runtime=name)]
 
 
-def under_emulation(bundle: Path, profile: Profile) -> tuple[Replayed | None, list[Finding]]:
+def under_emulation(
+    bundle: Path, profile: Profile, secret: Secret | None = None
+) -> tuple[Replayed | None, list[Finding]]:
     """Of all artifacts that the board's engine runs, on its processor. What is missing for it is an error with the command
     that installs it: it was asked for."""
     try:
@@ -152,7 +164,7 @@ def under_emulation(bundle: Path, profile: Profile) -> tuple[Replayed | None, li
         what = f"this installation cannot emulate boards: {error}"
         return None, [finding("emulator-missing", what)]
     try:
-        found = replay(bundle, profile)
+        found = replay(bundle, profile, secret=secret)
     except EdgekitError as error:
         return None, [finding(error.code, error.what, do=error.do, level="error")]
     cosine = min((golden.cosine for golden in found.goldens), default=None)

@@ -22,6 +22,7 @@ import numpy as np
 
 from edgekit.model_file import form_of, read_model
 from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle.secrets import Given, Secret, find_secret
 from edgekit_runtime.errors import BundleError, EdgekitError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Checkable:
 @dataclass(frozen=True)
 class Subject:
     """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
-    why_no_replay says why. target: what a bundle was built for. made_up: its golden inputs are."""
+    why_no_replay says why. target: what a bundle was built for. made_up: its golden inputs are. secret: its blobs' key."""
 
     path: Path
     size: int
@@ -55,22 +56,23 @@ class Subject:
     target: Target | None = None
     made_up: bool = False
     why_no_replay: str = ""
+    secret: Secret | None = None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Subject]:
-    """Raises BundleError for a file that is neither a bundle nor a model."""
+def opened(path: Path, secret: Given = None) -> Iterator[Subject]:
+    """secret: see `open_bundle`. Raises BundleError for a file that is neither a bundle nor a model, SecretError."""
     form = form_of(path)
     if form != "bundle":
         with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
             yield _of_file(path, form, Path(folder))
         return
-    bundle = read_bundle(path)
+    bundle = read_bundle(path, secret=find_secret if secret is None else secret)
     artifacts = tuple(
         Checkable(entry.recipe, entry.role, entry.format, bundle.blob(entry.blob))
         for entry in bundle.manifest.artifacts
     )
-    yield Subject(path, bundle.size, artifacts, path, bundle.manifest.target)
+    yield Subject(path, bundle.size, artifacts, path, bundle.manifest.target, secret=bundle.secret)
 
 
 def _of_file(path: Path, form: str, folder: Path) -> Subject:

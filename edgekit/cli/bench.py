@@ -15,6 +15,7 @@ from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lin
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
 from edgekit.cli.progress import shown
 from edgekit.cli.push import identity, port
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit.bench import Load, Setup
@@ -84,9 +85,16 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
 @port
 @identity
 @click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit push --prefix` put it there.")
+@secret
 @as_json
 def bench(
-    bundle: Path, as_json: bool, old: Path | None, output: Path | None, similarity: Path | None, **asked: Any
+    bundle: Path,
+    as_json: bool,
+    old: Path | None,
+    output: Path | None,
+    similarity: Path | None,
+    secret: str | None,
+    **asked: Any,
 ) -> int:
     """Open BUNDLE, ask for its golden inputs, and print latencies by stage, cold start, memory and conditions.
 
@@ -102,14 +110,16 @@ def bench(
         raise click.UsageError("--similarity is measured here: leave --on out.")
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
+    if board.to is not None and secret is not None:
+        raise click.UsageError("--secret is for this machine; with --on the board finds its own key.")
     if output is not None:
         _refuse_unwritable(output)
     if similarity is not None:
         _refuse_load(asked | {"compare": old})
-        return _told(_similarity(bundle, similarity, asked), similarity_lines, output, as_json)
+        return _told(_similarity(bundle, similarity, asked | {"secret": secret}), similarity_lines, output, as_json)
     if asked["frames_per_s"] is not None:
         raise click.UsageError("--frames-per-s goes with --similarity.")
-    setup, load = _what(asked)
+    setup, load = _what(asked | {"secret": secret})
     from edgekit.bench import compare, measure, read_record
 
     then = read_record(old) if old is not None else None
@@ -176,7 +186,7 @@ def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
         budget_ms=budget,
     )
     batching = None if asked["batch"] is None else asked["batch"] == "on"
-    return Setup(asked["engine"], asked["threads"], asked["cache"], batching), load
+    return Setup(asked["engine"], asked["threads"], asked["cache"], batching, asked["secret"]), load
 
 
 def _refuse_early(old: Path | None, then: dict[str, Any], load: Load) -> None:
@@ -260,6 +270,6 @@ def _refuse_load(asked: dict[str, Any]) -> None:
 def _similarity(bundle: Path, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     from edgekit.similarity import measure_similarity
 
-    opened = {name: asked[name] for name in ("engine", "threads")}
+    opened = {name: asked[name] for name in ("engine", "threads", "secret")}
     with shown() as progress:
         return measure_similarity(bundle, folder, progress=progress, frames_per_s=asked["frames_per_s"], opened=opened)

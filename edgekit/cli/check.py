@@ -10,6 +10,7 @@ import click
 
 from edgekit.cli.options import BUNDLE, as_json, catalogue_of, print_json, profile_path
 from edgekit.cli.progress import shown
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit.checking import Checked, Finding, Replayed
@@ -37,6 +38,7 @@ __all__ = ["check"]
 )
 @click.option("--emulate", is_flag=True, help="Install and replay it on the board's processor under QEMU, too.")
 @click.option("--no-replay", is_flag=True, help="Only what the files tell: nothing is run, nothing is fetched.")
+@secret
 @as_json
 def check(
     artifact: Path,
@@ -45,6 +47,7 @@ def check(
     runtimes: tuple[str, ...],
     emulate: bool,
     no_replay: bool,
+    secret: str | None,
     as_json: bool,
 ) -> int:
     """Say before a board is at hand whether a bundle (or a .tflite or .onnx file) will load and agree there.
@@ -63,7 +66,7 @@ def check(
     catalogue = catalogue_of(profile_paths)
     boards = [catalogue.load(name) for name in dict.fromkeys(profiles)]
     with shown() as progress:
-        found = [checked(Request(artifact, board, named, not no_replay, emulate), progress) for board in boards]
+        found = [checked(Request(artifact, board, named, not no_replay, emulate, secret), progress) for board in boards]
     if as_json:
         several = {"ok": all(one.ok for one in found), "checks": [one.as_json() for one in found]}
         print_json(found[0].as_json() if len(found) == 1 else several)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     import socket
@@ -59,6 +60,7 @@ def host() -> None:
     help="Answers kept, a bundle.",
 )
 @trust
+@secret
 @as_json
 def serve(bundles: tuple[Path, ...], listen: tuple[str, int], as_json: bool, **options: Any) -> int:
     """Serve each BUNDLE over the Open Inference Protocol v2, until Ctrl-C or SIGTERM.

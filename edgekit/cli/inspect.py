@@ -10,6 +10,7 @@ import click
 
 from edgekit import scores
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
@@ -22,15 +23,22 @@ __all__ = ["inspect"]
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @trust
+@secret
 @as_json
-def inspect(bundle: Path, trust: tuple[Path, ...], as_json: bool) -> None:
+def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, as_json: bool) -> None:
     """Check BUNDLE (every digest, and its signature with --trust) and show what it holds."""
     from edgekit_runtime.bundle import read_bundle
 
-    opened = read_bundle(bundle, trust=trust)
+    opened = read_bundle(bundle, trust=trust, secret=secret)
     if as_json:
         print_json(
-            {"manifest": opened.manifest.as_json(), "signed_by": list(opened.signed_by), "trusted": opened.trusted}
+            {
+                "manifest": opened.manifest.as_json(),
+                "signed_by": list(opened.signed_by),
+                "trusted": opened.trusted,
+                "encrypted": opened.manifest.encrypted_with is not None,
+                "locked": opened.locked,
+            }
         )
         return
     for line in _lines(opened):
@@ -44,6 +52,8 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"  digest     {bundle.digest}"
     yield f"  model      {manifest.model_id}"
     yield f"  signed     {_signed(bundle)}"
+    if manifest.encrypted_with is not None:
+        yield f"  encrypted  {_encrypted(bundle)}"
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
     for spec in contract.caller_inputs:
@@ -132,6 +142,11 @@ def _signed(bundle: Bundle) -> str:
         return "no"
     names = ", ".join(name[:16] for name in bundle.signed_by)
     return f"by {names}, trusted here" if bundle.trusted else f"by {names}; not checked (give --trust PEM)"
+
+
+def _encrypted(bundle: Bundle) -> str:
+    key = f"with the key {bundle.manifest.encrypted_with:.12}"
+    return f"{key}; not opened (give --secret)" if bundle.locked else f"{key}, which is here and opens every blob"
 
 
 def _tensor(tensor: TensorSpec) -> str:

@@ -10,6 +10,7 @@ import click
 
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, print_json, threads, trust
 from edgekit.cli.progress import shown
+from edgekit.cli.secret_options import secret
 
 __all__ = ["warm"]
 
@@ -37,6 +38,7 @@ __all__ = ["warm"]
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
+@secret
 @as_json
 def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:
     """Answer every picture and array in DIR with BUNDLE and keep the answers on disk.

@@ -11,6 +11,7 @@ the emulator sees the number, and the kernel refuses it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -55,23 +56,28 @@ def _unimportable(module: str) -> str:
     return ""
 
 
-def replay(bundle: str, recipe: str, engine: str) -> dict[str, Any]:
-    """Every golden output beside what this board answers, and then the bundle opened as an application opens it."""
+def replay(bundle: str, recipe: str, engine: str, key: list[str] | None = None) -> dict[str, Any]:
+    """Every golden output beside what this board answers, and then the bundle opened as an application opens it.
+
+    key: of an encrypted bundle.
+    """
     from edgekit_runtime import open_bundle
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.engines import Setup, load_with
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.selftest import compared
 
     found: dict[str, Any] = {"outputs": [], "failure": "", "opened": False}
     try:
-        opened = read_bundle(bundle)
+        secret = Secret.received(key)
+        opened = read_bundle(bundle, secret=secret)
         entry = opened.artifact(recipe)
         with load_with(engine, entry.format, opened.blob(entry.blob), Setup(threads=1)) as loaded:
             found["engine"], found["version"] = loaded.info.name, loaded.info.version
             found["outputs"] = [asdict(one) for one in compared(opened, entry, loaded)]
         if entry.role == "primary":
-            with open_bundle(bundle, engine=engine, threads=1, batching=False):
+            with open_bundle(bundle, secret=secret, engine=engine, threads=1, batching=False):
                 found["opened"] = True
     except EdgekitError as error:
         found["failure"] = str(error)
@@ -105,6 +111,8 @@ def mark(number: int) -> None:
 
 def main(tasks: str, results: str) -> None:
     kinds: dict[str, Callable[..., dict[str, Any]]] = {"replay": replay, "count": count}
+    key = json.loads(sys.stdin.read() or "null")
+    kinds["replay"] = functools.partial(replay, key=key)
     with Path(results).open("w", encoding="utf-8") as stream:
         stream.write(json.dumps(system()) + "\n")
         for task in json.loads(Path(tasks).read_text(encoding="utf-8")):

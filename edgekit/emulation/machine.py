@@ -119,16 +119,17 @@ class Machine:
         env: Mapping[str, str] | None = None,
         timeout_s: float = 300.0,
         options: Sequence[str] = (),
+        said: str = "",
     ) -> Finished:
-        """Run Python in the board's virtual environment. env: added to the machine's own. options: QEMU's own.
+        """Run Python in the board's virtual environment. env: added to the machine's own. options: QEMU's own. said: to its
+        standard input.
 
         The guest may read and write this host's files where the board has none of that path: hand over absolute ones.
         """
         program = [self.root / SITE / "bin/python3", *arguments]
         command = [self._emulator, "-cpu", self.cpu.name, *options, "-L", self.root, *program]
-        return _run(
-            [str(part) for part in command], {**self._environment(), **(env or {})}, self.root / "tmp", timeout_s
-        )
+        environment = {**self._environment(), **(env or {})}
+        return _run([str(part) for part in command], environment, self.root / "tmp", timeout_s, said)
 
     def _environment(self) -> dict[str, str]:
         home = str(self.root / "tmp")
@@ -148,7 +149,7 @@ class Machine:
         }
 
 
-def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float) -> Finished:
+def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> Finished:
     """In a session of its own, so that it can be ended as a whole; without core dumps, which would be the emulator's."""
     quiet = ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]
     try:
@@ -156,7 +157,7 @@ def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float
             [*quiet, *command],
             env=env,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -166,7 +167,7 @@ def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float
     except OSError as error:
         raise EmulationError(f"the emulator cannot be started: {error}", where=command[0]) from error
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        out, err = process.communicate(said, timeout=timeout_s)
         return Finished(process.returncode, out, err)
     except subprocess.TimeoutExpired:
         _end(process)

@@ -32,6 +32,7 @@ from edgekit.emulation.userland import userland
 from edgekit.shipping import Wheelhouse, collect
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.bundle.secret_key import Secret
 
 __all__ = ["GoldenVerdict", "Replayed", "judged", "replay", "tasks_for"]
 
@@ -102,11 +103,12 @@ def replay(
     cache_dir: Path | None = None,
     engine: str | None = None,
     house: Wheelhouse | None = None,
+    secret: Secret | None = None,
 ) -> Replayed:
     """Install and replay a bundle on an emulated board.
 
     cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine: None
-    for what installs on the board. house: None to collect it. Raises EmulationError's kinds, ShippingError's, BundleError.
+    for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises EmulationError's kinds, ShippingError's, BundleError.
     """
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)
@@ -121,7 +123,7 @@ def replay(
             return _not_installed(profile, core, error)
     tasks = tasks_for(bundle, engine)
     with Machine(land, core, site=site, cores=profile.core.count, model=profile.title) as machine:
-        return judged(profile, core, tasks, ask(machine, tasks, timeout_s=_TIMEOUT_S))
+        return judged(profile, core, tasks, ask(machine, tasks, timeout_s=_TIMEOUT_S, secret=secret))
 
 
 def tasks_for(bundle: Bundle, engine: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from edgekit.emulation.errors import EmulationError
 from edgekit.emulation.machine import Finished, Machine
+from edgekit_runtime.bundle.secret_key import Secret
 
 __all__ = ["Package", "System", "Told", "ask"]
 
@@ -50,13 +51,19 @@ class Told:
 
 
 def ask(
-    machine: Machine, tasks: Sequence[Mapping[str, Any]], *, timeout_s: float = 300.0, options: Sequence[str] = ()
+    machine: Machine,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    timeout_s: float = 300.0,
+    options: Sequence[str] = (),
+    secret: Secret | None = None,
 ) -> Told:
-    """options: QEMU's own. Raises EmulationError where not even Python came up."""
+    """options: QEMU's own. secret: of an encrypted bundle. Raises EmulationError where not even Python came up."""
     given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
     given.write_text(json.dumps(list(tasks)), encoding="utf-8")
     script = Path(__file__).with_name("guest.py")
-    finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options)
+    key = json.dumps(secret.handed() if secret is not None else None)
+    finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options, said=key)
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     if not lines:
         raise EmulationError(

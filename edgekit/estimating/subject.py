@@ -64,8 +64,9 @@ def open_subjects(path: Path) -> list[Subject]:
 
 def _of_bundle(path: Path) -> list[Subject]:
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secrets import find_secret
 
-    bundle = read_bundle(path)
+    bundle = read_bundle(path, secret=find_secret)
     return [
         Subject(
             entry.recipe,

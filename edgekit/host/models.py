@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime import Answer, Model, open_bundle
 from edgekit_runtime.bundle import Manifest, read_bundle
+from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.remote.datatypes import datatype_of
 
@@ -139,18 +140,21 @@ class Repository:
         paths: Sequence[str | os.PathLike[str]],
         *,
         trust: Sequence[str | os.PathLike[str]] = (),
+        secret: Given = None,
         threads: int | None = None,
         cache_mb: float = 64.0,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Self:
-        """Open every bundle, or none. Raises what `open_bundle` raises, and ServeError."""
+        """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises, and ServeError."""
         served: list[Served] = []
         try:
             for path in paths:
                 opening(str(path))
                 manifest = read_bundle(path, trust=trust).manifest
                 _check_stateless(manifest, str(path))
-                served.append(Served(manifest, open_bundle(path, trust=trust, threads=threads, cache_mb=cache_mb)))
+                served.append(
+                    Served(manifest, open_bundle(path, trust=trust, secret=secret, threads=threads, cache_mb=cache_mb))
+                )
             return cls(served)
         except BaseException:
             for one in served:
