@@ -1,0 +1,103 @@
+"""What a board takes over, and what it keeps."""
+
+from __future__ import annotations
+
+import pytest
+import rooted
+
+from edgekit.keys import KeysError, take_over
+from edgekit_runtime.trust import RootExpiredError, RootRollbackError, TrustError, judge, load_root
+
+NOW = judge(rooted.IN_TIME)
+
+
+@pytest.fixture
+def brought(tmp_path):
+    """root-1 to root-4 by ann, and one that mallory made up."""
+
+    def write(name, signed, *signers):
+        (tmp_path / name).write_bytes(rooted.document(signed, *signers))
+
+    for version in (1, 2, 3, 4):
+        write(f"root-{version}.json", rooted.signed_part(version=version), "ann")
+    write("mallory.json", rooted.signed_part(("mallory",), ("mallory",), version=2), "mallory")
+    write("late.json", rooted.signed_part(version=2, expires="2026-12-01T00:00:00Z"), "ann")
+    return tmp_path
+
+
+def take(folder, *names, **more):
+    return take_over([folder / name for name in names], folder / "etc" / "root.json", now=NOW, **more)
+
+
+def in_force(folder):
+    return load_root(folder / "etc" / "root.json").version
+
+
+def test_the_first_is_taken_on_somebodys_word(brought):
+    taken = take(brought, "root-2.json")
+    assert (taken.before, taken.store.version, in_force(brought)) == (None, 2, 2)
+
+
+def test_the_first_can_be_pinned(brought):
+    """S6"""
+    fingerprint = load_root(brought / "root-1.json").fingerprint
+    with pytest.raises(KeysError, match="fingerprint"):
+        take(brought, "root-2.json", expect=fingerprint)
+    assert not (brought / "etc").exists()
+    assert take(brought, "root-1.json", expect=fingerprint.upper()).store.version == 1
+
+
+def test_the_next_one_follows_and_several_are_taken_in_their_order(brought):
+    """S6"""
+    take(brought, "root-1.json")
+    assert take(brought, "root-2.json").before == 1
+    assert take(brought, "root-4.json", "root-1.json", "root-3.json").store.version == 4
+    assert in_force(brought) == 4
+
+
+REFUSED = {
+    "an older one": (["root-1.json"], RootRollbackError, "older"),
+    "one that leaves a version out": (["root-4.json"], RootRollbackError, "does not follow version 2"),
+    "a chain with a gap": (["root-4.json", "root-2.json"], RootRollbackError, "does not follow"),
+    "one that somebody else made": (["mallory.json"], RootRollbackError, "another version 2"),
+    "a good one and a broken one": (["root-3.json", "broken.json"], TrustError, "no root.json"),
+    "one that is not there": (["root-9.json"], TrustError, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("names", "kind", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_may_not_follow_leaves_the_one_in_force(brought, names, kind, words):
+    """S6"""
+    take(brought, "root-2.json")
+    before = (brought / "etc" / "root.json").read_bytes()
+    (brought / "broken.json").write_bytes(b"{}")
+    with pytest.raises(kind, match=words):
+        take(brought, *names)
+    assert (brought / "etc" / "root.json").read_bytes() == before
+
+
+def test_a_root_that_has_expired_is_not_taken_over(brought):
+    """S7"""
+    take(brought, "root-1.json")
+    with pytest.raises(RootExpiredError, match="this machine's clock says"):
+        take(brought, "late.json")
+    assert in_force(brought) == 1
+
+
+def test_an_expired_one_on_the_way_to_a_newer_one_is_no_obstacle(brought):
+    """S7"""
+    (brought / "root-3b.json").write_bytes(rooted.document(rooted.signed_part(version=3), "ann"))
+    take(brought, "root-1.json")
+    assert take(brought, "late.json", "root-3b.json").store.version == 3
+
+
+def test_the_same_one_again_is_no_change(brought):
+    take(brought, "root-2.json")
+    assert take(brought, "root-2.json").before == 2
+
+
+def test_a_board_whose_own_file_is_broken_says_so(brought):
+    take(brought, "root-1.json")
+    (brought / "etc" / "root.json").write_bytes(b"{}")
+    with pytest.raises(TrustError, match=r"etc/root\.json"):
+        take(brought, "root-2.json")
