@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
-    "MOST_TEXT",
     "BudgetExceeded",
     "BundleError",
     "ClosedError",
