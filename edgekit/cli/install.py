@@ -12,7 +12,7 @@ from edgekit.cli.options import PATH, as_json, print_json, trust
 if TYPE_CHECKING:
     from edgekit_runtime.install import Board, Installed
 
-__all__ = ["ROOT", "install"]
+__all__ = ["ROOT", "board_of", "install"]
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -58,7 +58,7 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
         asked = Asked(
             trust=tuple(options["trust"]),
             allow_unsigned=options["allow_unsigned"],
-            board=_board(profile),
+            board=board_of(profile),
             trial=options["trial"],
             secret=options["secret"],
             fetching=Fetching(progress=bar),
@@ -100,8 +100,8 @@ class _Bar:
 _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
 
 
-def _board(profile: str | None) -> Board:
-    """The names that this board answers to: given, or found; none where nothing certain is known."""
+def board_of(profile: str | None, *, quiet: bool = False) -> Board:
+    """The names that this board answers to: given, or found; none where nothing certain is known, which is told unless quiet."""
     from edgekit_runtime.install import Board
 
     if profile is not None:
@@ -112,10 +112,9 @@ def _board(profile: str | None) -> Board:
 
     found = detect(read_facts(None), open_catalogue(()))
     if found.profile is None or found.sure not in ("certain", "likely"):
-        click.echo(
-            f"this board is not known ({found.why}); the bundle's architecture alone is compared. Name it with --profile",
-            err=True,
-        )
+        if not quiet:
+            told = f"this board is not known ({found.why}); the bundle's architecture alone is compared."
+            click.echo(f"{told} Name it with --profile", err=True)
         return Board()
     return Board((found.profile.name,))
 

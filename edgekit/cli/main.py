@@ -31,6 +31,7 @@ __all__ = ["main"]
 COMMANDS = {
     "build": ("edgekit.cli.build:build", "Make, check and pack a bundle for each board."),
     "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
+    "verify": ("edgekit.cli.verify:verify", "Is a bundle to be trusted here, and why?"),
     "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
     "check": ("edgekit.cli.check:check", "Will it load on that board, and agree there?"),
     "estimate": ("edgekit.cli.estimate:estimate", "How long it will take on a board, without having one."),

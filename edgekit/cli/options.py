@@ -19,6 +19,7 @@ __all__ = [
     "PERCENT",
     "USES",
     "FiniteRange",
+    "allow_unsigned",
     "as_json",
     "budget_ms",
     "budget_of",
@@ -52,6 +53,12 @@ trust = click.option(
     metavar="FILE",
     help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this machine "
     "trusts, as `edgekit keys list` shows it.",
+)
+
+allow_unsigned = click.option(
+    "--allow-unsigned",
+    is_flag=True,
+    help="Take a bundle that nobody vouches for, on a machine that was told whom to trust; every report then says so.",
 )
 
 profile_path = click.option(
