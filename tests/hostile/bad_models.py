@@ -36,7 +36,7 @@ def _external(**entries: str) -> Callable[[], bytes]:
 
 
 def _external_data() -> Iterator[BadModel]:
-    says = "outside|external|beside"
+    says = "stand (elsewhere|in another file)"
     places = {
         "climbing": {"location": "../../etc/passwd"},
         "absolute": {"location": "/etc/passwd"},
