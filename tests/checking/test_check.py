@@ -202,7 +202,7 @@ def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_r
 
     for runtime, ok in (("tflite-runtime 2.14.0", True), ("litert 2.1.3", False)):
         answered = Replayed(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")
-        monkeypatch.setattr(journey, "under_emulation", lambda bundle, profile, told=answered: (told, []))
+        monkeypatch.setattr(journey, "under_emulation", lambda *asked, told=answered: ([told], []))
         checked = check(Request(planted.claims_1, load("raspberry-pi-4"), OLD, emulate=True))
         (differs,) = (found for found in checked.findings if found.code == "replay-differs")
         assert (differs.level == "warning") is ok
