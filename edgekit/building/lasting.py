@@ -17,6 +17,9 @@ from edgekit_runtime.bundle import Promise
 
 __all__ = ["lasting_json", "promise_of"]
 
+_LEAST_P99_MS = 1.0
+"""Below that it is the scheduler of the system, not the model, that decides how long the slowest in a hundred takes."""
+
 _FIGURES = ("low_ms", "mid_ms", "high_ms")
 
 
@@ -34,9 +37,9 @@ def promise_of(
     budget_ms: float | None, estimate: Mapping[str, Any] | None, memory_bytes: Sequence[int | None]
 ) -> Promise | None:
     """What the board is held to. The upper end of an estimate is what nine in ten boards keep at the median; where no budget
-    was given it stands for the 99th percentile too. memory_bytes: of every artifact that may answer; the most counts."""
+    was given it stands for the 99th percentile too, from a millisecond up. memory_bytes: of every artifact that may answer; the most counts."""
     high = None if estimate is None else float(estimate["high_ms"])
-    p99 = high if budget_ms is None else budget_ms
+    p99 = budget_ms if budget_ms is not None else None if high is None else max(high, _LEAST_P99_MS)
     p50 = None if high is None or p99 is None else min(high, p99)
     known = [count for count in memory_bytes if count is not None]
     peak = _rounded(max(known) / 1e6) if known else None

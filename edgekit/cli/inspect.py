@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit import scores
+from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 from edgekit.cli.secret_options import secret
 
@@ -19,23 +20,38 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect"]
 
+_DISTRUSTED = "NOT trusted here"
+
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @trust
 @secret
+@click.option(
+    "--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6, one JSON object."
+)
 @as_json
-def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, as_json: bool) -> None:
-    """Check BUNDLE (every digest, and its signature with --trust) and show what it holds."""
+def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: bool, as_json: bool) -> None:
+    """Check BUNDLE (every digest and its signature) and show what it holds.
+
+    With --trust a bundle that is not signed as it asks is refused. Without, what this machine trusts is asked, and what it
+    says is shown.
+    """
     from edgekit_runtime.bundle import read_bundle
 
-    opened = read_bundle(bundle, trust=trust, secret=secret)
+    opened = read_bundle(bundle, trust=trust, secret=secret) if trust else _judged(bundle, secret)
+    if sbom:
+        from edgekit.packaging.sbom import sbom as bill
+
+        print_json(bill(opened))
+        return
     if as_json:
         print_json(
             {
                 "manifest": opened.manifest.as_json(),
                 "signed_by": list(opened.signed_by),
                 "trusted": opened.trusted,
+                "trust": opened.told,
                 "encrypted": opened.manifest.encrypted_with is not None,
                 "locked": opened.locked,
             }
@@ -43,6 +59,30 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, as_json: 
         return
     for line in _lines(opened):
         click.echo(line)
+
+
+def _judged(path: Path, secret: str | None) -> Bundle:
+    """With what this machine trusts has to say about it; whatever that is, the bundle is shown."""
+    from dataclasses import replace
+
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.signature import Signature
+    from edgekit_runtime.errors import SignatureError
+    from edgekit_runtime.trust import find_trust, vouch
+
+    store, told = find_trust(), ["not checked: this machine was never told whom to trust"]
+
+    def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
+        if store is None:
+            return False
+        try:
+            told[0] = vouch(store, manifest, signatures).told
+        except SignatureError as error:
+            told[0] = f"{_DISTRUSTED}: {error.what}"
+            return False
+        return True
+
+    return replace(read_bundle(path, secret=secret, vouches=vouches), told=told[0])
 
 
 def _lines(bundle: Bundle) -> Iterator[str]:
@@ -54,6 +94,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"  signed     {_signed(bundle)}"
     if manifest.encrypted_with is not None:
         yield f"  encrypted  {_encrypted(bundle)}"
+    yield from terms_lines(manifest)
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
     for spec in contract.caller_inputs:
@@ -95,14 +136,21 @@ def _golden(manifest: Manifest) -> str:
 
 
 def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
-    from edgekit_profiles import milliseconds
-
     yield f"  {entry.role:<10} {entry.recipe}, {entry.bytes:,} bytes"
     for tensor in entry.inputs:
         yield f"    in       {tensor.name}: {_tensor(tensor)}"
     for tensor in entry.outputs:
         yield f"    out      {tensor.name}: {_tensor(tensor)}"
-    found, expected = entry.fidelity, entry.estimate
+    yield from made_lines(entry)
+    for report, lines in (("fidelity", _fidelity), ("latency", _latency)):
+        try:
+            yield from list(lines(entry))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            yield not_understood(report)
+
+
+def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
+    found = entry.fidelity
     if found is not None:
         drop = (
             "" if found["drop"] is None else (f"{scores.SHORT.get(found['metric'], found['metric'])} {_drop(found)}, ")
@@ -112,6 +160,12 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
         if found.get("sequences"):
             items = f"{found['items']} frames of {found['sequences']} sequences"
         yield f"    fidelity {drop}{agrees}{_far(found)} on {items} with {found['engine']}"
+
+
+def _latency(entry: ArtifactEntry) -> Iterator[str]:
+    from edgekit_profiles import milliseconds
+
+    expected = entry.estimate
     if expected is not None:
         mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
         yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"
@@ -138,10 +192,12 @@ def _drop(found: dict[str, Any]) -> str:
 
 
 def _signed(bundle: Bundle) -> str:
-    if not bundle.signed_by:
-        return "no"
-    names = ", ".join(name[:16] for name in bundle.signed_by)
-    return f"by {names}, trusted here" if bundle.trusted else f"by {names}; not checked (give --trust PEM)"
+    names = "by " + ", ".join(name[:16] for name in bundle.signed_by) if bundle.signed_by else "no"
+    if bundle.trusted:
+        return f"{names}, trusted here"
+    if bundle.told.startswith(_DISTRUSTED):
+        return f"{names}; {bundle.told}"
+    return f"{names}; not checked (give --trust FILE)" if bundle.signed_by else names
 
 
 def _encrypted(bundle: Bundle) -> str:

@@ -1,0 +1,141 @@
+"""A software bill of materials of a bundle: CycloneDX 1.6 in JSON.
+
+    document = sbom(read_bundle(path))          # json.dumps(document): what scanners and registries take
+
+Rules: it says what the manifest says and no more: the model and every file of it with its SHA-256, its licence as it was
+given, the tools and engines with their versions; the same bundle gives the same document (no clock, no random number: the
+serial number is a UUID made of the digest, RFC 9562 version 8).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
+
+__all__ = ["sbom"]
+
+_SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
+_EXPRESSION = re.compile(rf"\(?{_SPDX.pattern}\)?( (AND|OR|WITH) \(?{_SPDX.pattern}\)?)+")
+_ENGINES = {"litert": "ai-edge-litert"}
+
+
+def sbom(bundle: Bundle) -> dict[str, Any]:
+    """The document as JSON values."""
+    manifest = bundle.manifest
+    root, tools = _ref(bundle.digest), dict(_tools(manifest))
+    parts = [_artifact(entry) for entry in manifest.artifacts]
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{_uuid(bundle.digest)}",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [_library(name, version) for name, version in sorted(manifest.tools.items())]},
+            "component": {
+                "type": "machine-learning-model",
+                "bom-ref": root,
+                "name": manifest.name,
+                "version": manifest.version,
+                "hashes": [{"alg": "SHA-256", "content": bundle.digest}],
+                **_licences(manifest.licence),
+                "properties": [
+                    *_properties(
+                        {
+                            "edgekit:model_id": manifest.model_id,
+                            "edgekit:contract_digest": manifest.contract_digest,
+                            "edgekit:profile": manifest.target.profile,
+                            "edgekit:arch": manifest.target.arch,
+                            "edgekit:rollout_seq": manifest.rollout_seq,
+                            "edgekit:expires": manifest.expires,
+                            "edgekit:min_runtime": manifest.min_runtime,
+                        }
+                    ),
+                    *({"name": "edgekit:signed_by", "value": keyid} for keyid in bundle.signed_by),
+                ],
+            },
+        },
+        "components": [*parts, *(_library(name, version) for name, version in sorted(tools))],
+        "dependencies": [
+            {"ref": root, "dependsOn": [part["bom-ref"] for part in parts]},
+            *(
+                {"ref": part["bom-ref"], "dependsOn": sorted(_purl(*tool) for tool in entry.tools.items())}
+                for part, entry in zip(parts, manifest.artifacts, strict=True)
+            ),
+        ],
+    }
+
+
+def _artifact(entry: ArtifactEntry) -> dict[str, Any]:
+    """One model file. Roles may share a file: the reference has both."""
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": f"{_ref(entry.blob)}#{entry.role}-{entry.recipe}-{entry.inputs[0].shape[0] if entry.inputs else 0}",
+        "name": f"{entry.recipe}.{entry.format}",
+        "hashes": [{"alg": "SHA-256", "content": entry.blob}],
+        "properties": list(
+            _properties(
+                {
+                    "edgekit:role": entry.role,
+                    "edgekit:format": entry.format,
+                    "edgekit:precision": entry.precision,
+                    "edgekit:bytes": entry.bytes,
+                    "edgekit:ops": " ".join(entry.ops) if entry.ops is not None else None,
+                }
+            )
+        ),
+    }
+
+
+def _tools(manifest: Manifest) -> Iterator[tuple[tuple[str, str], None]]:
+    """Every (distribution, version) that had a hand in it, the engines that answered the golden examples included."""
+    for entry in manifest.artifacts:
+        for tool in entry.tools.items():
+            yield tool, None
+    for golden in manifest.golden:
+        for answer in golden.answers:
+            yield (_ENGINES.get(answer.engine, answer.engine), answer.engine_version), None
+
+
+def _library(name: str, version: str) -> dict[str, Any]:
+    purl = _purl(name, version)
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def _purl(name: str, version: str) -> str:
+    """A package URL of the Python Package Index: lower case, dashes (purl-spec, type pypi)."""
+    from urllib.parse import quote
+
+    return f"pkg:pypi/{quote(re.sub(r'[-_.]+', '-', name).lower())}@{quote(version)}"
+
+
+def _licences(licence: str | None) -> dict[str, Any]:
+    """An SPDX expression as such; anything else, an identifier too, by its name: no list of licences travels along."""
+    if licence is None:
+        return {}
+    if _EXPRESSION.fullmatch(licence):
+        return {"licenses": [{"expression": licence}]}
+    return {"licenses": [{"license": {"name": licence}}]}
+
+
+def _properties(values: dict[str, object]) -> Iterator[dict[str, str]]:
+    for name, value in values.items():
+        if value is not None:
+            yield {"name": name, "value": str(value)}
+
+
+def _ref(sha256: str) -> str:
+    return f"sha256:{sha256}"
+
+
+def _uuid(digest: str) -> uuid.UUID:
+    """Version 8: of the first 122 bits of the digest."""
+    number = int(digest[:32], 16)
+    number = number & ~(0xF << 76) | 8 << 76
+    number = number & ~(0x3 << 62) | 2 << 62
+    return uuid.UUID(int=number)

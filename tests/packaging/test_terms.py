@@ -1,0 +1,68 @@
+"""What a person types of a bundle's terms is what the manifest says, or it is refused by the option's name."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+
+from edgekit.errors import PackagingError
+from edgekit.packaging import Terms, terms_of
+from edgekit_runtime.bundle import Promise, read_bundle
+from edgekit_runtime.engines import available
+
+
+@pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
+def test_the_terms_travel(tmp_path):
+    terms = terms_of(
+        licence=" Apache-2.0 ",
+        rollout_seq=7,
+        not_before="2027-01-01",
+        expires="2027-12-31T12:00:00Z",
+        compatible=("raspberry-pi-5", "x86-64", "raspberry-pi-4"),
+    )
+    manifest = read_bundle(tiny.bundle(tmp_path, terms=terms, promise=Promise(1.5, 2.0, 60.0))).manifest
+    assert (manifest.licence, manifest.rollout_seq) == ("Apache-2.0", 7)
+    assert (manifest.not_before, manifest.expires) == ("2027-01-01T00:00:00Z", "2027-12-31T12:00:00Z")
+    assert manifest.compatible == ("x86-64", "raspberry-pi-4", "raspberry-pi-5")
+    assert manifest.promise == Promise(1.5, 2.0, 60.0)
+
+
+def test_without_any_the_bundle_is_for_its_own_board(tmp_path):
+    assert Terms().boards("raspberry-pi-4") == ("raspberry-pi-4",)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"licence": ""}, "--licence"),
+        ({"licence": "a\nb"}, "--licence"),
+        ({"licence": "x" * 1001}, "--licence"),
+        ({"rollout_seq": -1}, "--rollout-seq"),
+        ({"rollout_seq": 2**53}, "--rollout-seq"),
+        ({"expires": "tomorrow"}, "--expires"),
+        ({"expires": "2027-02-30"}, "--expires"),
+        ({"expires": "2027-01-01T00:00:00+01:00"}, "--expires"),
+        ({"not_before": "2027-13-01"}, "--not-before"),
+        ({"not_before": "2027-01-02", "expires": "2027-01-02"}, "--expires"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_option(given, option):
+    with pytest.raises(PackagingError) as refused:
+        terms_of(**given)
+    assert refused.value.where == option
+    assert refused.value.do
+
+
+def test_a_moment_has_one_spelling_and_comes_back():
+    from edgekit_runtime.bundle.moments import moment_of, seconds_of
+
+    assert seconds_of("1970-01-01T00:00:01Z") == 1
+    assert moment_of(seconds_of("2027-01-31T23:59:59Z") + 0.9) == "2027-01-31T23:59:59Z"
+    for other in (
+        "2027-01-31",
+        "2027-01-31T00:00:00",
+        "2027-01-31t00:00:00Z",
+        "2027-01-31T24:00:00Z",
+        "٢٠٢٧-01-31T00:00:00Z",
+    ):
+        assert seconds_of(other) is None
