@@ -77,6 +77,8 @@ def sweep(root: Root, journal: Journal) -> Collected:
         else:
             _count(done, root, entry)
             remove(entry)
+    for entry in root.drafts():
+        remove(entry)
     keep = root.part(journal.attempt.source) if journal.attempt else None
     for entry in _entries(root.incoming):
         if entry.suffix == ".part" and entry != keep:

@@ -249,6 +249,11 @@ class Root:
                 put_link(self.path / "current.new", f"generations/{before.answering}")
                 point(self.current, self.path / "current.new")
 
+    def drafts(self) -> list[Path]:
+        """Of the root's own files, which a cut left."""
+        named = (self.path / name for name in sorted(_DRAFTS))
+        return [path for path in named if path.is_symlink() or path.is_file()]
+
     def numbers(self) -> list[int]:
         """Of every generation that is complete."""
         if not self.generations.is_dir():
@@ -270,10 +275,14 @@ class Root:
         return found
 
     def stage(self, generation: Generation) -> None:
-        """The generation's folder, complete or not there."""
+        """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be there."""
         folder = self.generation(generation.number)
         draft = folder.with_name(f"{folder.name}.new")
         if _there(folder):
+            if not folder.is_symlink() and self._recorded(generation):
+                with storing(folder):
+                    sync_folder(self.generations)
+                return
             raise PlantedError("a generation that was not made yet stands there", where=str(folder), do="Remove it")
         drop_folder(draft)
         make_folder(draft)
@@ -282,6 +291,12 @@ class Root:
             (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
             sync_folder(draft)
         move(draft, folder)
+
+    def _recorded(self, generation: Generation) -> bool:
+        try:
+            return self.record(generation.number) == generation
+        except NoGenerationError:
+            return False
 
     def adopt(self, part: Path, sha256: str) -> Path:
         """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""

@@ -99,7 +99,7 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
                 where=str(lease.path),
                 do="Install it again",
             )
-    if number != journal.current:
+    if number != journal.current or journal.on_trial is not None:
         _take(root, journal, Activated(number))
         root.events.tell(event, generation=number, bundle=generation.bundle)
     return generation

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
@@ -78,4 +78,5 @@ def read_held(lease: Lease, store: TrustStore | None, rules: Rules, secret: Give
         )
         return said[0].trusted
 
-    return bundle_of(data, lease.path, vouches, secret), said[0]
+    bundle = bundle_of(data, lease.path, vouches, secret)
+    return replace(bundle, told=said[0].told), said[0]

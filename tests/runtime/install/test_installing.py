@@ -1,0 +1,292 @@
+"""From a path to `current`, and back: what a board's owner does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+from installed import BOARD, QUICK, UNSIGNED, current, events, new_key
+
+from edgekit.packaging.terms import Terms
+from edgekit_runtime import IntegrityError, NoGenerationError, SignatureError, open_bundle
+from edgekit_runtime.install import Asked, Board, activate, collect, rollback, status
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def version(root: Path) -> str:
+    with open_bundle(root) as model:
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+        return model.describe()["version"]
+
+
+def test_what_is_installed_answers_and_lies_there_under_the_name_of_all_its_bytes(made, put, root):
+    done = put(made("1"))
+    assert (done.state, done.generation.number, done.already) == ("committed", 1, False)
+    assert current(root) == "generations/1"
+    stored = root / "objects" / f"{digest(made('1'))}.ekb"
+    assert stored.read_bytes() == made("1").read_bytes()
+    assert stored.stat().st_mode & 0o222 == 0
+    assert (root / "current" / "bundle.ekb").resolve() == stored
+    assert version(root) == "1"
+    assert [one["event"] for one in events(root)] == ["committed"]
+
+
+def test_the_next_one_takes_its_place_and_the_one_before_is_kept(made, put, root):
+    for each in ("1", "2", "3"):
+        put(made(each))
+    assert version(root) == "3"
+    assert sorted(os.listdir(root / "generations")) == ["2", "3"]
+    assert sorted(os.listdir(root / "objects")) == sorted(f"{digest(made(each))}.ekb" for each in ("2", "3"))
+    assert os.listdir(root / "incoming") == []
+
+
+def test_a_rollback_leads_to_the_one_before_and_another_one_forth_again(made, put, root):
+    put(made("1")), put(made("2"))
+    assert rollback(root).version == "1"
+    assert version(root) == "1"
+    assert rollback(root).version == "2"
+    assert version(root) == "2"
+    assert [one["event"] for one in events(root)] == ["committed", "committed", "rolled-back", "rolled-back"]
+
+
+def test_a_generation_is_activated_by_its_number(made, put, root):
+    put(made("1")), put(made("2"))
+    assert activate(root, 1).version == "1"
+    assert version(root) == "1"
+    with pytest.raises(NoGenerationError, match="there is no generation 7"):
+        activate(root, 7)
+    with pytest.raises(NoGenerationError, match="no generation is on trial"):
+        activate(root)
+    assert version(root) == "1"
+
+
+def test_the_first_one_has_none_to_go_back_to(made, put, root):
+    put(made("1"))
+    with pytest.raises(NoGenerationError, match="no generation before"):
+        rollback(root)
+    assert current(root) == "generations/1"
+
+
+def test_what_answers_already_is_not_installed_again(made, put, root):
+    put(made("1"))
+    again = put(made("1"))
+    assert again.already
+    assert again.generation.number == 1
+    assert status(root).unfinished is None
+    assert len(events(root)) == 1
+
+
+def test_going_back_unburns_nothing(made, put, root):
+    from edgekit_runtime import DowngradeError
+
+    put(made("1", Terms(rollout_seq=1))), put(made("2", Terms(rollout_seq=2)))
+    rollback(root)
+    with pytest.raises(DowngradeError):
+        put(made("0", Terms(rollout_seq=1)))
+    assert status(root).rollout_seq == 2
+    assert put(made("2", Terms(rollout_seq=2))).generation.version == "2"
+
+
+def test_a_status_says_what_is_there(made, put, root):
+    put(made("1")), put(made("2", Terms(rollout_seq=5)))
+    found = status(root)
+    assert (found.state, found.current.version, found.previous.version) == ("committed", "2", "1")
+    assert found.current.unsigned
+    assert "--allow-unsigned" in found.current.told
+    assert found.rollout_seq == 5
+    assert found.as_json()["current"]["number"] == 2
+
+
+class TestTrust:
+    """Who vouches for a bundle is asked at the install and at every opening."""
+
+    @pytest.fixture
+    def alice(self, tmp_path):
+        return new_key(tmp_path)
+
+    def test_a_root_remembers_whom_it_was_told_to_trust(self, made, put, root, alice):
+        key, public = alice
+        done = put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        assert not done.generation.unsigned
+        assert status(root).trust == (str(public),)
+        with pytest.raises(SignatureError):
+            put(made("2"), Asked(board=BOARD, proving=QUICK))
+        assert version(root) == "1"
+        with open_bundle(root) as model:
+            assert model.describe()["signed"]
+            assert model.describe()["installed"]["unsigned"] is False
+
+    def test_what_was_allowed_unsigned_says_so_for_ever(self, made, put, root):
+        put(made("1"))
+        with open_bundle(root) as model:
+            told = model.describe()["installed"]
+        assert told["unsigned"]
+        assert "--allow-unsigned" in told["vouched"]
+
+    def test_a_key_that_is_trusted_no_more_ends_it_at_the_next_opening(self, made, put, root, alice, tmp_path):
+        key, public = alice
+        put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        _, other = new_key(tmp_path, "bob")
+        public.write_bytes(other.read_bytes())
+        with pytest.raises(SignatureError):
+            open_bundle(root)
+
+    def test_an_application_that_names_keys_itself_is_not_told_that_unsigned_was_allowed(self, made, put, root, alice):
+        put(made("1"))
+        with pytest.raises(SignatureError):
+            open_bundle(root, trust=alice[1])
+
+    def test_a_signature_that_comes_later_makes_a_new_generation(self, made, put, root, alice):
+        key, public = alice
+        put(made("1"))
+        signed = put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        assert not signed.already
+        assert not signed.generation.unsigned
+
+    def test_an_unsigned_bundle_burns_no_number_for_signed_ones(self, made, put, root, alice):
+        key, public = alice
+        put(made("1", Terms(rollout_seq=2**53 - 1)))
+        done = put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        assert done.generation.seq == 3
+
+
+class TestWhatIsOpen:
+    """A model that is open keeps what it needs."""
+
+    def test_is_never_collected(self, made, put, root):
+        put(made("1"))
+        with open_bundle(root) as model:
+            put(made("2")), put(made("3"))
+            assert "generations/1" in collect(root).in_use
+            assert (root / "objects" / f"{digest(made('1'))}.ekb").exists()
+            assert model.predict(tiny.BLUE).top(1)[0].label == "blue"
+        removed = collect(root)
+        assert removed.in_use == []
+        assert "generations/1" in removed.removed
+        assert not (root / "objects" / f"{digest(made('1'))}.ekb").exists()
+
+    def test_swaps_to_what_was_installed_meanwhile(self, made, put, root):
+        put(made("1"))
+        with open_bundle(root) as model:
+            put(made("2"))
+            assert model.describe()["version"] == "1"
+            model.swap(root)
+            assert model.describe()["version"] == "2"
+            assert model.describe()["installed"]["generation"] == 2
+
+    def test_needs_no_permission_to_write(self, made, put, root):
+        put(made("1"))
+        if os.geteuid() == 0:
+            pytest.skip("root may write everywhere")
+        for folder, _, _ in os.walk(root):
+            Path(folder).chmod(0o555)
+        try:
+            assert version(root) == "1"
+        finally:
+            for folder, _, _ in os.walk(root):
+                Path(folder).chmod(0o755)
+
+
+def test_a_bundle_that_was_changed_on_the_disk_does_not_answer(made, put, root):
+    put(made("1"))
+    stored = next((root / "objects").iterdir())
+    data = bytearray(stored.read_bytes())
+    data[-70] ^= 1
+    stored.chmod(0o644)
+    stored.write_bytes(bytes(data))
+    with pytest.raises(IntegrityError):
+        open_bundle(root)
+    put(made("2"))
+    assert version(root) == "2"
+
+
+def test_another_bundle_under_the_name_of_an_object_does_not_answer(made, put, root):
+    put(made("1"))
+    stored = next((root / "objects").iterdir())
+    stored.chmod(0o644)
+    stored.write_bytes(made("2").read_bytes())
+    with pytest.raises(IntegrityError, match="another bundle than was installed"):
+        open_bundle(root)
+
+
+def test_a_damaged_object_is_healed_by_installing_it_again(made, put, root):
+    put(made("1")), put(made("2"))
+    stored = root / "objects" / f"{digest(made('1'))}.ekb"
+    stored.chmod(0o644)
+    stored.write_bytes(b"damaged")
+    put(made("1"))
+    assert version(root) == "1"
+
+
+CUTS = ["fetch", "verify", "selftest", "trial"]
+
+
+class _PowerCut(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("stage", CUTS)
+def test_the_same_install_again_finishes_what_was_cut_off(stage, made, put, root):
+    put(made("1"))
+
+    def cut(now, done, total):
+        if now == stage:
+            raise _PowerCut
+
+    with pytest.raises(_PowerCut):
+        put(made("2"), fetching=replace(UNSIGNED.fetching, progress=cut))
+    assert version(root) == "1"
+    assert status(root).unfinished is not None
+    assert put(made("2")).generation.version == "2"
+    assert version(root) == "2"
+    assert status(root).unfinished is None
+
+
+@pytest.mark.parametrize("stage", CUTS)
+def test_another_install_drops_what_was_cut_off(stage, made, put, root):
+    def cut(now, done, total):
+        if now == stage:
+            raise _PowerCut
+
+    with pytest.raises(_PowerCut):
+        put(made("1"), fetching=replace(UNSIGNED.fetching, progress=cut))
+    put(made("2"))
+    assert version(root) == "2"
+    assert [entry.name for entry in (root / "objects").iterdir()] == [f"{digest(made('2'))}.ekb"]
+
+
+def test_a_journal_that_is_lost_is_begun_anew_from_what_answers(made, put, root):
+    put(made("1"))
+    (root / "journal.json").unlink()
+    assert version(root) == "1"
+    assert put(made("2")).generation.number == 2
+    assert rollback(root).version == "1"
+
+
+def test_current_follows_the_journal_whatever_a_cut_left(made, put, root):
+    put(made("1")), put(made("2"))
+    (root / "current").unlink()
+    (root / "current").symlink_to("generations/1")
+    (root / "current.new").symlink_to("generations/2")
+    assert status(root).current.number == 2
+    assert current(root) == "generations/2"
+    assert not os.path.lexists(root / "current.new")
+
+
+def test_a_board_that_is_not_known_is_compared_by_its_architecture(made, put, root):
+    assert put(made("1"), board=Board(machine="x86_64")).state == "committed"
+
+
+def test_a_child_tests_and_tries_it_where_one_can_be_started(made, put, root, monkeypatch):
+    monkeypatch.delenv("EDGEKIT_SELFTEST")
+    done = put(made("1"))
+    assert done.selftest.told.startswith("gives its 2 golden examples")
+    assert done.trial.seen.answers == 25
+    assert done.trial.seen.peak_mb > 10

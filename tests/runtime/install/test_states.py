@@ -1,0 +1,235 @@
+"""What happens next, for every state: done, an error, a spontaneous reboot, a hang. The table of `states`, as chains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_runtime.install.journal import STATES, Attempt, Burned, Journal, parse_journal
+from edgekit_runtime.install.states import (
+    MOST_TRIES,
+    Abandoned,
+    Accepted,
+    Activated,
+    Begun,
+    Failed,
+    Passed,
+    Restarted,
+    Tidy,
+    Work,
+    react,
+)
+
+NOW = "2027-01-31T00:00:00Z"
+BEFORE = Journal(next=4, current=3, previous=2, burned=Burned(7, "old"))
+ERROR = Failed("selftest", "it differs", NOW)
+HANG = Failed("selftest", "it did not come back within 120 s", NOW)
+KEPT = Failed("download", "the connection broke", NOW, keep=True)
+HEAD = Accepted("head", "bundle", 8)
+
+
+def chain(*events, trial="here", journal=BEFORE):
+    """The states that an install goes through, and the journal at its end."""
+    states, step = [], None
+    for event in (Begun("net.ekb", trial, NOW), HEAD, *events):
+        step = react(journal, event)
+        journal = step.journal
+        state = journal.attempt.state if journal.attempt else "over"
+        if not states or states[-1] != state:
+            states.append(state)
+    return states, step, journal
+
+
+def reached(state, trial="here"):
+    """A journal in that state."""
+    _, _, journal = chain(*[Passed("object")] * STATES.index(state), trial=trial)
+    assert journal.attempt.state == state
+    return journal
+
+
+def test_an_install_that_goes_well_goes_through_every_state():
+    states, step, journal = chain(*[Passed("object")] * 6)
+    assert states == [*STATES, "over"]
+    assert (journal.current, journal.previous, journal.next) == (4, 3, 5)
+    assert step.tidy == (Tidy.POINT, Tidy.COLLECT)
+
+
+def test_every_state_has_its_own_work():
+    journal, works = BEFORE, []
+    for event in (Begun("net.ekb", "here", NOW), *[Passed("o")] * 6):
+        step = react(journal, event)
+        journal = step.journal
+        works.append(step.work)
+    assert works == [Work.FETCH, Work.VERIFY, Work.STAGE, Work.BURN, Work.SELFTEST, Work.TRIAL, None]
+
+
+ON_ERROR = {
+    # state: (who tries it out, what answers afterwards)
+    "fetching": ("here", 3),
+    "fetched": ("here", 3),
+    "verified": ("here", 3),
+    "staged": ("here", 3),
+    "selftest": ("here", 3),
+    "trial": ("here", 3),
+    "trial by the application": ("app", 3),
+}
+
+
+@pytest.mark.parametrize("case", ON_ERROR)
+@pytest.mark.parametrize("event", [ERROR, HANG], ids=["error", "hang"])
+def test_an_error_or_a_hang_leads_back_to_what_answered_before(case, event):
+    trial, answers = ON_ERROR[case]
+    state = case.split()[0]
+    step = react(reached(state, trial), event)
+    assert step.journal.attempt is None
+    assert step.journal.answering == step.journal.current == answers
+    assert step.journal.previous == 2
+    assert step.work is None
+    assert (step.journal.failure.code, step.journal.failure.state) == (event.code, state)
+    assert set(step.tidy) == {Tidy.POINT, Tidy.COLLECT}
+
+
+def test_a_download_that_broke_is_gone_on_with():
+    step = react(reached("fetching"), KEPT)
+    assert step.journal.attempt.state == "fetching"
+    assert step.journal.failure.code == "download"
+    assert react(step.journal, Restarted(NOW)).work is Work.FETCH
+
+
+ON_REBOOT = {
+    "fetching": [Work.FETCH] * 5,
+    "fetched": [Work.VERIFY] * 5,
+    "verified": [Work.STAGE] * 5,
+    "staged": [Work.BURN] * 5,
+    "selftest": [Work.SELFTEST, Work.SELFTEST, None],
+    "trial": [Work.TRIAL, Work.TRIAL, None],
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_spontaneous_reboot_goes_on_where_it_was_and_three_in_a_test_end_it(state):
+    journal, works = reached(state), []
+    for _ in range(len(ON_REBOOT[state])):
+        step = react(journal, Restarted(NOW))
+        journal = step.journal
+        works.append(step.work)
+        assert journal.answering == 3
+    assert works == ON_REBOOT[state]
+    over = ON_REBOOT[state][-1] is None
+    assert (journal.attempt is None) == over
+    if over:
+        assert f"{MOST_TRIES} times" in journal.failure.what
+
+
+@pytest.mark.parametrize("failed", range(5))
+def test_three_failed_starts_of_the_application_lead_back(failed):
+    journal = reached("trial", "app")
+    assert journal.answering == 4
+    step = react(journal, Restarted(NOW, failed_starts=failed))
+    assert step.journal.answering == (4 if failed < MOST_TRIES else 3)
+    assert step.work is None
+
+
+def test_the_application_decides_what_it_tries_out():
+    kept = react(reached("trial", "app"), Passed()).journal
+    assert (kept.current, kept.previous, kept.attempt) == (4, 3, None)
+
+
+def test_the_rollout_seq_is_burned_when_the_self_test_begins_and_stays_burned():
+    assert reached("staged").burned.seq == 7
+    failed = react(reached("selftest"), ERROR).journal
+    assert failed.burned == Burned(8, "bundle")
+    assert react(reached("trial", "app"), ERROR).journal.burned == Burned(8, "bundle")
+
+
+def test_a_bundle_without_a_rollout_seq_burns_none():
+    journal = replace(reached("staged"), attempt=replace(reached("staged").attempt, seq=None))
+    assert react(journal, Passed()).journal.burned == Burned(7, "old")
+
+
+def test_another_bundle_takes_the_place_of_an_unfinished_one():
+    step = react(reached("verified"), Abandoned())
+    assert step.journal.attempt is None
+    assert step.journal.next == 5, "a number is never given twice"
+
+
+def test_the_owner_commits_a_trial_or_goes_back_and_forth():
+    committed = react(reached("trial", "app"), Activated(4)).journal
+    assert (committed.current, committed.previous, committed.attempt) == (4, 3, None)
+    back = react(committed, Activated(3)).journal
+    assert (back.current, back.previous) == (3, 4)
+    unfinished = react(reached("verified"), Activated(2)).journal
+    assert (unfinished.current, unfinished.attempt.state) == (2, "verified")
+
+
+IMPOSSIBLE = {
+    "passed, with nothing begun": (BEFORE, Passed()),
+    "failed, with nothing begun": (BEFORE, ERROR),
+    "begun twice": (reached("fetched"), Begun("other.ekb", "here", NOW)),
+    "a head after the whole file": (reached("fetched"), HEAD),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_cannot_happen_is_a_mistake_of_the_caller(case):
+    with pytest.raises(ValueError):
+        react(*IMPOSSIBLE[case])
+
+
+EVENTS = st.sampled_from(
+    [
+        Passed("object"),
+        ERROR,
+        KEPT,
+        Restarted(NOW),
+        Restarted(NOW, 3),
+        Abandoned(),
+        HEAD,
+        Begun("b.ekb", "app", NOW),
+        Begun("a.ekb", "here", NOW),
+    ]
+)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_whatever_happens_something_answers_that_was_committed_or_is_on_trial(events):
+    journal = BEFORE
+    for event in events:
+        try:
+            step = react(journal, event)
+        except ValueError:
+            continue
+        before, journal = journal, step.journal
+        assert journal.answering in (journal.current, journal.on_trial)
+        assert journal.answering is not None
+        assert journal.current in (before.current, before.attempt.generation if before.attempt else 0)
+        assert journal.next >= before.next
+        assert journal.burned.seq >= before.burned.seq
+        if journal.answering != before.answering:
+            assert Tidy.POINT in step.tidy, "whoever changes what answers says so"
+        assert parse_journal(journal.text(), "journal.json") == journal
+
+
+BROKEN = {
+    "empty": "",
+    "half of it": BEFORE.text()[:40],
+    "a list": "[]",
+    "of a later format": BEFORE.text().replace('"format": 1', '"format": 2'),
+    "a generation of the future": replace(BEFORE, current=9).text(),
+    "a state that is none": replace(BEFORE, attempt=Attempt("fetching", "a", "here", NOW))
+    .text()
+    .replace("fetching", "flying"),
+    "far without a generation": replace(BEFORE, attempt=Attempt("staged", "a", "here", NOW)).text(),
+    "a name twice": BEFORE.text().replace('"next": 4', '"next": 4, "next": 5'),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_journal_that_cannot_be_understood_is_no_journal(case):
+    from edgekit_runtime.install import InstallRootError
+
+    with pytest.raises(InstallRootError, match=r"^journal\.json: the journal cannot be understood"):
+        parse_journal(BROKEN[case], "journal.json")
