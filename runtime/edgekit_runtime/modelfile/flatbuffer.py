@@ -22,7 +22,7 @@ from edgekit_runtime.modelfile.facts import refused
 
 __all__ = ["MAX_VISITS", "Span", "Table", "read"]
 
-MAX_VISITS = 500_000
+MAX_VISITS = 200_000
 """Tables, vectors and strings that one file may have; MobileNetV2 has 1,500."""
 
 Table = list[Any]
