@@ -95,10 +95,10 @@ def _replayed(
         progress(
             f"installing and replaying it on an emulated {request.profile.name}; the first time takes minutes", 0, None
         )
-        found, more = under_emulation(subject.bundle, _with_pins(request), subject.secret)
-        if found is not None and not more:
-            findings = [_overruled(one, found) for one in findings]
-        replays += [] if found is None else [found]
+        on_board, more = under_emulation(subject.bundle, _with_pins(request), subject.secret)
+        if on_board and not more:
+            findings = [_overruled(one, on_board[0]) for one in findings]
+        replays += on_board
         findings += more
     return replays, findings
 

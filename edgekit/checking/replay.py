@@ -105,9 +105,9 @@ def _by_kernels(
     return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
 
 
-def _quantized(bundle: Path, recipe: str = "") -> bool:
-    """Whether the artifact, or every one of the bundle, answers in steps."""
-    entries = [entry for entry in read_bundle(bundle).manifest.artifacts if recipe in ("", entry.recipe)]
+def _quantized(bundle: Path, recipe: str) -> bool:
+    """Whether the artifact answers in steps."""
+    entries = [entry for entry in read_bundle(bundle).manifest.artifacts if entry.recipe == recipe]
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
@@ -155,23 +155,35 @@ def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) ->
 
 def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
-) -> tuple[Replayed | None, list[Finding]]:
-    """Of all artifacts that the board's engine runs, on its processor. What is missing for it is an error with the command
-    that installs it: it was asked for."""
+) -> tuple[list[Replayed], list[Finding]]:
+    """One for each artifact that the board's engine runs, on its processor, the primary one first. What is missing for it
+    is an error with the command that installs it: it was asked for."""
     try:
         from edgekit.emulation import replay
     except ImportError as error:
         what = f"this installation cannot emulate boards: {error}"
-        return None, [finding("emulator-missing", what)]
+        return [], [finding("emulator-missing", what)]
     try:
         found = replay(bundle, profile, secret=secret)
     except EdgekitError as error:
-        return None, [finding(error.code, error.what, do=error.do, level="error")]
-    cosine = min((golden.cosine for golden in found.goldens), default=None)
-    worst = found.worst if found.goldens else None
-    count = len({(golden.recipe, golden.golden) for golden in found.goldens})
-    replayed = Replayed(found.runtime, "emulated", worst, cosine, count, cpu=found.cpu, quantized=_quantized(bundle))
-    return replayed, [] if found.ok else [_emulated_failure(found, bundle)]
+        return [], [finding(error.code, error.what, do=error.do, level="error")]
+    return _by_artifact(found, bundle), [] if found.ok else [_emulated_failure(found, bundle)]
+
+
+def _by_artifact(found: Emulated, bundle: Path) -> list[Replayed]:
+    """Apart, because a step of one is not a step of another. One without an answer where none came."""
+    recipes = list(dict.fromkeys(golden.recipe for golden in found.goldens))
+    if not recipes:
+        return [Replayed(found.runtime, "emulated", None, cpu=found.cpu)]
+    replays = []
+    for recipe in recipes:
+        own = [golden for golden in found.goldens if golden.recipe == recipe]
+        worst, cosine = max(golden.steps for golden in own), min(golden.cosine for golden in own)
+        count, steps = len({golden.golden for golden in own}), _quantized(bundle, recipe)
+        replays.append(
+            Replayed(found.runtime, "emulated", worst, cosine, count, recipe, cpu=found.cpu, quantized=steps)
+        )
+    return replays
 
 
 def _emulated_failure(found: Emulated, bundle: Path) -> Finding:

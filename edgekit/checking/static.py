@@ -80,10 +80,7 @@ def static(subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> li
 def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Iterator[Finding]:
     own = [chosen for chosen in runtimes if chosen.format == one.format]
     if not own:
-        why = "; ".join(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
-        yield finding(
-            "runtime-unavailable", f"no {one.format} runtime installs on {profile.name}: {why}", artifact=one.recipe
-        )
+        yield _no_runtime(one, subject, profile, runtimes)
     try:
         needs = read_needs(one.format, one.data)
     except ConversionError as error:
@@ -99,6 +96,19 @@ def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequ
         yield finding("memory", reason, artifact=one.recipe)
 
 
+def _no_runtime(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Finding:
+    """A warning where another artifact of the bundle answers there in its place, as the runtime lets it."""
+    reasons = dict.fromkeys(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
+    what = f"no {one.format} runtime installs on {profile.name}: {'; '.join(reasons)}"
+    formats = {chosen.format for chosen in runtimes}
+    answering = (each for each in subject.artifacts if each.role in ("primary", "alternate"))
+    instead = next((each.recipe for each in answering if each.format in formats), None)
+    if instead is None:
+        return finding("runtime-unavailable", what, artifact=one.recipe)
+    do = f"Nothing, where {instead} will do: it answers there instead"
+    return finding("runtime-unavailable", what, do=do, level="warning", artifact=one.recipe)
+
+
 def _loads(one: Checkable, subject: Subject, needs: Needs, chosen: Chosen, profile: Profile) -> Iterator[Finding]:
     runtime = str(chosen.runtime)
     for barrier in barriers(needs, chosen.runtime):
@@ -106,10 +116,12 @@ def _loads(one: Checkable, subject: Subject, needs: Needs, chosen: Chosen, profi
         what = barrier.what if chosen.first else f"if the board has {runtime} instead: {barrier.what}"
         level: Level | None = None if chosen.first else "warning"
         yield finding(barrier.code, what, do=do, level=level, artifact=one.recipe, runtime=runtime)
-    if chosen.first and numpy_for(chosen.runtime.engine, chosen.runtime.version) != "numpy":
-        yield finding(
-            "numpy-2", f"{runtime} works with NumPy 1 alone, and does not say so", artifact=one.recipe, runtime=runtime
-        )
+    numpy = numpy_for(chosen.runtime.engine, chosen.runtime.version)
+    if chosen.first and numpy != "numpy":
+        engine = f"{ENGINES[chosen.runtime.engine].distribution}=={chosen.runtime.version}"
+        do = f"Install it with its limit: pip install '{engine}' '{numpy}'; `edgekit package` writes that limit down"
+        what = f"{runtime} works with NumPy 1 alone, and does not say so"
+        yield finding("numpy-2", what, do=do, artifact=one.recipe, runtime=runtime)
 
 
 def _way_out(barrier: Barrier, one: Checkable, subject: Subject, chosen: Chosen) -> str:

@@ -20,16 +20,18 @@ class CheckFailedError(EdgekitError):
 
 
 def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
-    """What the files tell about the primary artifact on that engine and version; nothing is run.
+    """What the files tell about the artifact that answers with that engine and version; nothing is run.
 
     Raises CheckFailedError with the first finding that is an error, and its code.
     """
     from edgekit.checking import Request, check
     from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.engines.registry import ENGINES
 
-    primary = read_bundle(bundle).artifact().recipe
+    entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first
+    answers = next((one.recipe for one in entries if one.format == ENGINES[engine].format), entries[0].recipe)
     checked = check(Request(bundle, profile, ((engine, version),), replay=False))
-    errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", primary)]
+    errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", answers)]
     if errors:
         more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
         raise CheckFailedError(

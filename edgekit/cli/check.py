@@ -108,7 +108,7 @@ def _replayed(one: Replayed) -> str:
 def _furthest(one: Replayed) -> str:
     """A step of float outputs is 1e-4 of the largest value, which says nothing to a reader."""
     worst = one.worst or 0.0
-    return f"{worst:.3g} steps" if one.quantized else f"{worst * 1e-2:.2g} % of the largest value"
+    return f"{worst:.3g} step{'s' * (worst != 1)}" if one.quantized else f"{worst * 1e-2:.2g} % of the largest value"
 
 
 def _finding(found: Finding) -> Iterator[str]:

@@ -34,7 +34,7 @@ from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.secret_key import Secret
 
-__all__ = ["GoldenVerdict", "Replayed", "judged", "replay", "tasks_for"]
+__all__ = ["GoldenVerdict", "Replayed", "engine_for", "judged", "replay", "tasks_for"]
 
 _TIMEOUT_S = 500.0
 
@@ -113,7 +113,7 @@ def replay(
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)
     emulator(image)  # before anything is fetched
-    engine = engine or _engine(bundle, profile)
+    engine = engine or engine_for(bundle, profile)
     with tempfile.TemporaryDirectory(prefix="edgekit-wheels-") as folder:
         house = house or collect(profile, engine, Path(folder))
         land = userland(image, house.debian, cache_dir=cache_dir)
@@ -199,14 +199,16 @@ def _failure(tasks: list[dict[str, Any]], told: Told, goldens: tuple[GoldenVerdi
     return "" if goldens else "no golden example was replayed"
 
 
-def _engine(bundle: Bundle, profile: Profile) -> str:
-    """The board's engine for the bundle's primary artifact."""
-    wanted = bundle.artifact().format
-    verdicts = [one for one in installable(profile) if one.format == wanted]
+def engine_for(bundle: Bundle, profile: Profile) -> str:
+    """The board's engine for the first artifact that it has one for: the primary one, or what answers in its place."""
+    formats: list[str] = [entry.format for entry in bundle.manifest.artifacts]  # the primary one stands first
+    verdicts = sorted(
+        (one for one in installable(profile) if one.format in formats), key=lambda one: formats.index(one.format)
+    )
     chosen = next((one.engine for one in verdicts if one.ok), None)
     if chosen is None:
         raise NotEmulatedError(
-            f"no engine for a {wanted} artifact installs there: {'; '.join(one.reason for one in verdicts)}",
+            f"no engine for its artifacts installs there: {'; '.join(one.reason for one in verdicts)}",
             where=profile.name,
             do="Build for this profile, or choose another",
         )

@@ -6,11 +6,13 @@ import time
 from dataclasses import replace
 
 import pytest
+import tiny
 from parts import missing
 
 from edgekit.checking import Request, check
 from edgekit.checking.sidebyside import NoEnvironmentError, environment
 from edgekit.checking.static import UnknownRuntimeError, runtime_named
+from edgekit.packaging import Shipped
 from edgekit_profiles import load
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import BundleError
@@ -108,6 +110,42 @@ def test_a_board_without_a_runtime_and_one_without_memory(bundle):
     assert "file-size" in codes(check(Request(bundle, tiny, replay=False)))
 
 
+@pytest.fixture(scope="session")
+def two_formats(tmp_path_factory):
+    """A bundle whose first artifact is TFLite, with ONNX beside it."""
+    return tiny.bundle(tmp_path_factory.mktemp("two"), alternates=[Shipped(tiny.artifact("onnx-f32"))])
+
+
+@pytest.mark.parametrize(
+    ("board", "missing", "instead"),
+    [
+        ("raspberry-pi-4-32bit", "onnx-f32", "tflite-int8"),
+        ("raspberry-pi-4-trixie-32bit", "tflite-int8", "onnx-f32"),
+    ],
+)
+def test_an_artifact_in_whose_place_another_answers_there_is_no_error(two_formats, board, missing, instead):
+    checked = check(Request(two_formats, load(board), replay=False))
+    assert checked.ok, checked.findings
+    (found,) = (one for one in checked.findings if one.code == "runtime-unavailable")
+    assert found.artifact == missing
+    assert found.do == f"Nothing, where {instead} will do: it answers there instead"
+
+
+def test_a_reason_that_two_runtimes_share_is_said_once(bundle):
+    found = check(Request(bundle, load("pixel-4"), replay=False)).findings[0]
+    assert found.code == "runtime-unavailable"
+    assert found.what.count("Android has no glibc") == 1
+
+
+@pytest.mark.parametrize(
+    ("runtime", "package"), [(("onnxruntime", "1.17.0"), "onnxruntime"), (("litert", "1.0.1"), "ai-edge-litert")]
+)
+def test_a_runtime_of_numpy_1_is_installed_by_its_own_name(two_formats, runtime, package):
+    found = check(Request(two_formats, load("raspberry-pi-4"), (runtime,), replay=False)).findings
+    (limit,) = (one for one in found if one.code == "numpy-2")
+    assert limit.do.startswith(f"Install it with its limit: pip install '{package}=={runtime[1]}' 'numpy<2'")
+
+
 def test_a_bundle_of_another_board_is_said_and_no_error(bundle):
     checked = check(Request(bundle, load("raspberry-pi-5"), replay=False))
     assert checked.ok
@@ -193,6 +231,27 @@ def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_
     assert checked.replayed.kernels == "default"
     assert checked.replayed.cosine > 0.99
     assert check(Request(planted.int8, load("raspberry-pi-4"), OLD)).replayed.kernels == "reference"
+
+
+def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_steps(two_formats, monkeypatch):
+    """One step of an 8-bit output is not one of a float output, which is 1e-4 of the largest value."""
+    from edgekit import emulation
+    from edgekit.checking.replay import under_emulation
+
+    def golden(recipe, number, steps):
+        return emulation.GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
+
+    goldens = (golden("tflite-int8", 0, 1.0), golden("tflite-int8", 1, 0.0), golden("onnx-f32", 0, 2.5))
+    told = emulation.Replayed(
+        True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ()
+    )
+    monkeypatch.setattr(emulation, "replay", lambda *asked, **given: told)
+    replays, findings = under_emulation(two_formats, load("raspberry-pi-4"))
+    assert findings == []
+    assert [(one.artifact, one.worst, one.quantized, one.examples) for one in replays] == [
+        ("tflite-int8", 1.0, True, 2),
+        ("onnx-f32", 2.5, False, 1),
+    ]
 
 
 def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_runtime, monkeypatch):

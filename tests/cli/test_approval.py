@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import tiny
 
 from edgekit.checking.subject import opened
 from edgekit.cli.approval import CheckFailedError, approve
+from edgekit.packaging import Shipped
 from edgekit_profiles import load
 
 
@@ -29,3 +31,11 @@ def test_a_bundle_that_will_not_load_there_is_refused_with_the_code(dynamic):
 
 def test_the_same_bundle_is_fine_where_its_runtime_is(dynamic):
     approve(dynamic, load("raspberry-pi-4"), "litert", "2.3.0")
+
+
+def test_what_is_asked_about_is_the_artifact_that_the_shipped_engine_answers_with(dynamic, tmp_path):
+    """On a board without a TFLite engine the ONNX artifact beside the first one."""
+    both = tiny.bundle(tmp_path, alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    approve(both, load("raspberry-pi-4-trixie-32bit"), "onnxruntime", "1.21.0")
+    with pytest.raises(CheckFailedError, match="runtime-unavailable"):
+        approve(dynamic, load("jetson-nano"), "onnxruntime", "1.21.0")

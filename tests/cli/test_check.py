@@ -49,7 +49,8 @@ def test_differences_of_float_answers_are_told_without_steps():
 
     told = _replayed(Replayed("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
     assert "8 golden examples, furthest 4.1 % of the largest value, cosine 0.9999" in told
-    assert "furthest 2 steps" in _replayed(Replayed("litert 2.3.0", "native", 2.0, 0.9999, 8))
+    assert "furthest 2 steps," in _replayed(Replayed("litert 2.3.0", "native", 2.0, 0.9999, 8))
+    assert "furthest 1 step," in _replayed(Replayed("litert 2.3.0", "native", 1.0, 0.9999, 8))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted,
     monkeypatch.setenv("PATH", str(tmp_path))
     with bundle as subject:
         replayed, findings = under_emulation(subject.bundle, load("raspberry-pi-4"))
-    assert replayed is None
+    assert replayed == []
     assert [(found.code, found.level) for found in findings] == [("emulator-missing", "error")]
     assert "apt-get install" in findings[0].do
 

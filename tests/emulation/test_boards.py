@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import tiny
 
 from edgekit.emulation import CPUS, Image, NotEmulatedError, cpu_for, image_for
 from edgekit.emulation.board import show
+from edgekit.emulation.replay import engine_for
+from edgekit.packaging import Shipped
 from edgekit_profiles import load
+from edgekit_runtime.bundle import read_bundle
 
 PI_4 = load("raspberry-pi-4")
 
@@ -95,3 +99,11 @@ def test_a_core_of_its_own_says_0_and_no_range(tmp_path):
 
 def test_a_profile_without_a_patch_version_of_python_is_enough():
     assert image_for(replace(PI_4, os=replace(PI_4.os, python="3.11.9", glibc="2.38"))) == Image("bookworm", "aarch64")
+
+
+def test_an_artifact_that_has_no_engine_there_leaves_the_board_to_the_one_beside_it(tmp_path):
+    bundle = read_bundle(tiny.bundle(tmp_path, alternates=[Shipped(tiny.artifact("onnx-f32"))]))
+    assert engine_for(bundle, load("raspberry-pi-4-trixie-32bit")) == "onnxruntime"
+    assert engine_for(bundle, load("raspberry-pi-4-32bit")) == "tflite-runtime"
+    with pytest.raises(NotEmulatedError, match="no engine for its artifacts installs there"):
+        engine_for(bundle, load("jetson-nano"))
