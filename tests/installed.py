@@ -12,7 +12,7 @@ from edgekit.packaging.terms import Terms
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.install import Asked, Board, Proving
 
-__all__ = ["BOARD", "QUICK", "UNSIGNED", "Maker", "current", "events", "new_key"]
+__all__ = ["BOARD", "QUICK", "UNSIGNED", "Maker", "current", "events", "names", "new_key"]
 
 BOARD = Board(("x86-64",))
 QUICK = Proving(answers=25, most_s=5.0, least=20)
@@ -64,3 +64,8 @@ def current(root: Path) -> str | None:
     """Where `current` leads, as it is written."""
     link = root / "current"
     return str(link.readlink()) if link.is_symlink() else None
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in it."""
+    return sorted(entry.name for entry in folder.iterdir())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from installed import BOARD, QUICK, UNSIGNED, current, events, new_key
+from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
 from edgekit.packaging.terms import Terms
 from edgekit_runtime import IntegrityError, NoGenerationError, SignatureError, open_bundle
@@ -42,9 +42,9 @@ def test_the_next_one_takes_its_place_and_the_one_before_is_kept(made, put, root
     for each in ("1", "2", "3"):
         put(made(each))
     assert version(root) == "3"
-    assert sorted(os.listdir(root / "generations")) == ["2", "3"]
-    assert sorted(os.listdir(root / "objects")) == sorted(f"{digest(made(each))}.ekb" for each in ("2", "3"))
-    assert os.listdir(root / "incoming") == []
+    assert names(root / "generations") == ["2", "3"]
+    assert names(root / "objects") == sorted(f"{digest(made(each))}.ekb" for each in ("2", "3"))
+    assert names(root / "incoming") == []
 
 
 def test_a_rollback_leads_to_the_one_before_and_another_one_forth_again(made, put, root):

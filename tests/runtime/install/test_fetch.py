@@ -1,0 +1,343 @@
+"""Downloads from a real server on this machine that does what servers, proxies and networks do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from installed import UNSIGNED, current, events, names
+
+from edgekit_runtime import EdgekitError
+from edgekit_runtime.install import Fetching, Limits
+from edgekit_runtime.install.fetch import fetch, source_of
+from edgekit_runtime.install.http import told_url
+
+LIMITS = Limits(silence_s=2.0, head_s=2.0, tries=3)
+
+
+@dataclass
+class Script:
+    """What the server does. data: the file. cut: bytes of an answer after which it hangs up, one a request, None for none."""
+
+    data: bytes
+    etag: str | None = '"one"'
+    ranges: bool = True
+    cuts: list[int | None] = field(default_factory=list)
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    wrong_range: bool = False
+    endless: bool = False
+    length: bool = True
+    asked: list[dict[str, str]] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def serving(script: Script):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments):
+            pass
+
+        def do_GET(self):
+            script.asked.append(dict(self.headers))
+            self.close_connection = True
+            if self.path in script.moved:
+                self.send_response(302)
+                self.send_header("Location", script.moved[self.path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            start, status = 0, script.status
+            wanted = self.headers.get("Range")
+            if wanted and script.ranges and self.headers.get("If-Range") == script.etag:
+                start, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
+            body = script.data[start:]
+            self.send_response(status)
+            if status == 206:
+                first = start + 1 if script.wrong_range else start
+                self.send_header("Content-Range", f"bytes {first}-{len(script.data) - 1}/{len(script.data)}")
+            if script.length and not script.endless:
+                self.send_header("Content-Length", str(len(body)))
+            if script.etag:
+                self.send_header("ETag", script.etag)
+            for name, value in script.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            cut = script.cuts.pop(0) if script.cuts else None
+            try:
+                self.wfile.write(body if cut is None else body[:cut])
+                while script.endless:
+                    self.wfile.write(bytes(1 << 16))
+            except OSError:
+                pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/net.ekb"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def quick():
+    return replace(UNSIGNED, fetching=Fetching(LIMITS, sleep=lambda seconds: None))
+
+
+def test_a_bundle_is_installed_from_a_url(made, put, root, quick):
+    script = Script(made("1").read_bytes())
+    with serving(script) as url:
+        assert put(url, quick).generation.source == url
+    assert current(root) == "generations/1"
+
+
+def test_a_connection_that_breaks_again_and_again_goes_on_where_it_was(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, cuts=[len(data) // 4] * 3 + [None])
+    with serving(script) as url:
+        assert put(url, quick).state == "committed"
+    starts = [int(one["Range"].removeprefix("bytes=").rstrip("-")) for one in script.asked[1:]]
+    assert starts == [len(data) // 4, 2 * (len(data) // 4), 3 * (len(data) // 4)]
+    assert {one["If-Range"] for one in script.asked[1:]} == {'"one"'}
+
+
+def test_what_arrived_is_kept_for_the_next_install(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, cuts=[len(data) // 2, 0, 0, 0, None])
+    with serving(script) as url:
+        with pytest.raises(EdgekitError) as caught:
+            put(url, quick)
+        assert caught.value.code == "download"
+        (part,) = (root / "incoming").glob("*.part")
+        assert part.stat().st_size == len(data) // 2
+        assert put(url, quick).state == "committed"
+    assert script.asked[-1]["Range"] == f"bytes={len(data) // 2}-"
+    assert names(root / "incoming") == []
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_from_its_first_byte(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, cuts=[len(data) // 2, 0, 0, 0, None])
+    with serving(script) as url:
+        with pytest.raises(EdgekitError):
+            put(url, quick)
+        script.data, script.etag = made("2").read_bytes(), '"two"'
+        assert put(url, quick).generation.version == "2"
+
+
+def test_a_file_that_changed_under_the_same_name_of_its_server_fails_its_digests(made, put, root, quick):
+    """A server whose ETag lies: the halves of two files are put together, and found out."""
+    data = made("1").read_bytes()
+    script = Script(data, cuts=[len(data) // 2, None])
+    with serving(script) as url:
+        real, script.data = script.data, script.data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+        with pytest.raises(EdgekitError) as caught:
+            put(url, quick)
+        assert caught.value.code == "bundle-integrity"
+        assert names(root / "incoming") == []
+        script.data = real
+        assert put(url, quick).state == "committed"
+
+
+def test_without_a_validator_it_begins_anew(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, etag=None, cuts=[len(data) // 2, None])
+    with serving(script) as url:
+        assert put(url, quick).state == "committed"
+    assert all("Range" not in one for one in script.asked)
+
+
+def test_a_server_that_knows_no_ranges_sends_it_whole_again(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, ranges=False, cuts=[len(data) // 2, None])
+    with serving(script) as url:
+        assert put(url, quick).state == "committed"
+
+
+def test_another_part_than_was_asked_for_is_not_taken(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data, wrong_range=True, cuts=[len(data) // 2, None])
+    with serving(script) as url:
+        assert put(url, quick).state == "committed"
+    assert "Range" in script.asked[1]
+    assert "Range" not in script.asked[2]
+
+
+def test_bytes_that_never_end_are_not_taken_beyond_the_signed_length(made, put, root, quick):
+    script = Script(made("1").read_bytes(), endless=True)
+    with serving(script) as url, pytest.raises(EdgekitError, match="its signed head says") as caught:
+        put(url, quick)
+    assert caught.value.code == "download-size"
+    assert names(root / "incoming") == []
+
+
+def test_another_length_than_the_head_says_is_refused_before_the_rest_is_fetched(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data + bytes(10_000_000))
+    taken = []
+    with serving(script) as url, pytest.raises(EdgekitError) as caught:
+        put(url, replace(quick, fetching=replace(quick.fetching, progress=lambda s, done, t: taken.append(done))))
+    assert caught.value.code == "download-size"
+    assert max(taken, default=0) < 1_000_000
+
+
+def test_a_head_that_nobody_trusts_is_refused_before_the_rest_is_fetched(made, put, root, quick):
+    data = made("1").read_bytes()
+    script = Script(data + bytes(10_000_000), length=False)
+    with serving(script) as url, pytest.raises(EdgekitError) as caught:
+        put(url, replace(quick, allow_unsigned=False))
+    assert caught.value.code == "no-trust-store"
+    assert names(root / "incoming") == []
+
+
+ANSWERS = {
+    "not there": (Script(b"", status=404), "answered 404", "download"),
+    "out of order": (Script(b"", status=503), "answered 503", "download"),
+    "compressed": (Script(b"x" * 100, headers={"Content-Encoding": "gzip"}), "compressed", "download"),
+    "empty": (Script(b""), "the file is empty", "bundle-format"),
+    "a page": (Script(b"<html>log in</html>"), "not an edgekit bundle", "bundle-format"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_that_is(case, put, root, quick):
+    script, says, code = ANSWERS[case]
+    script = replace(script, asked=[])
+    with serving(script) as url, pytest.raises(EdgekitError, match=says) as caught:
+        put(url, quick)
+    assert caught.value.code == code
+    assert [one["code"] for one in events(root)] == [code]
+
+
+def test_redirects_are_followed_a_few_times(made, put, root, quick):
+    script = Script(made("1").read_bytes())
+    with serving(script) as url:
+        script.moved = {"/a": "/b", "/b": url}
+        assert put(url.replace("net.ekb", "a"), quick).state == "committed"
+        script.moved = {"/c": "/c"}
+        with pytest.raises(EdgekitError, match="more than 5 redirects"):
+            put(url.replace("net.ekb", "c"), quick)
+        script.moved = {"/d": "file:///etc/passwd"}
+        with pytest.raises(EdgekitError, match="cannot be fetched from"):
+            put(url.replace("net.ekb", "d"), quick)
+
+
+def test_a_password_goes_to_its_host_and_into_no_file(made, put, root, quick):
+    script = Script(made("1").read_bytes(), cuts=[100, None])
+    with serving(script) as url:
+        put(url.replace("http://", "http://anna:geheim@") + "?token=secret", quick)
+    assert script.asked[0]["Authorization"].startswith("Basic ")
+    for folder, _, files in os.walk(root):
+        for name in files:
+            text = (Path(folder) / name).read_bytes()
+            assert b"geheim" not in text
+            assert b"token=secret" not in text
+
+
+def test_a_password_does_not_follow_to_another_host(made, put, root, quick):
+    script = Script(made("1").read_bytes())
+    with serving(script) as url, serving(Script(b"", moved={"/net.ekb": url})) as first:
+        put(first.replace("http://", "http://anna:geheim@"), quick)
+    assert "Authorization" not in script.asked[0]
+
+
+class TestPace:
+    """A clock that the test moves."""
+
+    def fetching(self, folder, chunks, **limits):
+        now, data = [0.0], list(chunks)
+
+        class Stream:
+            start, total, validator = 0, None, '"x"'
+
+            def read(self):
+                seconds, chunk = data.pop(0) if data else (0.0, b"")
+                now[0] += seconds
+                return chunk
+
+            def close(self):
+                pass
+
+        source = replace(source_of("http://x/net.ekb"), opens=lambda start, validator: Stream())
+        how = Fetching(Limits(tries=1, **limits), clock=lambda: now[0])
+        return lambda judge: fetch(source, folder / "x.part", judge, how)
+
+    def test_one_byte_a_second_is_too_slow(self, made, tmp_path):
+        data = made("1").read_bytes()
+        slow = self.fetching(tmp_path, [(1.0, data[at : at + 1]) for at in range(200)])
+        with pytest.raises(EdgekitError, match="30 bytes came in 30 s") as caught:
+            slow(lambda header: len(data))
+        assert caught.value.code == "download-slow"
+        assert (tmp_path / "x.part").stat().st_size == 30, "what arrived is kept"
+
+    def test_so_is_what_takes_too_long_in_all(self, made, tmp_path):
+        data = made("1").read_bytes()
+        chunks = [(20.0, data[at : at + 500]) for at in range(0, 10_000, 500)]
+        slow = self.fetching(tmp_path, chunks, total_s=100.0, least_rate=1.0)
+        with pytest.raises(EdgekitError, match="longer than 100 s") as caught:
+            slow(lambda header: len(data))
+        assert caught.value.code == "download-slow"
+
+    def test_slow_but_steady_arrives(self, made, tmp_path):
+        data = made("1").read_bytes()
+        chunks = [(1.0, data[at : at + 2000]) for at in range(0, len(data), 2000)]
+        fetched = self.fetching(tmp_path, chunks)(lambda header: len(data))
+        assert fetched.sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_a_server_that_says_nothing_is_given_up(put, root, quick):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        limits = Limits(silence_s=0.2, head_s=0.2, tries=1)
+        with pytest.raises(EdgekitError) as caught:
+            put(f"http://127.0.0.1:{port}/net.ekb", replace(quick, fetching=Fetching(limits)))
+    assert caught.value.code == "download"
+
+
+def test_nobody_there_is_told_with_the_place(put, root, quick):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: Connection refused"):
+        put(f"http://127.0.0.1:{port}/net.ekb", quick)
+
+
+NO_SOURCE = {
+    "another scheme": "ftp://x/net.ekb",
+    "another machine's file": "file://server/net.ekb",
+    "no host": "http:///net.ekb",
+    "a blank": "http://x/my net.ekb",
+    "port 0": "http://x:0/net.ekb",
+    "no port at all": "http://x:camera/net.ekb",
+}
+
+
+@pytest.mark.parametrize("case", NO_SOURCE)
+def test_no_url_of_a_bundle(case, put, root, quick):
+    with pytest.raises(EdgekitError) as caught:
+        put(NO_SOURCE[case], quick)
+    assert caught.value.code == "download"
+
+
+def test_a_file_url_is_a_path(made, put, root, quick):
+    assert put(made("1").as_uri(), quick).state == "committed"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [("https://a:b@x:1/p?q#f", "https://x:1/p"), ("http://[::1]:8/p", "http://[::1]:8/p"), ("https://x", "https://x")],
+)
+def test_a_source_is_told_without_what_may_be_secret(url, told):
+    assert told_url(url) == told
