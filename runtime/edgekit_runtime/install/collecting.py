@@ -6,6 +6,7 @@
 Rules:
 - what answers, what answered before, what is on trial or on its way stays, with its object;
 - an object that a model has open, in whatever process, stays as well, and is collected another time;
+- where what stays cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone.
 """
 
@@ -54,11 +55,12 @@ def sweep(root: Root, journal: Journal) -> Collected:
     """Under the lock. Raises StorageError."""
     done = Collected()
     held = {*journal.kept, *filter(None, [root.pointed()])}
-    objects = {journal.attempt.object} if journal.attempt else set()
+    objects, sure = {journal.attempt.object} if journal.attempt else set(), True
     for number in root.numbers():
         wanted = _object_of(root, number)
         if number in held:
             objects.add(wanted)
+            sure = sure and bool(wanted)
         elif wanted and in_use(root.object(wanted)):
             objects.add(wanted)
             done.in_use.append(f"generations/{number}")
@@ -70,7 +72,7 @@ def sweep(root: Root, journal: Journal) -> Collected:
             drop_folder(entry)
     for entry in _entries(root.objects):
         found = _OBJECT.fullmatch(entry.name)
-        if found is None or found[1] in objects:
+        if found is None or found[1] in objects or not sure:
             continue
         if in_use(entry):
             done.in_use.append(f"objects/{entry.name}")

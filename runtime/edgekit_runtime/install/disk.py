@@ -23,6 +23,7 @@ from typing import IO
 from edgekit_runtime.install.errors import DiskFullError, InstallError, PlantedError, ReadOnlyError, StorageError
 
 __all__ = [
+    "clear_link",
     "create_draft",
     "free_bytes",
     "make_folder",
@@ -30,6 +31,7 @@ __all__ = [
     "open_regular",
     "point",
     "put_link",
+    "read_text",
     "remove",
     "storing",
     "sync_folder",
@@ -183,25 +185,30 @@ def make_folder(folder: Path) -> None:
                 ) from None
 
 
-def put_link(link: Path, target: str) -> None:
-    """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
+def clear_link(link: Path, folder: str) -> None:
+    """Away with a link into `folder` that a cut left there. Raises PlantedError for anything else under that name."""
     with storing(link):
         try:
-            found = str(link.readlink())
+            found = link.readlink()
         except FileNotFoundError:
-            pass
+            return
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             raise PlantedError(
                 "something that is no link of edgekit's stands in the way", where=str(link), do="Remove it"
             ) from None
-        else:
-            if Path(found).parent != Path(target).parent:
-                raise PlantedError(
-                    f"a link to {found!r:.80}, which edgekit did not make", where=str(link), do="Remove it"
-                )
-            link.unlink()
+        if found.parent != Path(folder):
+            raise PlantedError(
+                f"a link to {str(found)!r:.80}, which edgekit did not make", where=str(link), do="Remove it"
+            )
+        link.unlink()
+
+
+def put_link(link: Path, target: str) -> None:
+    """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
+    clear_link(link, str(Path(target).parent))
+    with storing(link):
         link.symlink_to(target)
 
 

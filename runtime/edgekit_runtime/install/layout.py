@@ -20,6 +20,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -43,7 +44,7 @@ from edgekit_runtime.install.disk import (
     sync_folder,
     write_file,
 )
-from edgekit_runtime.install.errors import InstallRootError, NoGenerationError, PlantedError, StorageError
+from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, PlantedError, StorageError
 from edgekit_runtime.install.events import Events
 from edgekit_runtime.install.journal import Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
@@ -219,32 +220,28 @@ class Root:
         Raises StorageError; then `before` is in force again, as far as the disk still takes anything.
         """
         number, ready = after.answering, self.path / "current.new"
-        if number == self.pointed():
-            self.write_journal(after)
-            remove(ready)
-            return
-        if number is not None:
+        there = number == self.pointed()
+        if number is not None and not there:
             put_link(ready, f"generations/{number}")
-        self.write_journal(after)
         try:
+            self.write_journal(after)  # may be there, and yet fail: its folder is flushed last
             with storing(self.current):
-                if number is None:
+                if not there and number is not None:
+                    point(self.current, ready)
+                elif not there:
                     self.current.unlink()
                     sync_folder(self.path)
-                else:
-                    point(self.current, ready)
         except StorageError:
             self._back(before)
             raise
+        if there:
+            with contextlib.suppress(InstallError):  # a cut left it: it is in nobody's way
+                remove(ready)
 
     def _back(self, before: Journal) -> None:
-        import contextlib
-
-        from edgekit_runtime.errors import EdgekitError
-
-        with contextlib.suppress(EdgekitError, OSError):
+        with contextlib.suppress(InstallError, OSError):
             self.write_journal(before)
-        with contextlib.suppress(EdgekitError, OSError):
+        with contextlib.suppress(InstallError, OSError):
             if before.answering is not None and self.pointed() != before.answering:
                 put_link(self.path / "current.new", f"generations/{before.answering}")
                 point(self.current, self.path / "current.new")

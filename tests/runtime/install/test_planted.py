@@ -1,0 +1,182 @@
+"""What somebody put into a root: links, second names, folders for files. Never followed, never believed, always named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tiny
+from installed import current, events, names
+
+from edgekit_runtime import EdgekitError, open_bundle
+from edgekit_runtime.install import status
+
+SECRET = b"not edgekit's\n"
+
+
+def object_of(made, version):
+    import hashlib
+
+    return f"{hashlib.sha256(made(version).read_bytes()).hexdigest()}.ekb"
+
+
+def link_at_object(root: Path, made, victim: Path):
+    (root / "objects" / object_of(made, "2")).symlink_to(victim)
+
+
+def hard_link_at_object(root: Path, made, victim: Path):
+    (root / "objects" / object_of(made, "2")).hardlink_to(victim)
+
+
+def folder_at_object(root: Path, made, victim: Path):
+    (root / "objects" / object_of(made, "2")).mkdir()
+
+
+def link_at_generation(root: Path, made, victim: Path):
+    (root / "generations" / "2").symlink_to(victim.parent)
+
+
+def folder_at_generation(root: Path, made, victim: Path):
+    (root / "generations" / "2").mkdir()
+
+
+def link_at_draft_of_generation(root: Path, made, victim: Path):
+    (root / "generations" / "2.new").symlink_to(victim.parent)
+
+
+def link_at_current_new(root: Path, made, victim: Path):
+    (root / "current.new").symlink_to(victim)
+
+
+def folder_at_current_new(root: Path, made, victim: Path):
+    (root / "current.new").mkdir()
+
+
+def file_at_current_new(root: Path, made, victim: Path):
+    (root / "current.new").hardlink_to(victim)
+
+
+def link_at_journal_new(root: Path, made, victim: Path):
+    (root / "journal.json.new").symlink_to(victim)
+
+
+def hard_link_at_journal_new(root: Path, made, victim: Path):
+    (root / "journal.json.new").hardlink_to(victim)
+
+
+def link_at_part(root: Path, made, victim: Path):
+    from edgekit_runtime.install import Root
+
+    Root(root).part(str(made("2"))).symlink_to(victim)
+
+
+def hard_link_at_part(root: Path, made, victim: Path):
+    from edgekit_runtime.install import Root
+
+    Root(root).part(str(made("2"))).hardlink_to(victim)
+
+
+def link_at_lock(root: Path, made, victim: Path):
+    (root / "lock").unlink()
+    (root / "lock").symlink_to(victim)
+
+
+def link_at_objects(root: Path, made, victim: Path):
+    (root / "incoming").rmdir()
+    (root / "incoming").symlink_to(victim.parent)
+
+
+PLANTED = [
+    link_at_object,
+    hard_link_at_object,
+    folder_at_object,
+    link_at_generation,
+    folder_at_generation,
+    link_at_draft_of_generation,
+    link_at_current_new,
+    folder_at_current_new,
+    file_at_current_new,
+    link_at_journal_new,
+    hard_link_at_journal_new,
+    link_at_part,
+    hard_link_at_part,
+    link_at_lock,
+    link_at_objects,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_nothing_planted_is_followed(plant, made, put, root, tmp_path):
+    put(made("1"))
+    (tmp_path / "outside").mkdir()
+    victim = tmp_path / "outside" / "passwd"
+    victim.write_bytes(SECRET)
+    before = len(events(root))
+    plant(root, made, victim)
+    with pytest.raises(EdgekitError) as caught:
+        put(made("2"))
+    assert caught.value.code == "planted", caught.value
+    assert str(root) in caught.value.where, "it says what to remove"
+    assert victim.read_bytes() == SECRET
+    assert names(victim.parent) == ["passwd"]
+    assert current(root) == "generations/1"
+    with open_bundle(root) as model:
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+    if plant is not link_at_lock:  # without a lock nothing is written, not even an event
+        assert [one["code"] for one in events(root)[before:]] == ["planted"]
+
+
+LEADS_ELSEWHERE = ["/etc", "../outside", "generations/../../outside", "generations/0", "generations/-1"]
+
+
+@pytest.mark.parametrize("target", LEADS_ELSEWHERE)
+def test_a_current_that_leads_elsewhere_is_never_followed(target, made, put, root):
+    put(made("1"))
+    (root / "current").unlink()
+    (root / "current").symlink_to(target)
+    for command in (open_bundle, status):
+        with pytest.raises(EdgekitError) as caught:
+            command(root)
+        assert caught.value.code == "planted"
+
+
+def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
+    """Swapped after it was verified: the name leads to another, perfectly good, bundle."""
+    put(made("1"))
+    stored = next((root / "objects").iterdir())
+    stored.unlink()
+    stored.symlink_to(made("1"))
+    with pytest.raises(EdgekitError) as caught:
+        open_bundle(root)
+    assert caught.value.code == "planted"
+
+
+def test_a_file_that_is_swapped_after_it_was_opened_changes_nothing(made, put, root, monkeypatch):
+    """What is verified, loaded and held is one descriptor."""
+    from edgekit_runtime.install import opening
+
+    put(made("1"))
+    stored = next((root / "objects").iterdir())
+    real = opening.read_held
+
+    def swapped(lease, *arguments):
+        other = stored.with_suffix(".other")
+        other.write_bytes(made("2").read_bytes())
+        other.replace(stored)
+        return real(lease, *arguments)
+
+    monkeypatch.setattr(opening, "read_held", swapped)
+    with open_bundle(root) as model:
+        assert model.describe()["version"] == "1"
+
+
+def test_what_others_put_beside_objects_is_left_alone(made, put, root):
+    from edgekit_runtime.install import collect
+
+    put(made("1"))
+    (root / "objects" / "README").write_text("mine")
+    (root / "generations" / "notes").mkdir()
+    collect(root)
+    assert (root / "objects" / "README").read_text() == "mine"
+    assert os.path.isdir(root / "generations" / "notes")  # noqa: PTH112
