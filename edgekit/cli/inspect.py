@@ -130,7 +130,7 @@ def _state_lines(contract: Contract) -> Iterator[str]:
 def _golden(manifest: Manifest) -> str:
     frames = [golden.steps for golden in manifest.golden if golden.steps is not None]
     if not frames:
-        return f"{len(manifest.golden)} examples"
+        return f"{len(manifest.golden)} example{'s' * (len(manifest.golden) != 1)}"
     each = str(frames[0]) if len(set(frames)) == 1 else f"{min(frames)} to {max(frames)}"
     return f"{len(frames)} sequence{'s' * (len(frames) != 1)} of {each} frames"
 

@@ -26,6 +26,7 @@ __all__ = [
     "IntegrityError",
     "MemoryExceeded",
     "MissingExtraError",
+    "NewerBundleError",
     "ModelFileError",
     "QueueFull",
     "SelfTestError",
@@ -80,6 +81,12 @@ class BundleError(EdgekitError):
     """The file is not a bundle, or its manifest breaks the format."""
 
     code = "bundle-format"
+
+
+class NewerBundleError(BundleError):
+    """The bundle is sound, as far as this reader can tell, and asks for a newer one."""
+
+    code = "bundle-newer"
 
 
 class IntegrityError(BundleError):

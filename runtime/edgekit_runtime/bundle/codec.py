@@ -42,8 +42,7 @@ def from_json(kind: type[T], value: Any, where: str) -> T:
 def _convert(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
+        _expect(value is not None, value, "anything: what has no value is left out", where)
         return _convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is typing.Literal:
         return _literal(arguments, value, where)
@@ -102,5 +101,6 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
 
 def _expect(fits: bool, value: Any, wanted: str, where: str) -> None:
     if not fits:
-        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        shown = repr(value)
+        shown = shown if len(shown) <= 40 else shown[:37] + "..."
         raise BundleError(f"{shown} is not {wanted}", where=where, do="Build the bundle again")

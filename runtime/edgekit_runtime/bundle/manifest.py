@@ -13,7 +13,7 @@ from edgekit_runtime.bundle.canonical import canonical_bytes, parse_canonical
 from edgekit_runtime.bundle.checks import check_manifest
 from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.bundle.policy import ENCRYPTED, check_reader
+from edgekit_runtime.bundle.policy import FORMAT_VERSION, check_reader, check_words
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
@@ -33,7 +33,6 @@ __all__ = [
     "parse_manifest",
 ]
 
-FORMAT_VERSION = 1
 Role = Literal["primary", "alternate", "batch", "degraded"]
 
 
@@ -188,15 +187,9 @@ class Manifest:
 def parse_manifest(data: bytes, where: str) -> Manifest:
     """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
     value = parse_canonical(data, "the manifest", where)
-    version = value.get("format") if isinstance(value, dict) else None
-    if version != FORMAT_VERSION:
-        raise BundleError(
-            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads",
-            where=where,
-            do="Upgrade edgekit-deploy, or build the bundle again",
-        )
+    check_words(value, where)
     manifest = from_json(Manifest, value, f"{where}: manifest")
-    check_reader(manifest.min_runtime, manifest.requires, where)
+    check_reader(manifest.min_runtime, manifest.requires, where)  # where either was left to its default
     check_manifest(manifest, where)
     if contract_digest(canonical_bytes(value["contract"])) != manifest.contract_digest:
         raise BundleError("contract_digest is not that of the contract", where=where, do="Build the bundle again")

@@ -13,15 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.errors import BundleError, NewerBundleError
 
-__all__ = ["ENCRYPTED", "FEATURES", "RUNTIME_VERSION", "check_reader", "release"]
+__all__ = ["ENCRYPTED", "FEATURES", "FORMAT_VERSION", "RUNTIME_VERSION", "check_reader", "check_words", "release"]
 
 RUNTIME_VERSION = "0.1.0"
 """Of this reader: what `min_runtime` is compared with."""
 
 ENCRYPTED = "encrypted-blobs"
 """What an encrypted bundle requires of its reader."""
+
+FORMAT_VERSION = 1
+"""The `format` that this reader reads, and the writer writes."""
 
 FEATURES = frozenset({ENCRYPTED})
 """What a manifest may require of this reader."""
@@ -36,22 +39,41 @@ def release(version: str) -> tuple[int, int, int] | None:
 
 
 def check_reader(min_runtime: str, requires: Collection[str], where: str, *, version: str = RUNTIME_VERSION) -> None:
-    """Raises BundleError where a reader of `version` must not open a bundle that asks for these."""
+    """Raises NewerBundleError where a reader of `version` must not open a bundle that asks for these."""
     needed, own = release(min_runtime), release(version)
     if needed is None:
         raise BundleError(f"min_runtime {min_runtime!r:.40} is no version", where=where, do="Build the bundle again")
     if own is None:
         raise ValueError(f"{version!r} is no version")
     if own < needed:
-        raise BundleError(
+        raise NewerBundleError(
             f"the bundle needs edgekit {min_runtime} or newer, and this is {version}",
             where=where,
             do="Upgrade edgekit-deploy on this machine",
         )
     unknown = sorted(set(requires) - FEATURES)
     if unknown:
-        raise BundleError(
+        raise NewerBundleError(
             f"the bundle needs what this reader does not know: {', '.join(unknown):.200}",
             where=where,
             do="Upgrade edgekit-deploy on this machine",
         )
+
+
+def check_words(value: object, where: str) -> None:
+    """`check_reader` of a manifest whose fields were not looked at yet: a newer bundle is called newer, whatever else is new
+    in it. Where these three are no words of the format, the types of the fields say so. Raises BundleError."""
+    if not isinstance(value, dict):
+        raise BundleError("the manifest is no object", where=where, do="Build the bundle again")
+    version, needed, features = (value.get(name) for name in ("format", "min_runtime", "requires"))
+    if type(version) is not int or version < FORMAT_VERSION:
+        raise BundleError(f"format {version!r:.40} is none", where=where, do="Build the bundle again")
+    if version > FORMAT_VERSION:
+        raise NewerBundleError(
+            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads",
+            where=where,
+            do="Upgrade edgekit-deploy, or build the bundle again",
+        )
+    known = isinstance(features, list) and all(isinstance(name, str) for name in features)
+    if isinstance(needed, str):
+        check_reader(needed, features if known else (), where)  # type: ignore[arg-type]
