@@ -10,7 +10,7 @@ from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import check_model
 
 onnx = pytest.importorskip("onnx", reason="comes with the extra 'dev'")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper
 
 MODELS = sorted(tiny.MODELS.glob("*.onnx"))
 

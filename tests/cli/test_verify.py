@@ -1,0 +1,194 @@
+"""edgekit verify says of every check what it found, and of a bundle that is not to be trusted the first reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rooted
+import tiny
+from click.testing import CliRunner
+
+from edgekit import verifying
+from edgekit.cli.main import cli
+from edgekit.packaging import SigningKey, assemble, write_bundle
+from edgekit_runtime.engines import available
+from edgekit_runtime.errors import EdgekitError
+
+ENGINE = "litert" if "litert" in available() else min(available())
+RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_trusted(monkeypatch, tmp_path):
+    monkeypatch.delenv("EDGEKIT_TRUST", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def bundle(tmp_path) -> Path:
+    return tiny.bundle_for(ENGINE, tmp_path)
+
+
+@pytest.fixture
+def key(tmp_path) -> Path:
+    path = tmp_path / "alice.pub.pem"
+    path.write_bytes(rooted.public_pem("alice"))
+    return path
+
+
+@pytest.fixture
+def signed(tmp_path) -> Path:
+    return _signed(tmp_path)
+
+
+def _signed(folder: Path, **changes) -> Path:
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    path = folder / "signed.ekb"
+    write_bundle(path, draft, replace(manifest, **changes), _keys())
+    return path
+
+
+def _keys() -> list[SigningKey]:
+    return [SigningKey(rooted.private("alice"))]
+
+
+def said(*arguments: str | Path):
+    return CliRunner().invoke(cli, ["verify", *map(str, arguments)])
+
+
+def told(*arguments: str | Path) -> dict:
+    result = said(*arguments, "--json")
+    return json.loads(result.stdout)
+
+
+def marks(report: dict) -> dict:
+    return {one["check"].split()[0]: one["ok"] for one in report["checks"]}
+
+
+def test_a_signed_bundle_is_trusted_and_every_check_is_told(signed, key):
+    report = told(signed, "--trust", key)
+    assert report["trusted"]
+    assert report["signed_by"] == [rooted.keyid("alice")]
+    names = ["file", "signature", "manifest", "contents", "dates", "board", "model", "golden", "replay"]
+    assert [one["check"].split()[0] for one in report["checks"]] == names
+    assert marks(report)["replay"] is True
+
+
+def test_the_lines_are_for_people(signed, key):
+    result = said(signed, "--trust", key)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("ok       file ")
+    assert "every offset and size holds" in result.stdout
+    assert "in a process of its own" in result.stdout
+    assert lines[-1].startswith("trusted")
+
+
+def test_a_machine_that_was_never_told_whom_to_trust_refuses(bundle):
+    report = told(bundle)
+    assert (report["ok"], report["trusted"], report["error"]["code"]) == (False, False, "no-trust-store")
+    assert marks(report) == {"file": True, "signature": False}
+
+
+def test_allow_unsigned_goes_on_and_never_says_trusted(bundle):
+    report = told(bundle, "--allow-unsigned")
+    assert (report["ok"], report["trusted"]) == (True, False)
+    assert "--allow-unsigned" in next(one["told"] for one in report["checks"] if one["check"] == "signature")
+    assert said(bundle, "--allow-unsigned", "--no-load").stdout.splitlines()[-1].startswith("not trusted")
+
+
+def test_a_changed_byte_is_the_first_reason(signed, key):
+    data = bytearray(signed.read_bytes())
+    data[-100] ^= 1
+    signed.write_bytes(data)
+    result = said(signed, "--trust", key)
+    with pytest.raises(EdgekitError, match="SHA-256 differs"):
+        raise result.exception
+    assert "REFUSED  contents" in result.stdout
+
+
+def test_an_expired_bundle_is_refused_and_names_the_clock(tmp_path, key):
+    report = told(_signed(tmp_path, expires="2020-01-01T00:00:00Z"), "--trust", key)
+    assert marks(report)["dates"] is False
+    assert "clock" in report["error"]["what"]
+
+
+def test_another_board_is_a_remark_and_a_refusal_where_the_board_was_named(signed, key):
+    assert marks(told(signed, "--trust", key, "--no-load", "--profile", "raspberry-pi-4"))["board"] is False
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    manifest = replace(manifest, target=replace(manifest.target, profile="some-board", arch="riscv64"))
+    write_bundle(signed, draft, replace(manifest, compatible=("some-board",)), _keys())
+    report = told(signed, "--trust", key, "--no-load")
+    assert (report["trusted"], marks(report)["board"]) == (True, None)
+
+
+def test_an_operator_that_the_manifest_does_not_allow_is_refused_before_anything_is_loaded(tmp_path, key):
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    (entry,) = manifest.artifacts
+    path = tmp_path / "ops.ekb"
+    write_bundle(path, draft, replace(manifest, artifacts=(replace(entry, ops=("ADD",)),)), _keys())
+    report = told(path, "--trust", key)
+    assert report["error"]["code"] == "model-file"
+    assert list(marks(report))[-1] == "model"
+
+
+def test_golden_answers_that_this_machine_does_not_give_are_refused(tmp_path, key):
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    golden = manifest.golden[0]
+    wrong = draft.add(np.full(4, 3, manifest.artifacts[0].outputs[0].dtype).tobytes())
+    forged = replace(golden, answers=(replace(golden.answers[0], outputs={"probs": wrong}),))
+    path = tmp_path / "forged.ekb"
+    write_bundle(path, draft, replace(manifest, golden=(forged,)), _keys())
+    report = told(path, "--trust", key)
+    assert (marks(report)["replay"], report["error"]["code"]) == (False, "selftest")
+
+
+def test_what_is_loaded_is_the_file_that_was_verified_whatever_its_name_stands_for_by_then(signed, tmp_path):
+    """RAUC's CVE-2020-25860: another file under the name between the check and the use."""
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    other = tmp_path / "other.ekb"
+    write_bundle(other, draft, replace(manifest, version="evil"))
+    swapped = []
+
+    def swap(check):
+        if check.name == "contents":
+            shutil.copyfile(other, tmp_path / "new.ekb")
+            (tmp_path / "new.ekb").replace(signed)
+            swapped.append(check)
+
+    report = verifying.verify(signed, verifying.Asked(allow_unsigned=True), swap)
+    assert swapped
+    assert signed.read_bytes() == other.read_bytes()
+    assert report.error is None
+    assert report.checks[-1].ok is True
+    assert report.checks[-1].name.startswith("replay")
+
+
+def test_a_file_that_is_overwritten_in_place_is_not_loaded(signed, tmp_path):
+    draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
+    other = tmp_path / "other.ekb"
+    write_bundle(other, draft, replace(manifest, version="evil"))
+
+    def overwrite(check):
+        if check.name == "contents":
+            shutil.copyfile(other, signed)  # the same inode
+
+    report = verifying.verify(signed, verifying.Asked(allow_unsigned=True), overwrite)
+    assert report.error is not None
+    assert "replaced while it was opened" in str(report.error)
+
+
+def test_nothing_to_verify_is_a_sentence(tmp_path):
+    with pytest.raises(EdgekitError, match=r"cannot be read: No such file"):
+        raise said(tmp_path / "none.ekb").exception
+
+
+def test_what_is_no_bundle_is_refused(tmp_path):
+    path = tmp_path / "x.ekb"
+    path.write_bytes(b"PK\x03\x04")
+    assert marks(told(path)) == {"file": False}

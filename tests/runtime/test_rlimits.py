@@ -1,0 +1,80 @@
+"""A child that tries a model has what the model needs, and not what a hostile one asks for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from edgekit_runtime.children import crashed, environment
+from edgekit_runtime.rlimits import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux alone")
+GIB = 1 << 30
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"from edgekit_runtime.rlimits import limit_this_process\n{program}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "allowed"),
+    [
+        (0, None, MEMORY_BYTES),
+        (4_000_000, None, MEMORY_BYTES + 4_000_000 * PER_MODEL_BYTE),
+        (4_000_000, GIB // 2, GIB // 2),
+        (4_000_000, 64 * GIB, MEMORY_BYTES + 4_000_000 * PER_MODEL_BYTE),
+    ],
+)
+def test_a_child_gets_what_its_file_needs_and_no_more_than_the_machine_has(model, machine, allowed):
+    assert allowed_bytes(model, machine) == allowed
+
+
+def test_four_gibibytes_are_refused_by_the_allocator_and_a_hundred_megabytes_are_not():
+    done = run(
+        "import numpy as np\n"
+        "limit_this_process(1000)\n"
+        "np.empty(100_000_000, np.uint8)[:] = 1\n"
+        "try:\n"
+        "    np.empty(4 << 30, np.uint8)\n"
+        "except MemoryError:\n"
+        "    print('refused')\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_what_the_process_has_already_does_not_count():
+    done = run(
+        "import numpy as np\n"
+        "held = np.empty(3 << 30, np.uint8)\n"  # never written to: it takes no memory
+        "limit_this_process(1000)\n"
+        "more = np.empty(1 << 30, np.uint8)\n"
+        "print((len(held) + len(more)) >> 30)\n"
+    )
+    assert done.stdout == "4\n", done.stderr
+
+
+def test_no_core_is_dumped_and_processor_time_ends():
+    done = run(
+        "import resource\n"
+        "limit_this_process(1000, threads=2)\n"
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[0], resource.getrlimit(resource.RLIMIT_CPU)[0])\n"
+    )
+    assert done.stdout == "0 3600\n", done.stderr
+
+
+def test_a_stricter_limit_of_the_system_stays():
+    done = run(
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (50, 50))\n"
+        "limit_this_process(1000)\n"
+        "print(resource.getrlimit(resource.RLIMIT_CPU))\n"
+    )
+    assert done.stdout == "(50, 50)\n", done.stderr
+
+
+def test_a_child_whose_time_is_over_ended_by_its_own_fault():
+    done = run("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 5))\nwhile True: pass")
+    assert crashed(done.returncode) == "SIGXCPU"
