@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.disk import (
+    clear_link,
     make_folder,
     move,
     open_regular,
@@ -223,6 +224,9 @@ class Root:
         there = number == self.pointed()
         if number is not None and not there:
             put_link(ready, f"generations/{number}")
+        else:
+            with contextlib.suppress(StorageError):  # a cut left it: it is in nobody's way
+                clear_link(ready, "generations")
         try:
             self.write_journal(after)  # may be there, and yet fail: its folder is flushed last
             with storing(self.current):
@@ -234,9 +238,6 @@ class Root:
         except StorageError:
             self._back(before)
             raise
-        if there:
-            with contextlib.suppress(InstallError):  # a cut left it: it is in nobody's way
-                remove(ready)
 
     def _back(self, before: Journal) -> None:
         with contextlib.suppress(InstallError, OSError):
