@@ -44,6 +44,7 @@ class Filling:
     engine: str | None = None
     threads: int | None = None
     trust: Sequence[Path] = ()
+    allow_unsigned: bool = False
     secret: str | None = None
 
 
@@ -63,6 +64,7 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
         engine=filling.engine,
         threads=filling.threads,
         trust=tuple(filling.trust),
+        allow_unsigned=filling.allow_unsigned,
         secret=filling.secret,
     ) as model:
         if model.contract.state != "none":

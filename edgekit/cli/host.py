@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, print_json, trust
+from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, trust
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def host() -> None:
     help="Answers kept, a bundle.",
 )
 @trust
+@allow_unsigned
 @secret
 @as_json
 def serve(bundles: tuple[Path, ...], listen: tuple[str, int], as_json: bool, **options: Any) -> int:

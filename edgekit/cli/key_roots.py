@@ -94,14 +94,13 @@ def trust(
     if desk.signed is None:
         if role == "root":
             raise click.UsageError("The first version says who signs bundles; the keys of --sign have the role root.")
-        signers: list[Signer] | None = desk.signers([entry.keyid for entry in public])
+        signers = desk.signers([entry.keyid for entry in public])
         heads = [Member(desk.name_of(one, members), one.public) for one in signers]
         signed = first_root(heads, members, desk.dates, root_threshold=root_threshold or 1, threshold=threshold or 1)
-    else:
-        if root_threshold is not None:
-            raise click.UsageError("--root-threshold is for the first version; later: --role root --threshold K.")
-        signers, signed = None, with_keys(desk.signed, members, role, desk.dates, threshold)
-    return desk.write(signed, as_json, signers)
+        return desk.write(signed, as_json, signers)
+    if root_threshold is not None:
+        raise click.UsageError("--root-threshold is for the first version; later: --role root --threshold K.")
+    return desk.write(with_keys(desk.signed, members, role, desk.dates, threshold), as_json)
 
 
 @click.command()

@@ -17,6 +17,7 @@ from edgekit.cli.options import (
     BUNDLE,
     PATH,
     FiniteRange,
+    allow_unsigned,
     as_json,
     budget_ms,
     budget_of,
@@ -57,6 +58,7 @@ __all__ = ["run"]
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
 @trust
+@allow_unsigned
 @secret
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
@@ -154,11 +156,15 @@ class _Told:
         self._begun = False
         self._after_sequence = False
         self.failed, self._given = 0, 0
+        self.trust: str | None = None
+        self._unvouched = False
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """One input after another, whatever becomes of each."""
         asked: Model | Session = model if model.contract.state == "none" else model.session()
-        self._begun = True
+        self._begun, described = True, model.describe()
+        self.trust = described["trust"]
+        self._unvouched = not described["signed"]
         for one in given:
             self._given += 1
             if isinstance(one, str):
@@ -211,7 +217,10 @@ class _Told:
         if interrupted and not (self._begun and self._as_json and not self._streams):
             return False
         if self._as_json and not self._streams:
-            print_json({"answers": self._answers} | ({"interrupted": True} if interrupted else {}))
+            said = {"answers": self._answers, "trust": self.trust}
+            print_json(said | ({"interrupted": True} if interrupted else {}))
+        if self._unvouched and not self.failed and not self._as_json:
+            click.echo(f"note: {self.trust}", err=True)
         if self.failed and self._given > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
             click.echo(f"error: {self.failed} of {self._given} inputs got no answer", err=True)
         return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, as_json, print_json, threads, trust
+from edgekit.cli.options import BUNDLE, PATH, allow_unsigned, as_json, print_json, threads, trust
 from edgekit.cli.secret_options import secret
 
 __all__ = ["selftest"]
@@ -19,6 +19,7 @@ __all__ = ["selftest"]
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
+@allow_unsigned
 @secret
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json

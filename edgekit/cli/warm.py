@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, print_json, threads, trust
+from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, print_json, threads, trust
 from edgekit.cli.progress import shown
 from edgekit.cli.secret_options import secret
 
@@ -38,6 +38,7 @@ __all__ = ["warm"]
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
+@allow_unsigned
 @secret
 @as_json
 def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:

@@ -94,6 +94,7 @@ class FallbackDemo:
             self._model = ends.enter_context(
                 open_bundle(
                     device,
+                    allow_unsigned=True,  # just built, by the demo itself
                     hosts=[self.host_url],
                     cache_mb=0,
                     telemetry=fleet.broker_url,

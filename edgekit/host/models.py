@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime import Answer, Model, open_bundle
-from edgekit_runtime.bundle import Manifest, read_bundle
+from edgekit_runtime.bundle import Manifest
 from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.remote.datatypes import datatype_of
+from edgekit_runtime.trust import read_vouched
 
 __all__ = ["MAX_ITEMS", "Repository", "Served"]
 
@@ -140,6 +141,7 @@ class Repository:
         paths: Sequence[str | os.PathLike[str]],
         *,
         trust: Sequence[str | os.PathLike[str]] = (),
+        allow_unsigned: bool = False,
         secret: Given = None,
         threads: int | None = None,
         cache_mb: float = 64.0,
@@ -150,11 +152,12 @@ class Repository:
         try:
             for path in paths:
                 opening(str(path))
-                manifest = read_bundle(path, trust=trust).manifest
+                manifest = read_vouched(path, trust, allow_unsigned=allow_unsigned).manifest
                 _check_stateless(manifest, str(path))
-                served.append(
-                    Served(manifest, open_bundle(path, trust=trust, secret=secret, threads=threads, cache_mb=cache_mb))
+                model = open_bundle(
+                    path, trust=trust, allow_unsigned=allow_unsigned, secret=secret, threads=threads, cache_mb=cache_mb
                 )
+                served.append(Served(manifest, model))
             return cls(served)
         except BaseException:
             for one in served:

@@ -33,6 +33,7 @@ def open_bundle(
     path: str | os.PathLike[str],
     *,
     trust: Trust = (),
+    allow_unsigned: bool = False,
     secret: Given = None,
     cache_mb: float = 64.0,
     ttl_s: float | None = None,
@@ -59,7 +60,9 @@ def open_bundle(
     """Open a bundle and return a model that is ready to answer.
 
     path: an .ekb file, or the root that `edgekit install` made: then what is installed there is opened (see `install`).
-    trust: a PEM file, or several, of Ed25519 public keys; with any, an unsigned bundle is refused. secret: of an encrypted
+    trust: a root.json, or a PEM file, or several, of Ed25519 public keys, by which the bundle must be signed; empty for what
+    this machine trusts (`edgekit keys list`), and where that is nothing, signatures are not checked. allow_unsigned: a file that
+    nobody vouches for is opened all the same, and `describe()` says so; of an install root, its own record decides. secret: of an encrypted
     bundle, where its key is: `file:PATH`, `env:NAME`, `cmd:COMMAND`, a path, or the 32 bytes; None to look where EDGEKIT_SECRET
     says, in ~/.config/edgekit/secret and in /etc/edgekit/secret. cache_mb: bound of the exact cache in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
     bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
@@ -95,6 +98,8 @@ def open_bundle(
     if isinstance(hosts, (str, bytes)) or not isinstance(hosts, Sequence) or not all(isinstance(u, str) for u in hosts):
         raise ValueError(f"hosts must be a list of URLs, not {hosts!r:.80}")
     check_paths("trust", trust)
+    if not isinstance(allow_unsigned, bool):
+        raise ValueError(f"allow_unsigned must be True or False, not {allow_unsigned!r:.40}")  # noqa: TRY004 - as all options
     check_given(secret)
     if spool is not None:
         check_path("spool", spool)
@@ -126,7 +131,7 @@ def open_bundle(
     def opener(another: str | os.PathLike[str]) -> Opened:
         check_path("path", another)
         with scarce(another):
-            return _open(another, trust, secret, options, hosts)
+            return _open(another, (trust, allow_unsigned, secret), options, hosts)
 
     opened = opener(path)
     try:
@@ -148,16 +153,28 @@ def _warn_of_idle(need: str, wanted: object, given: Mapping[str, object]) -> Non
         warnings.warn(f"open_bundle: {', '.join(idle)} {does} nothing without {need}=", stacklevel=3)
 
 
-def _open(path: str | os.PathLike[str], trust: Trust, secret: Given, options: Options, hosts: Sequence[str]) -> Opened:
-    from edgekit_runtime.bundle import read_bundle
+def _open(
+    path: str | os.PathLike[str], who: tuple[Trust, bool, Given], options: Options, hosts: Sequence[str]
+) -> Opened:
     from edgekit_runtime.bundle.secrets import find_secret
+    from edgekit_runtime.trust import read_vouched
 
+    trust, allow_unsigned, secret = who
     secret = find_secret if secret is None else secret
-    if (Path(path) / "slot.json").is_file():
+    if _rooted(path):
         from edgekit_runtime.install.opening import open_root
 
         return open_root(path, trust, secret, lambda bundle: _ready(bundle, options, hosts))
-    return _ready(read_bundle(path, trust=trust, secret=secret), options, hosts)
+    bundle = read_vouched(path, trust, secret=secret, allow_unsigned=allow_unsigned)
+    return _ready(bundle, options, hosts)
+
+
+def _rooted(path: str | os.PathLike[str]) -> bool:
+    """Whether it is an install root; what cannot be looked at is opened as a file, which says why it cannot."""
+    try:
+        return (Path(path) / "slot.json").is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _ready(bundle: Bundle, options: Options, hosts: Sequence[str]) -> Opened:

@@ -286,7 +286,7 @@ def test_a_signed_build_opens_only_for_its_key(digits_model, edgekit, tmp_path):
     )  # fmt: skip
     path = tmp_path / ran.json["bundles"][0]["path"]
     assert edgekit("inspect", path, "--trust", "key.pub.pem", "--json").json["trusted"] is True
-    assert edgekit("inspect", path).out.count("not checked (give --trust PEM)") == 1
+    assert edgekit("inspect", path).out.count("not checked (give --trust FILE)") == 1
 
 
 @pytest.fixture

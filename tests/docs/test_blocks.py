@@ -1,6 +1,7 @@
 """What README and docs say is done here, block by block, in a folder that holds the demo's files.
 
-- ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file is there.
+- ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file is there,
+  after `<!-- camera.ekb is an encrypted bundle, camera.secret its key -->` both of them.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
   After `<!-- not run: why -->` an `edgekit` command is only parsed.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
@@ -24,6 +25,9 @@ from pathlib import Path
 
 import memory
 import pytest
+import tiny
+
+from edgekit_runtime.bundle.secrets import load_secret
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,6 +35,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 RUN = {"edgekit", "openssl", "echo", "head", "mkdir"}
 STATEFUL = "memory.ekb is a small network with a state"
+ENCRYPTED = "camera.ekb is an encrypted bundle, camera.secret its key"
 NOT_RUN = {"git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python"}  # installing, elsewhere
 
 
@@ -104,7 +109,7 @@ def finder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-c", command],
-        env=environment,
+        env={**environment, "XDG_CONFIG_HOME": str(Path.cwd() / ".config")},  # keys, and whom to trust
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -128,6 +133,11 @@ def test_every_fence_names_a_language_that_is_checked_here():
 def test_python_block_runs_by_itself(block: Block, folder: Path):
     if block.remark == STATEFUL:
         memory.bundle(folder, "onnx").rename(folder / "memory.ekb")
+    if block.remark == ENCRYPTED:
+        (folder / "camera.secret").write_text(f"{bytes(range(100, 132)).hex()}\n")
+        (folder / "camera.secret").chmod(0o600)
+        secret = load_secret(str(folder / "camera.secret"))
+        tiny.bundle(folder, "onnx-f32", secret=secret).rename(folder / "camera.ekb")
     code = compile("\n" * block.line + block.text, str(block.page), "exec")
     exec(code, {"__name__": "__main__"})  # noqa: S102 - our own pages
 

@@ -117,4 +117,4 @@ def test_an_unsigned_bundle_is_refused_where_a_signature_is_wanted(edgekit, bund
     )  # fmt: skip
     assert made.returncode == 0
     ran = edgekit("host", "serve", bundle, "--listen", "127.0.0.1:0", "--trust", tmp_path / "p.pem", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (1, "bundle-signature")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "unsigned")

@@ -18,6 +18,7 @@ NO_PATHS = (5, True, b"file", [5], {}, object(), "", "nul\0l")
 NO_MODELS = (5, "5", b"5", [5], {}, object(), True)
 NONSENSE = {
     "path": (*NO_PATHS, None),
+    "allow_unsigned": (5, "yes", None),
     "trust": (5, True, b"file", [5], object(), None, ["nul\0l"]),
     "cache_mb": (*NO_NUMBERS, None, -1, float("inf"), float("nan")),
     "ttl_s": (*NO_NUMBERS, 0, float("nan")),

@@ -39,6 +39,7 @@ from edgekit_runtime.errors import BundleError, IntegrityError
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.bundle.signature import Signature
     from edgekit_runtime.trust import Trust
 
 __all__ = [
@@ -59,7 +60,8 @@ _AGAIN = "Copy or download it again"
 class Bundle:
     """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; trusted: one of the
     caller's keys really signed it. digest: SHA-256 of the manifest's bytes, which names the bundle's whole content.
-    secret: the one key that its blobs were decrypted with, for who must read it again in a process of its own.
+    secret: the one key that its blobs were decrypted with, for who must read it again in a process of its own. told: who
+    vouches for it, in words.
     """
 
     path: Path
@@ -70,6 +72,7 @@ class Bundle:
     size: int
     _blobs: dict[str, bytes] = field(repr=False)
     secret: Secret | None = field(default=None, repr=False, compare=False)
+    told: str = field(default="its signature was not checked", compare=False)
 
     @property
     def locked(self) -> bool:
@@ -105,12 +108,21 @@ class Bundle:
         raise BundleError(f"no artifact '{recipe}'", where=str(self.path), do=f"It holds: {names}")
 
 
-def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Given = None) -> Bundle:
+def read_bundle(
+    path: str | os.PathLike[str],
+    *,
+    trust: Trust = (),
+    secret: Given = None,
+    vouches: Callable[[bytes, Sequence[Signature]], bool] | None = None,
+) -> Bundle:
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused. secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is
+    signed as it asks is refused; without, the signature is not checked (`edgekit_runtime.trust.read_vouched` looks for what
+    this machine trusts). secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is
     not asked for before it is needed; without one everything is checked and the blobs stay closed.
+    vouches: instead of `trust`, is told the manifest's bytes and the signatures before anything is parsed; it says whether
+    they are trusted, or raises.
     Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of
     `edgekit_runtime.trust`, say why), SecretError (its subclasses say why).
     """
@@ -120,10 +132,12 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Give
     data = _read(path)
     store = load_trust(trust)
 
-    def vouches(header: Header) -> bool:
+    def trusted(header: Header) -> bool:
+        if vouches is not None:
+            return vouches(header.manifest_bytes, header.signatures)
         return store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=str(path)))
 
-    return bundle_of(data, path, vouches, secret)
+    return bundle_of(data, path, trusted, secret)
 
 
 def bundle_of(data: bytes, path: Path, vouches: Callable[[Header], bool], secret: Given = None) -> Bundle:

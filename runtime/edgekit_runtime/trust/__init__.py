@@ -22,7 +22,7 @@ from edgekit_runtime.trust.errors import (
 from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, trust_paths
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
-from edgekit_runtime.trust.vouching import Vouched, vouch
+from edgekit_runtime.trust.vouching import Vouched, read_vouched, vouch
 
 __all__ = [
     "EARLIEST_S",
@@ -54,6 +54,7 @@ __all__ = [
     "no_trust",
     "parse_root",
     "parse_time",
+    "read_vouched",
     "seen_after",
     "signed_part",
     "tell_time",
