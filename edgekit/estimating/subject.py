@@ -1,18 +1,18 @@
 """What an estimate is asked for: a model file, or the artifacts that a bundle would answer with.
 
 subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
-subject.workload.macs, subject.host          # the times that the build took on its workstation, where it did
+subject.workload.macs, subject.host          # the times that the build took on its workstation, of its report
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from edgekit.estimating.beside import times_beside
 from edgekit.model_file import form_of, read_model
 from edgekit_converters import workload
 from edgekit_converters.errors import ConversionError
@@ -67,23 +67,10 @@ def _of_bundle(path: Path) -> list[Subject]:
     from edgekit_runtime.bundle.secrets import find_secret
 
     bundle = read_bundle(path, secret=find_secret)
-    return [
-        Subject(
-            entry.recipe,
-            entry.format,
-            bundle.blob(entry.blob),
-            entry.precision,
-            bundle.manifest.target.profile,
-            _host(entry.estimate or {}),
-        )
+    times, profile = times_beside(bundle), bundle.manifest.target.profile
+    subjects = [
+        Subject(entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile)
         for entry in bundle.manifest.artifacts
         if entry.role in ("primary", "alternate")
     ]
-
-
-def _host(estimate: Mapping[str, Any]) -> HostTimes | None:
-    told = estimate.get("host")
-    try:
-        return HostTimes(**told) if isinstance(told, dict) and told["ms"] > 0 and told["reference_ms"] > 0 else None
-    except (TypeError, KeyError):  # of a later version, or of another's making
-        return None
+    return [replace(one, host=times.get(one.sha256)) for one in subjects]

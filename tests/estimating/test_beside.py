@@ -1,0 +1,64 @@
+"""Times of the workstation are found in the report beside a bundle, and only where they are that bundle's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+
+from edgekit.estimating.beside import times_beside
+from edgekit.estimating.subject import open_subjects
+from edgekit_profiles import HostTimes
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.engines import available
+
+pytestmark = pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
+TIMES = {"ms": 2.0, "reference_ms": 4.0, "engine": "litert", "engine_version": "2.3.0", "machine": "here"}
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A bundle, and what writes a report beside it."""
+    path = tiny.bundle(tmp_path)
+    bundle = read_bundle(path)
+
+    def write(change=lambda report: None):
+        report = {
+            "model": {"sha256": bundle.manifest.model_id},
+            "candidates": [{"recipe": "tflite-int8", "sha256": bundle.artifact().blob}],
+            "bundles": [{"candidates": [{"recipe": "tflite-int8", "estimate": {"host": dict(TIMES)}}]}],
+        }
+        change(report)
+        (tmp_path / "tiny-build.json").write_text(json.dumps(report))
+        return bundle
+
+    return write
+
+
+def test_a_time_belongs_to_the_artifact_by_its_digest(beside):
+    bundle = beside()
+    assert times_beside(bundle) == {bundle.artifact().blob: HostTimes(**TIMES)}
+    (subject,) = open_subjects(bundle.path)
+    assert subject.host == HostTimes(**TIMES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r["model"].update(sha256="1" * 64),
+        lambda r: r["candidates"][0].update(recipe="onnx-f32"),
+        lambda r: r["bundles"][0]["candidates"][0].update(estimate=None),
+        lambda r: r["bundles"][0]["candidates"][0]["estimate"]["host"].update(ms=0),
+        lambda r: r["bundles"][0]["candidates"][0]["estimate"]["host"].update(colour="blue"),
+        lambda r: r.update(bundles=7),
+        lambda r: r.clear(),
+    ],
+)
+def test_another_models_report_or_a_damaged_one_is_none(beside, change):
+    assert times_beside(beside(change)) == {}
+
+
+def test_no_report_is_no_trouble(tmp_path):
+    (tmp_path / "tiny-build.json").mkdir()
+    assert times_beside(read_bundle(tiny.bundle(tmp_path))) == {}
