@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
+from edgekit.cli.output import refuse_unwritable
 from edgekit.cli.progress import shown
 from edgekit.cli.push import identity, port
 from edgekit.cli.secret_options import secret
@@ -113,7 +113,7 @@ def bench(
     if board.to is not None and secret is not None:
         raise click.UsageError("--secret is for this machine; with --on the board finds its own key.")
     if output is not None:
-        _refuse_unwritable(output)
+        refuse_unwritable(output)
     if similarity is not None:
         _refuse_load(asked | {"compare": old})
         return _told(_similarity(bundle, similarity, asked | {"secret": secret}), similarity_lines, output, as_json)
@@ -200,22 +200,6 @@ def _refuse_early(old: Path | None, then: dict[str, Any], load: Load) -> None:
             where=str(old),
             do="Ask as it was asked then, or make a new record here",
         )
-
-
-def _refuse_unwritable(output: Path) -> None:
-    """Before minutes of timing, not after them. Raises OutputError."""
-    from edgekit.errors import OutputError
-
-    folder = output.parent
-    if output.is_dir():
-        why = "it is a folder"
-    elif not folder.is_dir():
-        why = "there is no such folder"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        why = "its folder may not be written to"
-    else:
-        return
-    raise OutputError(f"cannot be written: {why}", where=str(output), do="Name another file with -o")
 
 
 def _told(

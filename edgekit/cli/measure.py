@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.output import refuse_unwritable
 
 __all__ = ["measure"]
 
@@ -54,6 +55,8 @@ def measure(
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 
+    if output is not None:
+        refuse_unwritable(output)
     facts = read_facts()
     catalogue = catalogue_of(profile_paths)
     if profile is None:

@@ -75,7 +75,8 @@ def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None]
                     try:
                         times.append(_timed(folder, (engine, precision, threads), plan.clock))
                     except EdgekitError as error:
-                        failed.append(f"{engine} {precision}: {error.what}")
+                        where = f"{error.where}: " if isinstance(error, AnchorError) and error.where else ""
+                        failed.append(f"{engine} {precision}: {where}{error.what}")
                         break
     after = _state(plan.root)
     if not times:

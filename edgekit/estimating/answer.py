@@ -34,6 +34,7 @@ from edgekit_profiles import (
 from edgekit_profiles.anchor_file import AnchorFile, anchors_for
 from edgekit_profiles.catalogue import Catalogue
 from edgekit_profiles.estimate import DOMINATED
+from edgekit_runtime.engines import ENGINES
 
 __all__ = ["Given", "answer", "measured_by"]
 
@@ -63,9 +64,10 @@ def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
     asked = Answer(subject.name, profile.name, engine or "", threads, None)
     try:
         if engine is None:
-            reasons = "; ".join(s.reason for s in installable(profile) if s.format == subject.format)
-            what = f"no engine for {subject.format} installs on {profile.name}: {reasons}"
-            do = "Where you have one there all the same, as in a container, name it: --runtime litert"
+            reasons = dict.fromkeys(s.reason for s in installable(profile) if s.format == subject.format)
+            what = f"no engine for {subject.format} installs on {profile.name}: {'; '.join(reasons)}"
+            such = next(name for name, kind in ENGINES.items() if kind.format == subject.format)
+            do = f"Where you have one there all the same, as in a container, name it: --runtime {such}"
             raise CannotEstimateError(what, where=subject.name, do=do)
         found = _measured(subject, profile, asked, given)
         if found is None:

@@ -98,6 +98,13 @@ def test_measuring_writes_what_estimating_reads(edgekit, tmp_path: Path):
     assert {one["precision"] for one in written["times"]} == {"float32", "int8"}
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(edgekit, tmp_path: Path):
+    ran = edgekit("profiles", "measure", "-o", tmp_path / "nowhere" / "pi.json")
+    assert ran.code == 1
+    assert "pi.json: cannot be written: there is no such folder. Name another file with -o" in ran.err
+    assert "timing" not in ran.err
+
+
 def test_measuring_without_the_networks_files_says_where_they_are(edgekit, tmp_path: Path):
     ran = edgekit("profiles", "measure", "--anchors", tmp_path, "--threads", "1")
     assert ran.code == 1

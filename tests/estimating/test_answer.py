@@ -154,6 +154,15 @@ def test_what_cannot_be_told_is_refused_with_the_next_step(anchor: Path, profile
     assert told.refused.do
 
 
+@pytest.mark.parametrize(("recipe", "engine"), [("tflite-int8", "litert"), ("onnx-f32", "onnxruntime")])
+def test_where_no_engine_installs_the_one_to_name_is_of_the_artifacts_format(tmp_path: Path, recipe, engine):
+    (subject,) = open_subjects(tiny.bundle(tmp_path, recipe))
+    told = answer(subject, load("pixel-4"), Given())
+    assert told.refused is not None
+    assert told.refused.do.endswith(f"name it: --runtime {engine}")
+    assert told.refused.what.count("Android has no glibc") == 1
+
+
 def test_a_precision_of_which_nothing_is_known_is_refused(anchor: Path):
     (subject,) = open_subjects(anchor)
     told = answer(replace(subject, precision="int16x8"), PI4, Given())
