@@ -13,7 +13,9 @@ __all__ = ["board", "packed_options"]
 
 _OPTIONS = (
     click.option(
-        "--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what installs there."
+        "--engine",
+        type=click.Choice(["litert", "tflite-runtime", "onnxruntime"]),
+        help="Default: what installs there.",
     ),
     click.option(
         "--extra",

@@ -13,10 +13,11 @@ import click
 from edgekit.cli.approval import approve
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import BUNDLE, PATH, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.output import refuse_unwritable
 from edgekit.cli.package_options import board, packed_options
 
 if TYPE_CHECKING:
-    from edgekit.shipping import Pushed
+    from edgekit.shipping import Address, Pushed
 
 __all__ = ["identity", "port", "push"]
 
@@ -60,6 +61,8 @@ def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **
     from edgekit.shipping import Address, PushRequest
     from edgekit.shipping import push as pushed
 
+    if anchor_file is not None:
+        refuse_unwritable(anchor_file, "--measure")
     catalogue = catalogue_of(asked.pop("profile_paths"))
     profile = asked.pop("profile")
     to = Address(address, asked.pop("port"), asked.pop("identity"))
@@ -74,7 +77,7 @@ def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **
     if as_json:
         print_json(_json(done, address))
         return
-    for line in _lines(done, address):
+    for line in _lines(done, to):
         click.echo(line)
 
 
@@ -107,9 +110,9 @@ def _json(done: Pushed, address: str) -> dict[str, Any]:
     }
 
 
-def _lines(done: Pushed, address: str) -> Iterator[str]:
+def _lines(done: Pushed, address: Address) -> Iterator[str]:
     packed, tested = done.packed, done.selftest
-    yield f"{packed.name} is installed on {address}, in {done.prefix}"
+    yield f"{packed.name} is installed on {address.to}, in {done.prefix}"
     yield f"  for      {packed.profile}: {packed.arch}, Python {packed.python}, {packed.engine} {packed.engine_version}"
     yield f"  sent     {done.sent} files, {done.sent_bytes / 1e6:,.1f} MB; {done.kept} were there"
     yield (
@@ -125,4 +128,4 @@ def _lines(done: Pushed, address: str) -> Iterator[str]:
         yield f"  anchors  {f'not steady, measure again: {changed}' if changed else 'steady'}"
     if done.bench is not None:
         yield from bench_lines(done.bench)
-    yield f"remove it: ssh {address} sh {done.prefix}/uninstall.sh"
+    yield f"remove it: {address.by_hand('sh', f'{done.prefix}/uninstall.sh')}"

@@ -49,7 +49,7 @@ def pack_deb(request: PackageRequest) -> Packed:
     try:
         output.mkdir(parents=True, exist_ok=True)
         with draft(output) as folder:
-            packed = pack(replace(request, output=folder / "package"))
+            packed = _packed(request, folder / "package", output)
             tree = folder / "tree"
             _fill(tree, packed, Target.of(request.profile))
             made = _built(tool, tree, folder / "made.deb")
@@ -59,6 +59,16 @@ def pack_deb(request: PackageRequest) -> Packed:
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
     return replace(packed, path=path, bytes=size, files=1)
+
+
+def _packed(request: PackageRequest, draft: Path, output: Path) -> Packed:
+    """In a draft, of which an error does not speak: its reader knows the folder that was asked for."""
+    try:
+        return pack(replace(request, output=draft))
+    except OutputError as error:
+        if error.where != os.path.realpath(draft):
+            raise
+        raise OutputError(error.what, where=str(output), do=error.do) from error
 
 
 def unpack_wheel(wheel: Path, site: Path) -> None:

@@ -10,6 +10,7 @@ the same file write to two drafts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import netrc
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgekit.errors import OutputError
 from edgekit.shipping.errors import DownloadError
 from edgekit.shipping.resolve import RemoteWheel
 
@@ -31,18 +33,24 @@ __all__ = ["fetch", "sha256_of"]
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 Open = Callable[..., Any]
 
 
 def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path, open_url: Open = urllib.request.urlopen) -> Path:
-    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next try."""
+    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next try,
+    and OutputError where `kept` cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept.mkdir(parents=True, exist_ok=True)
     place, store = folder / wheel.name, kept / wheel.sha256
     if place.is_file() and sha256_of(place) == wheel.sha256:
         return place
     if not (store.is_file() and sha256_of(store) == wheel.sha256):
-        _download(wheel, kept / f"{wheel.sha256}.part", store, open_url)
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+            _download(wheel, kept / f"{wheel.sha256}.part", store, open_url)
+        except OSError as error:
+            do = "Make room there, or name another folder with EDGEKIT_STATE_DIR"
+            raise OutputError(f"cannot be written: {error.strerror or error}", where=str(kept), do=do) from error
     draft = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         shutil.copyfile(store, draft)
@@ -62,6 +70,8 @@ def _download(wheel: RemoteWheel, part: Path, store: Path, open_url: Open) -> No
         try:
             _append(wheel, draft, open_url)
         except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "errno", None) in _OF_THE_DISK:
+                raise
             raise DownloadError(
                 f"{wheel.name} cannot be fetched: {getattr(error, 'reason', None) or error}",
                 where=urllib.parse.urlsplit(wheel.url).hostname or wheel.url,

@@ -9,10 +9,13 @@ of the files that are installed, which needs no network and no tool. Either way 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,11 +31,12 @@ __all__ = ["DISTRIBUTION", "own_wheel"]
 
 DISTRIBUTION = "edgekit-deploy"
 _OF_THIS_INSTALL = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
+_ROOM = 8 << 20  # for a wheel of one megabyte and what it is made of
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
 
 
 def own_wheel(folder: Path) -> Path:
-    """Writes the wheel into `folder`, which is made. Raises ShippingError."""
+    """Writes the wheel into `folder`, which is made. Raises ShippingError, and OSError where there is no room."""
     folder.mkdir(parents=True, exist_ok=True)
     tree = _source_tree()
     return _built(tree, folder) if tree else _put_together(folder)
@@ -60,7 +64,10 @@ def _built_in(tree: Path, folder: Path) -> Path:
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=300, check=False)
     wheels = sorted(folder.glob("edgekit_deploy-*.whl"))
     if done.returncode != 0 or not wheels:
-        why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        if shutil.disk_usage(folder).free < _ROOM:  # of which the builder says nothing
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        why = " ".join(lines[-3:]) or "it said nothing"
         raise ShippingError(
             f"edgekit's own wheel cannot be built: {why}", where=str(tree), do="Run: pip install 'hatchling>=1.25'"
         )

@@ -74,7 +74,10 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
     able = sorted((support for support in fitting if support.ok), key=lambda one: formats.index(one.format))
     if able:
         return able[0].engine
-    why = "; ".join(support.reason for support in fitting) or f"it holds {', '.join(sorted(set(formats)))} only"
+    why = (
+        "; ".join(dict.fromkeys(support.reason for support in fitting))
+        or f"it holds {', '.join(sorted(set(formats)))} only"
+    )
     raise NoWheelError(
         f"no engine for {manifest.name} installs on {profile.name}: {why}",
         where=profile.name,

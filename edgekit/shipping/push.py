@@ -132,7 +132,8 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
         there = connection.run('sha256sum <"$1/current/bundle.ekb"', place)
         if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
             what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
-            raise ShippingError(what, where=address.to, do=f"Run: edgekit push {bundle} {address.to}")
+            there_too = f" --prefix {shlex.quote(prefix)}" if prefix else ""
+            raise ShippingError(what, where=address.to, do=f"Run: edgekit push {bundle} {address.to}{there_too}")
         return _bench(connection, place, arguments, bundle)
 
 

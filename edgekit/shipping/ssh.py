@@ -69,6 +69,16 @@ class Address:
     def host(self) -> str:
         return self.to.rpartition("@")[2]
 
+    def by_hand(self, *command: str) -> str:
+        """A line for a person's shell, which runs the command there."""
+        options = [
+            *(["-p", str(self.port)] if self.port else []),
+            *(["-i", str(self.identity)] if self.identity else []),
+        ]
+        there = shlex.join(command)
+        plain = there == " ".join(command)
+        return f"{shlex.join(['ssh', *options, self.to])} {there if plain else shlex.quote(there)}"
+
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.][^\s@]*(@[A-Za-z0-9_.:\[\]-]+)?", self.to) or "@-" in self.to:
             raise SshError(f"{self.to!r:.80} is no address", do="Write user@host, or a name of your ssh configuration")
@@ -153,7 +163,7 @@ class Connection:
     def _check_shell(self, done: Done) -> None:
         """A login may be let in and run nothing: nologin, false, or an account for files alone."""
         if done.code != 0 or "edgekit" not in done.out:
-            said = " ".join((done.out + done.err).split())[:200] or "it said nothing"
+            said = " ".join((done.out + done.err).split())[:200].rstrip(".") or "it said nothing"
             raise self._failed(f"the login there runs no commands: {said}", "Take a login that has a shell, such as sh")
 
     def _base(self) -> list[str]:

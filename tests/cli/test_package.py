@@ -40,6 +40,20 @@ def test_text_says_what_to_do_next(packed):
 
 
 @pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
+def test_an_engine_that_there_is_not_is_a_usage_error(edgekit, tmp_path, command):
+    name, *rest = command
+    ran = edgekit(name, tiny.bundle(tmp_path), *rest, "--engine", "tensorflow")
+    assert ran.code == 2
+    assert "'litert', 'tflite-runtime', 'onnxruntime'" in ran.err
+
+
+def test_a_push_whose_anchors_cannot_be_written_does_not_begin(edgekit, tmp_path):
+    ran = edgekit("push", tiny.bundle(tmp_path), "pi@board", "--measure", "nowhere/pi.json", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "output")
+    assert ran.json["error"]["do"] == "Name another file with --measure"
+
+
+@pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
 def test_two_boards_are_a_usage_error(edgekit, tmp_path, command):
     name, *rest = command
     ran = edgekit(name, tiny.bundle(tmp_path), *rest, "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_install import ours
 from shipping.test_package import PI_4, PI_32
 
+from edgekit.errors import OutputError
 from edgekit.shipping import DebError, PackageRequest, pack_deb
 
 EMPTY = ["opt"]  # dpkg keeps it where it was there before, and may remove it where it is empty
@@ -76,6 +78,16 @@ def test_its_files_are_root_s_and_stand_where_they_belong(request_):
 def test_the_same_again_gives_the_same_bytes(request_, tmp_path):
     first, second = (pack_deb(replace(request_, output=tmp_path / name)).path.read_bytes() for name in ("a", "b"))
     assert hashlib.sha256(first).digest() == hashlib.sha256(second).digest()
+
+
+def test_a_folder_that_is_full_is_told_by_the_name_that_was_asked_for(request_, monkeypatch):
+    def full(*_given, **_more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("edgekit.shipping.package.licences.write", full)
+    with pytest.raises(OutputError, match="cannot be written: No space left on device") as refused:
+        pack_deb(request_)
+    assert refused.value.where == str(request_.output)
 
 
 def test_without_dpkg_deb_it_says_what_to_install(request_, monkeypatch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.server
+import os
 import threading
 
 import pytest
 
+from edgekit.errors import OutputError
 from edgekit.shipping import DownloadError
 from edgekit.shipping.download import fetch
 from edgekit.shipping.resolve import RemoteWheel
@@ -145,3 +148,19 @@ def test_a_network_that_is_gone_is_one_sentence(index, get):
     with pytest.raises(DownloadError, match=r"cannot be fetched: .*refused.*Run it again") as refused:
         get(wheel)
     assert refused.value.where == "127.0.0.1"
+
+
+def test_a_disk_that_is_full_is_no_matter_of_the_network(index, get, tmp_path, monkeypatch):
+    def full(*_given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("edgekit.shipping.download.shutil.copyfileobj", full)
+    with pytest.raises(OutputError, match=r"kept: cannot be written: No space left on device") as refused:
+        get(remote(index))
+    assert "EDGEKIT_STATE_DIR" in refused.value.do
+
+
+def test_a_place_to_keep_them_that_cannot_be_made_is_named(index, get, tmp_path):
+    (tmp_path / "kept").touch()
+    with pytest.raises(OutputError, match="kept: cannot be written"):
+        get(remote(index))

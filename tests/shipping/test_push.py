@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -119,7 +120,8 @@ def test_bench_on_a_board_without_the_bundle_says_what_to_do(board, far, tiny_bu
     )
     assert ran.code == 1
     assert ran.json["error"]["what"] == "it is not installed there"
-    assert ran.json["error"]["do"] == f"Run: edgekit push {tiny_bundle} {board.to}"
+    where = far / "apps" / "nothing"
+    assert ran.json["error"]["do"] == f"Run: edgekit push {tiny_bundle} {board.to} --prefix {where}"
 
 
 def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(reached, real_package, far):
@@ -249,8 +251,16 @@ def test_a_port_in_the_address_is_told_where_it_goes():
     assert Address("root@fe80::1").host == "fe80::1"
 
 
+def test_a_line_for_a_person_s_shell_survives_two_shells(tmp_path):
+    plain = Address("pi@board", port=2222).by_hand("sh", "/opt/x/uninstall.sh")
+    assert plain == "ssh -p 2222 pi@board sh /opt/x/uninstall.sh"
+    odd = Address("pi@board").by_hand("sh", "/media/a b'c/uninstall.sh")
+    *_, there = shlex.split(odd)
+    assert shlex.split(there) == ["sh", "/media/a b'c/uninstall.sh"]
+
+
 LOGINS = {
-    "nologin": ("echo This account is currently not available.; exit 1", "This account is currently not available."),
+    "nologin": ("echo This account is currently not available.; exit 1", "This account is currently not available"),
     "false": ("exit 1", "it said nothing"),
     "true": ("exit 0", "it said nothing"),
 }

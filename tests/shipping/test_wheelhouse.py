@@ -177,6 +177,16 @@ def test_edgekit_s_wheel_is_built_of_its_source_and_put_together_of_an_install(t
     assert (tmp_path / "second" / module).read_bytes() == (site / module).read_bytes()
 
 
+def test_a_full_disk_is_not_taken_for_a_broken_builder(tmp_path, monkeypatch):
+    refused = subprocess.CompletedProcess([], 2, "", "error: Failed to build\n  cause: exit status 1\n\nhint: ask\n")
+    monkeypatch.setattr(ours.subprocess, "run", lambda *given, **more: refused)
+    with pytest.raises(ShippingError, match=r"cannot be built: error: Failed to build cause: exit status 1\. Run"):
+        ours.own_wheel(tmp_path)
+    monkeypatch.setattr(ours, "_ROOM", 1 << 62)
+    with pytest.raises(OSError, match="No space left on device"):
+        ours.own_wheel(tmp_path)
+
+
 @pytest.mark.network
 def test_the_real_index_has_all_of_it_for_a_raspberry_pi_4(tmp_path, monkeypatch):
     """Resolved for real; what is downloaded is small."""
