@@ -216,7 +216,7 @@ def _text(source: Source) -> str:
         do = "`edgekit profiles list` shows the profiles there are by name"
         raise ProfileError("there is no such file", where=source.where, do=do) from error
     except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8"
         raise ProfileError(f"cannot be read: {why}", where=source.where) from error
 
 

@@ -26,6 +26,7 @@ __all__ = ["NoEnvironmentError", "environment", "numpy_for"]
 
 _TIMEOUT_S = 300.0
 _READY = "ready"
+_MOST = 400
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -48,20 +49,24 @@ def environment(engine: str, version: str, folder: Path | None = None, run: Run 
         folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=folder))
     except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise NoEnvironmentError(what, where=str(folder), do="Name another folder with EDGEKIT_STATE_DIR") from error
+        raise _unwritable(folder, error) from error
     try:
         _made(draft, engine, version, run)
         (draft / _READY).touch()
         if place.exists():
             shutil.rmtree(place, ignore_errors=True)
         draft.replace(place)  # scripts in it name the draft, and nothing here runs them: `python` alone is used
-    except OSError:
+    except OSError as error:
         if not (place / _READY).is_file():  # another made it meanwhile
-            raise
+            raise _unwritable(folder, error) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return python
+
+
+def _unwritable(folder: Path, error: OSError) -> NoEnvironmentError:
+    what = f"{folder} cannot be written: {error.strerror or error}"
+    return NoEnvironmentError(what, do="Make room there, or name another folder with EDGEKIT_STATE_DIR")
 
 
 def _made(place: Path, engine: str, version: str, run: Run) -> None:
@@ -88,9 +93,15 @@ def _carried_out(command: Sequence[str], what: str, run: Run) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoEnvironmentError(f"{what} could not be installed beside this environment: {error}") from error
     if done.returncode != 0:
-        lines = [line.strip(" ×╰─▶│") for line in done.stderr.strip().splitlines() if line.strip()]
-        reason = " ".join(lines)[:300] or f"exit code {done.returncode}"
+        reason = _reason(done.stderr) or f"exit code {done.returncode}"
         raise NoEnvironmentError(f"{what} could not be installed beside this environment: {reason}")
+
+
+def _reason(said: str) -> str:
+    """Of what an installer says: not its warnings; and where it says much, how it begins and how it ends, which is the cause."""
+    lines = [line.strip(" ×╰─▶│") for line in said.splitlines() if line.strip()]
+    told = " ".join([line for line in lines if not line.upper().startswith("WARNING")] or lines)
+    return told if len(told) <= _MOST else f"{told[: _MOST // 2]} ... {told[-_MOST // 2 :]}"
 
 
 def _python(place: Path) -> Path:

@@ -37,7 +37,7 @@ profiles.add_command(measure)
 def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool) -> int:
     """One line a profile; with WORDS those whose name or description has them all.
 
-    Exits 1 when a file of the folders given is broken; the others are listed all the same.
+    Exits 1 when no profile has them, or when a file of the folders given is broken; the others are listed all the same.
     """
     from edgekit_profiles import installable
 
@@ -48,7 +48,7 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
     if as_json:
         listed = [_brief(profile, support, catalogue) for profile, support in boards]
         print_json({"profiles": listed, "broken": [error.as_json() for error in broken]})
-        return 1 if broken else 0
+        return 1 if broken or not boards else 0
     width = max((len(profile.name) for profile, _ in boards), default=0)
     for profile, support in boards:
         engines = ", ".join(s.engine for s in support if s.ok) or "no engine installs there"

@@ -65,6 +65,8 @@ def test_words_that_nothing_has_say_so(edgekit):
     ran = edgekit("profiles", "list", "toaster")
     assert (ran.code, ran.out) == (1, "")
     assert "no profile has all of these words" in ran.err
+    as_json = edgekit("profiles", "list", "toaster", "--json")
+    assert (as_json.code, as_json.json["profiles"]) == (1, [])
 
 
 def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Path):
@@ -79,6 +81,14 @@ def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Pa
     assert "1.8ghz: 4 cores at 1.8 GHz, set" in shown.out
     same = edgekit("profiles", "diff", "gateway", "raspberry-pi-4", "--profile-path", folder)
     assert same.out == "gateway and raspberry-pi-4 describe the same\n"
+
+
+def test_a_file_that_is_no_text_is_told_alike_by_the_list_and_by_validate(edgekit, tmp_path: Path):
+    (tmp_path / "odd.toml").write_bytes(b"\xff\xfe")
+    listed = edgekit("profiles", "list", "--profile-path", tmp_path)
+    assert listed.code == 1
+    assert "odd.toml: cannot be read: it is not UTF-8" in listed.err
+    assert "odd.toml: cannot be read: it is not UTF-8" in edgekit("profiles", "validate", tmp_path).out
 
 
 def test_the_file_of_a_profile_can_be_begun_from(edgekit, tmp_path: Path):

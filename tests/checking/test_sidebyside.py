@@ -1,0 +1,42 @@
+"""An engine beside this environment: what is said where it cannot be installed."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from edgekit.checking.sidebyside import NoEnvironmentError, environment
+
+PIP = """\
+WARNING: Location 'file:///somewhere/simple/tflite-runtime/' is ignored: it is neither a file nor a directory.
+ERROR: Could not find a version that satisfies the requirement tflite-runtime==9.9 (from versions: 2.14.0)
+ERROR: No matching distribution found for tflite-runtime==9.9
+"""
+
+
+def refusing(said):
+    return lambda *given, **more: subprocess.CompletedProcess(given, 1, "", said)
+
+
+def test_the_reason_is_the_error_and_not_the_warnings_before_it(tmp_path):
+    with pytest.raises(NoEnvironmentError) as refused:
+        environment("tflite-runtime", "9.9", tmp_path, refusing(PIP))
+    assert "No matching distribution found for tflite-runtime==9.9" in refused.value.what
+    assert "WARNING" not in refused.value.what
+
+
+def test_a_long_reason_keeps_its_end_which_is_the_cause(tmp_path):
+    said = f"error: Failed to install\n{'  cause: Failed to copy to /a/long/path' * 20}\n  cause: No space left on device\n"
+    with pytest.raises(NoEnvironmentError) as refused:
+        environment("tflite-runtime", "9.9", tmp_path, refusing(said))
+    assert refused.value.what.endswith("No space left on device")
+    assert "error: Failed to install" in refused.value.what
+    assert len(refused.value.what) < 500
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NoEnvironmentError, match="file/runtimes cannot be written") as refused:
+        environment("tflite-runtime", "9.9", tmp_path / "file")
+    assert "EDGEKIT_STATE_DIR" in refused.value.do
