@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.options import PATH, as_json, print_json, trust
+from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import Board, Installed
@@ -34,7 +35,7 @@ ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The
     show_default=True,
     help="Who tries it out: this command, before anything answers with it, or the application, in use.",
 )
-@click.option("--secret", metavar="SOURCE", help="The key of an encrypted bundle: file:PATH, env:NAME or cmd:COMMAND.")
+@secret
 @as_json
 def install(bundle: str, root: Path, as_json: bool, profile: str | None, **options: Any) -> None:
     """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and

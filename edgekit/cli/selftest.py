@@ -15,7 +15,7 @@ __all__ = ["selftest"]
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
@@ -24,7 +24,8 @@ __all__ = ["selftest"]
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
 def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -> None:
-    """Open BUNDLE as an application does: verify it, choose how to run it, replay its golden examples, warm up.
+    """Open BUNDLE, or what answers in an install ROOT, as an application does: verify it, choose how to run it, replay its
+    golden examples, warm up.
 
     Exits 1 where an answer is out of tolerance. A crash of the engine is told as a sentence, because the first replay on a
     machine runs in a process of its own (EDGEKIT_SELFTEST=in-process runs it in this one).
@@ -35,6 +36,9 @@ def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -
         told = model.describe()
     tested, engine = told["selftest"], told["engine"]
     record = {"bundle": str(bundle), "ok": True, "recipe": told["recipe"], "engine": engine, **tested}
+    installed = told["installed"]
+    if installed is not None:
+        record |= {key: installed[key] for key in ("generation", "state", "unsigned")}
     if output is not None:
         _write(output, record)
     if as_json:
@@ -42,8 +46,9 @@ def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -
         return
     examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
     by = "that made them" if tested["same_engine"] else "another than made them"
+    where = "" if installed is None else f"generation {installed['generation']}, {installed['state']}: "
     click.echo(
-        f"{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
+        f"{where}{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
         f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}"
     )
 
