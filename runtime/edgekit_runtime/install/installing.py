@@ -127,6 +127,7 @@ class _Installing:
         self._store = store_of(root, asked.trust)
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
+        self._made: Generation | None = None
 
     def run(self) -> Installed:
         pending = self._journal.on_trial
@@ -146,9 +147,12 @@ class _Installing:
         return self._done()
 
     def _done(self, *, already: bool = False) -> Installed:
-        number = self._journal.answering
-        assert number is not None
-        generation = self._root.record(number)
+        generation = self._made
+        if generation is None:  # it answered before
+            number = self._journal.answering
+            assert number is not None
+            generation = self._root.record(number)
+        number = generation.number
         state: Literal["committed", "trial"] = "trial" if self._journal.on_trial else "committed"
         if not already:
             facts = {"generation": number, "bundle": generation.bundle, "what": generation.told}
@@ -212,6 +216,7 @@ class _Installing:
         elif work is Work.STAGE:
             self._stage()
         elif work in (Work.SELFTEST, Work.TRIAL):
+            self._made = self._root.record(self._attempt().generation)  # now: after the switch nothing may fail
             what: Literal["selftest", "trial"] = "selftest" if work is Work.SELFTEST else "trial"
             self._say(what)
             self._proofs[what] = prove(what, self._bundle()[0], self._asked.proving)

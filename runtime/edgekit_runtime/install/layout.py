@@ -185,7 +185,9 @@ class Root:
 
     def slot(self) -> Slot:
         """Raises InstallRootError."""
-        return self._parsed(Slot, self.path / "slot.json", "Install again with --trust")
+        file = self.path / "slot.json"
+        slot: Slot = _parsed(Slot, file, read_text(file), "Install again with --trust")
+        return slot
 
     def write_slot(self, slot: Slot) -> None:
         write_file(self.path / "slot.json", json.dumps(to_json(slot), sort_keys=True, indent=1) + "\n")
@@ -254,20 +256,22 @@ class Root:
 
     def numbers(self) -> list[int]:
         """Of every generation that is complete."""
-        if not self.generations.is_dir():
-            return []
         with storing(self.generations):
-            names = [entry.name for entry in self.generations.iterdir()]
+            try:
+                names = [entry.name for entry in self.generations.iterdir()]
+            except FileNotFoundError:
+                return []
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
 
     def record(self, number: int) -> Generation:
         """Raises NoGenerationError, InstallRootError."""
         file = self.generation(number) / "generation.json"
-        if not file.exists():
+        text = read_text(file)
+        if text is None:
             raise NoGenerationError(
                 f"there is no generation {number}", where=str(self.path), do=f"Run: edgekit status --root {self.path}"
             )
-        found = self._parsed(Generation, file, "Install the bundle again")
+        found: Generation = _parsed(Generation, file, text, "Install the bundle again")
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
             raise InstallRootError("the record is of something else", where=str(file), do="Install the bundle again")
         return found
@@ -340,18 +344,6 @@ class Root:
                     raise
         raise AssertionError("the last round returns or raises")
 
-    def _parsed(self, kind: type[Kept], file: Path, do: str) -> Kept:
-        from edgekit_runtime.strict_json import strict_json
-
-        try:
-            text = read_text(file)
-            if text is None:
-                raise ValueError("it is missing")
-            return from_json(kind, strict_json(text.encode()), file.name)
-        except (ValueError, BundleError) as error:
-            why = error.what if isinstance(error, BundleError) else str(error)
-            raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error
-
 
 def drop_folder(folder: Path) -> None:
     """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
@@ -371,6 +363,18 @@ def drop_folder(folder: Path) -> None:
                 Path(entry.path).unlink()
         folder.rmdir()
         sync_folder(folder.parent)
+
+
+def _parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
+    from edgekit_runtime.strict_json import strict_json
+
+    try:
+        if text is None:
+            raise ValueError("it is missing")
+        return from_json(kind, strict_json(text.encode()), file.name)
+    except (ValueError, BundleError) as error:
+        why = error.what if isinstance(error, BundleError) else str(error)
+        raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error
 
 
 def _there(path: Path) -> bool:

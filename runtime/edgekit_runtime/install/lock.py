@@ -38,23 +38,25 @@ def alone(
 ) -> Iterator[None]:
     """path: the lock's file, made where there is none. waiting: called once where another is at work.
 
-    Raises InstallBusyError after wait_s seconds, StorageError where the file cannot be made.
+    Raises InstallBusyError after wait_s seconds, StorageError where the file cannot be made, and for whatever the system
+    refuses inside.
     """
     descriptor = _open_lock(path)
     try:
         end, told = clock() + wait_s, False
-        while not _take(descriptor, shared=False):
-            if not told:
-                told = True
-                waiting()
-            if clock() >= end:
-                raise InstallBusyError(
-                    f"another install works here, and has not ended within {wait_s:g} s",
-                    where=str(path.parent),
-                    do="Wait for it, or end it",
-                )
-            threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
-        yield
+        with storing(path.parent):
+            while not _take(descriptor, shared=False):
+                if not told:
+                    told = True
+                    waiting()
+                if clock() >= end:
+                    raise InstallBusyError(
+                        f"another install works here, and has not ended within {wait_s:g} s",
+                        where=str(path.parent),
+                        do="Wait for it, or end it",
+                    )
+                threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
+            yield
     finally:
         os.close(descriptor)
 
@@ -110,13 +112,17 @@ def hold(path: Path) -> Lease:
 
 
 def in_use(path: Path) -> bool:
-    """Whether somebody holds it now. False where there is no such file."""
+    """Whether somebody holds it now, or may hold it: what the disk does not let us ask. False where there is no such file."""
     try:
         descriptor = open_regular(path)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
     try:
         return not _take(descriptor, shared=False)
+    except OSError:
+        return True
     finally:
         os.close(descriptor)
 
