@@ -62,7 +62,8 @@ _GAP = 2.0
 
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_EXIF = (b"eXIf", b"Raw profile type")
+_PNG_EXIF = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
+"""What begins a chunk that may say how a PNG is turned."""
 _TURNS = (
     None,
     None,
@@ -113,8 +114,12 @@ def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
     if picture.format == "TIFF":  # turned by Pillow itself, which says so in the size before or after, by version
         loaded(picture)
     width, height = picture.size
-    if picture.format == "PNG" and "exif" not in picture.info and not any(mark in data for mark in _PNG_EXIF):
-        return width, height  # Pillow would decode the whole picture to see whether something comes behind it
+    if picture.format == "PNG":
+        marks = sum(map(data.count, _PNG_EXIF))
+        if "exif" not in picture.info and not marks:
+            return width, height  # Pillow would decode the whole picture to see whether something comes behind it
+        if marks > 1:  # the last one counts, and it may stand behind the picture
+            loaded(picture)
     return (height, width) if _orientation(picture) >= 5 else (width, height)
 
 

@@ -246,3 +246,22 @@ def test_a_postscript_picture_starts_no_interpreter(tmp_path, monkeypatch):
     with pytest.raises(InputError):
         decoder()(encoded(RED.resize((32, 32)), "EPS"))
     assert not (tmp_path / "started").exists()
+
+
+def png_of_two_turns(first, second):
+    """A PNG that says how it is turned before its pixels, and again behind them."""
+    turned = Image.Exif()
+    turned[0x0112] = first
+    data = encoded(gradient(6, 4), "PNG", exif=turned)
+    turned[0x0112] = second
+    later = encoded(gradient(6, 4), "PNG", exif=turned)
+    at = later.index(b"eXIf") - 4
+    chunk = later[at : at + 12 + int.from_bytes(later[at : at + 4], "big")]
+    end = data.index(b"IEND") - 4
+    return data[:end] + chunk + data[end:]
+
+
+@pytest.mark.parametrize("turns", [(6, 1), (1, 6), (6, 6)])
+def test_where_a_picture_lies_is_told_alike_with_and_without_its_pixels(turns):
+    data = png_of_two_turns(*turns)
+    assert decoder().locate(data) == decoder().place(data)[1]
