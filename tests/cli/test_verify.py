@@ -90,12 +90,14 @@ def test_the_lines_are_for_people(signed, key):
 
 
 def test_a_machine_that_was_never_told_whom_to_trust_refuses(bundle):
+    """S9"""
     report = told(bundle)
     assert (report["ok"], report["trusted"], report["error"]["code"]) == (False, False, "no-trust-store")
     assert marks(report) == {"file": True, "signature": False}
 
 
 def test_allow_unsigned_goes_on_and_never_says_trusted(bundle):
+    """S9"""
     report = told(bundle, "--allow-unsigned")
     assert (report["ok"], report["trusted"]) == (True, False)
     assert "--allow-unsigned" in next(one["told"] for one in report["checks"] if one["check"] == "signature")
@@ -103,6 +105,7 @@ def test_allow_unsigned_goes_on_and_never_says_trusted(bundle):
 
 
 def test_a_changed_byte_is_the_first_reason(signed, key):
+    """S13"""
     data = bytearray(signed.read_bytes())
     data[-100] ^= 1
     signed.write_bytes(data)
@@ -149,7 +152,7 @@ def test_golden_answers_that_this_machine_does_not_give_are_refused(tmp_path, ke
 
 
 def test_what_is_loaded_is_the_file_that_was_verified_whatever_its_name_stands_for_by_then(signed, tmp_path):
-    """RAUC's CVE-2020-25860: another file under the name between the check and the use."""
+    """S12: RAUC's CVE-2020-25860: another file under the name between the check and the use."""
     draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
     other = tmp_path / "other.ekb"
     write_bundle(other, draft, replace(manifest, version="evil"))
@@ -170,6 +173,7 @@ def test_what_is_loaded_is_the_file_that_was_verified_whatever_its_name_stands_f
 
 
 def test_a_file_that_is_overwritten_in_place_is_not_loaded(signed, tmp_path):
+    """S12"""
     draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
     other = tmp_path / "other.ekb"
     write_bundle(other, draft, replace(manifest, version="evil"))

@@ -126,6 +126,7 @@ PLACES = {
 
 @pytest.mark.parametrize("case", PLACES)
 def test_weights_that_stand_elsewhere_are_refused_whatever_they_name(case):
+    """S15"""
     with pytest.raises(ModelFileError, match=r"the weights 'w' (are said to )?stand"):
         check_model("onnx", external(**PLACES[case]).SerializeToString())
 
@@ -189,6 +190,7 @@ def encoded(made):
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_with_its_reason(case):
+    """S15"""
     made, why = BAD[case]
     with pytest.raises(ModelFileError, match=why):
         check_model("onnx", encoded(made))

@@ -313,6 +313,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_with_its_reason(case):
+    """S15"""
     change, why = BAD[case]
     with pytest.raises(ModelFileError, match=why):
         check_model("tflite", changed(change))
