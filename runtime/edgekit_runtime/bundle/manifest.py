@@ -13,7 +13,7 @@ from edgekit_runtime.bundle.canonical import canonical_bytes, parse_canonical
 from edgekit_runtime.bundle.checks import check_manifest
 from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.bundle.policy import FORMAT_VERSION, check_reader, check_words
+from edgekit_runtime.bundle.policy import FIRST_RELEASE, FORMAT_VERSION, check_words
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
@@ -165,7 +165,7 @@ class Manifest:
     golden: tuple[Golden, ...]
     blobs: tuple[BlobEntry, ...]
     tools: dict[str, str] = field(default_factory=dict)
-    min_runtime: str = "0.1.0"
+    min_runtime: str = FIRST_RELEASE
     licence: str | None = None
     rollout_seq: int | None = None
     not_before: str | None = None
@@ -189,7 +189,6 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     value = parse_canonical(data, "the manifest", where)
     check_words(value, where)
     manifest = from_json(Manifest, value, f"{where}: manifest")
-    check_reader(manifest.min_runtime, manifest.requires, where)  # where either was left to its default
     check_manifest(manifest, where)
     if contract_digest(canonical_bytes(value["contract"])) != manifest.contract_digest:
         raise BundleError("contract_digest is not that of the contract", where=where, do="Build the bundle again")

@@ -12,10 +12,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import TypeGuard
 
+from edgekit_runtime.bundle.limits import MAX_NAME_TEXT, MAX_OPS
 from edgekit_runtime.errors import BundleError, NewerBundleError
 
-__all__ = ["ENCRYPTED", "FEATURES", "FORMAT_VERSION", "RUNTIME_VERSION", "check_reader", "check_words", "release"]
+__all__ = [
+    "ENCRYPTED",
+    "FEATURES",
+    "FIRST_RELEASE",
+    "FORMAT_VERSION",
+    "RUNTIME_VERSION",
+    "check_reader",
+    "check_words",
+    "release",
+]
 
 RUNTIME_VERSION = "0.1.0"
 """Of this reader: what `min_runtime` is compared with."""
@@ -25,6 +36,9 @@ ENCRYPTED = "encrypted-blobs"
 
 FORMAT_VERSION = 1
 """The `format` that this reader reads, and the writer writes."""
+
+FIRST_RELEASE = "0.1.0"
+"""Where a manifest names no `min_runtime`."""
 
 FEATURES = frozenset({ENCRYPTED})
 """What a manifest may require of this reader."""
@@ -65,7 +79,7 @@ def check_words(value: object, where: str) -> None:
     in it. Where these three are no words of the format, the types of the fields say so. Raises BundleError."""
     if not isinstance(value, dict):
         raise BundleError("the manifest is no object", where=where, do="Build the bundle again")
-    version, needed, features = (value.get(name) for name in ("format", "min_runtime", "requires"))
+    version, needed, features = value.get("format"), value.get("min_runtime", FIRST_RELEASE), value.get("requires", [])
     if type(version) is not int or version < FORMAT_VERSION:
         raise BundleError(f"format {version!r:.40} is none", where=where, do="Build the bundle again")
     if version > FORMAT_VERSION:
@@ -74,6 +88,10 @@ def check_words(value: object, where: str) -> None:
             where=where,
             do="Upgrade edgekit-deploy, or build the bundle again",
         )
-    known = isinstance(features, list) and all(isinstance(name, str) for name in features)
     if isinstance(needed, str):
-        check_reader(needed, features if known else (), where)  # type: ignore[arg-type]
+        check_reader(needed, features if _words(features) else (), where)
+
+
+def _words(value: object) -> TypeGuard[list[str]]:
+    texts = isinstance(value, list) and all(isinstance(one, str) and 0 < len(one) <= MAX_NAME_TEXT for one in value)
+    return texts and len(set(value)) == len(value) <= MAX_OPS  # type: ignore[arg-type]
