@@ -31,6 +31,7 @@ def some(found: list[Point], every: int) -> list[Point]:
 @pytest.mark.parametrize("scene", SCENES.values(), ids=lambda scene: scene.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_something_answers_whenever_it_is(kind, scene, kit: Kit, tmp_path: Path):
+    """S17"""
     what, for_good, every = KINDS[kind]
     found = points(kit, scene, tmp_path / "p00000", what, for_good=for_good)
     assert len(found) > 5
@@ -41,7 +42,7 @@ def test_something_answers_whenever_it_is(kind, scene, kit: Kit, tmp_path: Path)
 
 
 def test_before_the_switch_the_old_one_answers_and_after_it_the_new_one(kit: Kit, tmp_path: Path):
-    """The two calls of an install between which the answer changes: the journal's rename, and nothing else."""
+    """S17: The two calls of an install between which the answer changes: the journal's rename, and nothing else."""
     scene = SCENES["install"]
     found = points(kit, scene, tmp_path / "p00000", kills)
     names = [point.call.told for point in found]

@@ -158,7 +158,7 @@ def test_a_child_that_is_not_given_the_key_does_not_open_it(opened, tmp_path: Pa
 
 
 def test_opening_it_writes_nothing_of_it_anywhere(path: Path, tmp_path: Path):
-    """All of it, as an application does: tuning, self-test, a disk cache, in folders that are empty before."""
+    """S23: All of it, as an application does: tuning, self-test, a disk cache, in folders that are empty before."""
     work = tmp_path / "work"
     folders = {name: work / name.lower() for name in ("TMPDIR", "HOME", "XDG_CACHE_HOME", "EDGEKIT_STATE_DIR")}
     for folder in folders.values():
@@ -182,6 +182,7 @@ def test_opening_it_writes_nothing_of_it_anywhere(path: Path, tmp_path: Path):
 
 
 def test_a_key_that_was_read_from_a_variable_is_not_in_the_next_childs(monkeypatch: pytest.MonkeyPatch):
+    """S23"""
     monkeypatch.setattr(children, "_withheld", set())
     monkeypatch.setenv(NAME, KEY.hex())
     load_secret(f"env:{NAME}")

@@ -52,6 +52,7 @@ def test_with_the_key_it_is_the_bundle_that_it_would_be_without_encryption(path:
 
 
 def test_nothing_of_what_is_encrypted_can_be_found_in_the_file(path: Path, plain: Bundle):
+    """S22"""
     data = path.read_bytes()
     for blob in all_blobs(plain):
         for start in range(0, len(blob) - 8, 8):
@@ -76,6 +77,7 @@ def test_without_the_key_everything_is_checked_and_nothing_opened(path: Path, pl
 
 
 def test_a_changed_byte_is_found_without_the_key(path: Path, tmp_path: Path):
+    """S22"""
     data = bytearray(path.read_bytes())
     for position in (len(data) - 5, len(data) // 2, len(data) - 200):
         changed = bytearray(data)
@@ -194,6 +196,7 @@ def exchanged(manifest: dict, blobs: list[bytes]) -> None:
 
 @pytest.mark.parametrize("change", [flipped, salted, of_another_model, of_another_kind, exchanged])
 def test_what_was_not_encrypted_for_its_place_does_not_open(change, path: Path, tmp_path: Path):
+    """S22"""
     made_up = forged(path, tmp_path, change)
     assert read_bundle(made_up).locked  # every digest is right
     with pytest.raises(IntegrityError, match="does not open with its key"):

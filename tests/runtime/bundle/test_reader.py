@@ -54,6 +54,7 @@ def test_blobs_lie_at_multiples_of_64(packed):
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_flipped_bit_goes_unseen(packed, scratch, data):
+    """S13"""
     good = bytearray(packed.read_bytes())
     position, bit = data.draw(st.integers(0, len(good) - 1)), data.draw(st.integers(0, 7))
     good[position] ^= 1 << bit
@@ -65,6 +66,7 @@ def test_no_flipped_bit_goes_unseen(packed, scratch, data):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_truncation_goes_unseen(packed, scratch, data):
+    """S13"""
     good = packed.read_bytes()
     scratch.write_bytes(good[: data.draw(st.integers(0, len(good) - 1))])
     with pytest.raises(BundleError):

@@ -197,6 +197,7 @@ def test_only_a_commands_program_is_ever_repeated():
 @posix
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o777])
 def test_a_file_that_everybody_may_read_holds_no_secret(mode: int, key_file):
+    """S23"""
     path = key_file(KEY, mode)
     with pytest.raises(SecretUnreadableError, match=rf"everybody .* \(mode {mode:04o}\).*chmod 600 {path}"):
         load_secret(str(path))
@@ -270,6 +271,7 @@ def test_where_nobody_has_a_key_the_message_says_how_to_give_one():
 
 
 def test_a_secret_is_neither_printed_nor_pickled():
+    """S23"""
     secret = Secret([KEY, NEXT], "env:X")
     for text in (repr(secret), str(secret), f"{secret}", repr([secret])):
         assert KEY.hex() not in text

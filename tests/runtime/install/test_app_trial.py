@@ -91,6 +91,7 @@ def test_answers_from_the_cache_prove_nothing(on_trial, root, clock):
 
 
 def test_a_promise_that_is_broken_leads_back_without_a_lost_request(on_trial, root, clock):
+    """S19"""
     with open_bundle(root, cache_mb=0) as model:
         watching = watch(model, clock, replace(SHORT, p99_ms=1e-6))
         over, answers, failed = threading.Event(), [], []

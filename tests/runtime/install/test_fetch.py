@@ -177,6 +177,7 @@ def test_another_part_than_was_asked_for_is_not_taken(made, put, root, quick):
 
 
 def test_bytes_that_never_end_are_not_taken_beyond_the_signed_length(made, put, root, quick):
+    """S21"""
     script = Script(made("1").read_bytes(), endless=True)
     with serving(script) as url, pytest.raises(EdgekitError, match="its signed head says") as caught:
         put(url, quick)
@@ -195,6 +196,7 @@ def test_another_length_than_the_head_says_is_refused_before_the_rest_is_fetched
 
 
 def test_a_head_that_nobody_trusts_is_refused_before_the_rest_is_fetched(made, put, root, quick):
+    """S21"""
     data = made("1").read_bytes()
     script = Script(data + bytes(10_000_000), length=False)
     with serving(script) as url, pytest.raises(EdgekitError) as caught:
@@ -236,6 +238,7 @@ def test_redirects_are_followed_a_few_times(made, put, root, quick):
 
 
 def test_a_password_goes_to_its_host_and_into_no_file(made, put, root, quick):
+    """S21"""
     script = Script(made("1").read_bytes(), cuts=[100, None])
     with serving(script) as url:
         put(url.replace("http://", "http://anna:geheim@") + "?token=secret", quick)

@@ -124,6 +124,7 @@ class TestTrust:
             assert model.describe()["installed"]["unsigned"] is False
 
     def test_what_was_allowed_unsigned_says_so_for_ever(self, made, put, root):
+        """S9"""
         put(made("1"))
         with open_bundle(root) as model:
             told = model.describe()["installed"]
@@ -131,6 +132,7 @@ class TestTrust:
         assert "--allow-unsigned" in told["vouched"]
 
     def test_a_key_that_is_trusted_no_more_ends_it_at_the_next_opening(self, made, put, root, alice, tmp_path):
+        """S4"""
         key, public = alice
         put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
         _, other = new_key(tmp_path, "bob")
@@ -151,6 +153,7 @@ class TestTrust:
         assert not signed.generation.unsigned
 
     def test_an_unsigned_bundle_burns_no_number_for_signed_ones(self, made, put, root, alice):
+        """S8"""
         key, public = alice
         put(made("1", Terms(rollout_seq=2**53 - 1)))
         done = put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))

@@ -54,6 +54,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_is_refused_and_changes_nothing(case, made, put, root):
+    """S1 S19"""
     terms, promise, asked, code, says = REFUSED[case]
     put(made("1", Terms(rollout_seq=7)))
     before, objects = len(events(root)), names(root / "objects")
@@ -81,6 +82,7 @@ CLOCKS = {
 
 @pytest.mark.parametrize("case", CLOCKS)
 def test_a_clock_that_is_wrong_is_named(case, made, put, root):
+    """S10"""
     now, expires, code = CLOCKS[case]
     asked = replace(UNSIGNED, clock=at(now))
     if not code:
@@ -93,6 +95,7 @@ def test_a_clock_that_is_wrong_is_named(case, made, put, root):
 
 
 def test_a_clock_that_was_set_back_opens_nothing_that_had_expired(made, put, root):
+    """S10"""
     put(made("1"), replace(UNSIGNED, clock=at("2027-06-01T00:00:00Z")))
     with pytest.raises(EdgekitError) as caught:
         put(made("2", Terms(expires="2027-05-01T00:00:00Z")), replace(UNSIGNED, clock=at("2027-04-01T00:00:00Z")))
@@ -101,6 +104,7 @@ def test_a_clock_that_was_set_back_opens_nothing_that_had_expired(made, put, roo
 
 
 def test_a_clock_that_was_in_2100_for_a_day_spoils_nothing_for_later(made, put, root):
+    """S10"""
     put(made("1"), replace(UNSIGNED, clock=at("2100-01-01T00:00:00Z")))
     assert put(made("2", Terms(expires="2027-05-01T00:00:00Z")), NOW).state == "committed"
 
@@ -189,6 +193,7 @@ CHILDREN = {
 
 @pytest.mark.parametrize("case", CHILDREN)
 def test_a_self_test_that(case, made, put, root, monkeypatch):
+    """S16"""
     put(made("1"))
     monkeypatch.delenv("EDGEKIT_SELFTEST")
     program, silence_s, code, says = CHILDREN[case]
@@ -229,7 +234,7 @@ DISK = {
 @pytest.mark.parametrize("case", DISK)
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 def test_a_disk_that_is(case, call, made, put, root, monkeypatch):
-    """Every single call refused in turn: always the typed error, and what answered before answers."""
+    """S17: Every single call refused in turn: always the typed error, and what answered before answers."""
     number, code = DISK[case]
     put(made("1"))
     name = "fsync" if call == "fsync" else "replace"

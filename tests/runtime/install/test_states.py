@@ -111,6 +111,7 @@ ON_REBOOT = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_spontaneous_reboot_goes_on_where_it_was_and_three_in_a_test_end_it(state):
+    """S17"""
     journal, works = reached(state), []
     for _ in range(len(ON_REBOOT[state])):
         step = react(journal, Restarted(NOW))
@@ -139,6 +140,7 @@ def test_the_application_decides_what_it_tries_out():
 
 
 def test_the_rollout_seq_is_burned_when_the_self_test_begins_and_stays_burned():
+    """S18"""
     assert reached("staged").burned.seq == 7
     failed = react(reached("selftest"), ERROR).journal
     assert failed.burned == Burned(8, "bundle")
@@ -196,6 +198,7 @@ EVENTS = st.sampled_from(
 
 @given(st.lists(EVENTS, max_size=30))
 def test_whatever_happens_something_answers_that_was_committed_or_is_on_trial(events):
+    """S17"""
     journal = BEFORE
     for event in events:
         try:

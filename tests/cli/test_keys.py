@@ -1,0 +1,212 @@
+"""edgekit keys as a person types it: one who signs alone, two who sign together, a board that follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import tiny
+
+PASSPHRASE = "correct horse battery"
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        (line,) = self.out.strip().splitlines()
+        return json.loads(line)
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    """A user with settings of his own; `desk(...)` is `edgekit keys ...`, in this process."""
+    from edgekit.cli.main import main
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["keys", *map(str, arguments)])
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "settings" / "edgekit" / "trust" / "root.json"
+
+
+def test_one_person_makes_a_key_trusts_it_and_signs(desk, edgekit, tmp_path, root):
+    """S1 S9"""
+    made = desk("new", "alice")
+    assert made.code == 0
+    assert "has no passphrase: who copies it can sign" in made.out
+    assert "next: edgekit keys trust alice; then edgekit build ... --sign alice" in made.out
+    bundle = tiny.bundle(tmp_path)
+    assert edgekit("selftest", bundle).code == 0, "nobody was told whom to trust"
+    assert "root.json: is this version now" in desk("trust", "alice").out
+    refused = edgekit("selftest", bundle, "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (1, "unsigned")
+    assert "--allow-unsigned" in refused.json["error"]["do"]
+    assert edgekit("selftest", bundle, "--allow-unsigned").code == 0
+    signed = desk("sign", bundle.name, "--sign", "alice")
+    assert "tiny version 1 for x86-64" in signed.out
+    assert "signed by alice" in signed.out
+    assert edgekit("selftest", bundle).code == 0
+    shown = edgekit("inspect", bundle, "--json").json
+    assert (shown["trusted"], shown["trust"].partition(" (")[0]) == (True, "signed by alice")
+
+
+def test_a_board_follows_what_two_people_decide(desk, edgekit, tmp_path, root):
+    """S6"""
+    for name in ("alice", "bob"):
+        desk("new", name)
+    desk("trust", "alice", "bob", "--sign", "alice", "--sign", "bob", "--root-threshold", "2", "--threshold", "2")
+    board = tmp_path / "board.json"
+    first = desk("update", root, "--to", board, "--json").json
+    assert (first["before"], first["trust"]["roles"]["bundle"]["threshold"]) == (None, 2)
+    draft = desk("renew", "--days", "700", "--sign", "alice")
+    assert "not in force: more of these must sign it: bob" in draft.out
+    refused = desk("update", root.with_name("root-2.json"), "--to", board)
+    assert (refused.code, "Let others sign it (bob" in refused.err) == (1, True)
+    assert "root.json: is this version now" in desk("sign", root.with_name("root-2.json"), "--sign", "bob").out
+    assert desk("update", root.with_name("root-2.json"), "--to", board, "--json").json["trust"]["version"] == 2
+
+
+def test_the_lists_show_keys_and_whom_the_machine_trusts(desk, root):
+    assert "trust: none on this machine (looked for" in desk("list").out
+    desk("new", "alice")
+    desk("new", "bob")
+    desk("trust", "alice", "bob")
+    desk("revoke", "bob", "--why", "laptop stolen")
+    listed = desk("list")
+    assert listed.code == 0
+    assert "version 2, good until" in listed.out
+    assert "laptop stolen" in listed.out
+    told = desk("list", "--json").json
+    assert [key["name"] for key in told["keys"]] == ["alice", "bob"]
+    assert [(one["name"], one["why"]) for one in told["trust"]["revoked"]] == [("bob", "laptop stolen")]
+    assert PASSPHRASE not in listed.out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_key_that_others_can_read_is_told(desk, tmp_path):
+    """S11"""
+    desk("new", "alice")
+    path = tmp_path / "settings" / "edgekit" / "keys" / "alice.pem"
+    path.chmod(0o644)
+    listed = desk("list")
+    assert (listed.code, f"chmod 600 {path}" in listed.err) == (1, True)
+
+
+def test_a_passphrase_comes_from_a_file_the_environment_or_a_person_and_never_from_the_command_line(
+    desk, tmp_path, monkeypatch
+):
+    """S11"""
+    (tmp_path / "pass").write_text(f"{PASSPHRASE}\n")
+    assert "needs its passphrase" in desk("new", "alice", "--passphrase-file", "pass").out
+    bundle = tiny.bundle(tmp_path)
+    asked = desk("sign", bundle.name, "--sign", "alice")
+    assert (asked.code, "EDGEKIT_PASSPHRASE" in asked.err) == (1, True)
+    assert desk("sign", bundle.name, "--sign", "alice", "--passphrase-file", "pass").code == 0
+    monkeypatch.setenv("EDGEKIT_PASSPHRASE", "wrong")
+    assert "the passphrase is not that of this key" in desk("sign", bundle.name, "--sign", "alice").err
+    monkeypatch.setenv("EDGEKIT_PASSPHRASE", PASSPHRASE)
+    assert desk("sign", bundle.name, "--sign", "alice").code == 0
+    helped = desk("new", "--help").out + desk("sign", "--help").out
+    assert "--passphrase TEXT" not in helped
+    assert "--passphrase-file FILE" in helped
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a terminal is POSIX's")
+def test_a_terminal_is_asked_and_shows_nothing(tmp_path):
+    """S11"""
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", "keys", "new", "alice", "--passphrase"]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    shown = b""
+    for expected in (b"passphrase for alice:", b"Repeat for confirmation:"):
+        while expected not in shown:
+            shown += os.read(ours, 1024)
+        os.write(ours, f"{PASSPHRASE}\n".encode())
+    try:
+        while part := os.read(ours, 1024):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert b"needs its passphrase to sign" in shown
+    assert PASSPHRASE.encode() not in shown
+    assert b"ENCRYPTED" in (tmp_path / "edgekit" / "keys" / "alice.pem").read_bytes()
+
+
+def test_nothing_private_is_printed(desk, tmp_path):
+    """S11"""
+    said = [
+        desk("new", "alice"),
+        desk("trust", "alice"),
+        desk("list"),
+        desk("list", "--json"),
+        desk("new", "bob", "--json"),
+    ]
+    keys = (tmp_path / "settings" / "edgekit" / "keys").glob("*.pem")
+    bodies = [
+        line for file in keys if not file.name.endswith(".pub.pem") for line in file.read_text().splitlines()[1:-1]
+    ]
+    assert len(bodies) == 2
+    assert not [line for line in bodies for one in said if line in one.out + one.err]
+
+
+USAGE = {
+    "who signs": (["sign", "x.ekb"], "Name who signs"),
+    "a command without a key": (["sign", "x.ekb", "--sign", "a", "--signer", "true"], None),
+    "a name for two keys": (["trust", "a", "b", "--name", "c"], "--name goes with one KEY"),
+    "no command": (["frobnicate"], "No such command"),
+    "a passphrase without a terminal": (["new", "a", "--passphrase"], "there is none"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), USAGE.values(), ids=USAGE)
+def test_a_mistake_on_the_command_line_is_told(desk, arguments, words):
+    ran = desk(*arguments)
+    assert ran.code == (2 if words else 1)
+    assert words is None or words in ran.err
+
+
+def test_what_cannot_be_is_one_line_that_says_what_to_do(desk, tmp_path):
+    for arguments, words in (
+        (["trust", "nobody"], "Make it: edgekit keys new nobody"),
+        (["rotate", "a", "b"], "there is no root.json yet"),
+        (["update", "gone.json"], "gone.json: cannot be read"),
+        (["sign", "gone.ekb", "--sign", "nobody"], "there is no key 'nobody'"),
+    ):
+        desk("new", "b") if arguments[0] == "rotate" else None
+        ran = desk(*arguments)
+        assert (ran.code, len(ran.err.splitlines())) == (1, 1), ran.err
+        assert words in ran.err
+
+
+def test_json_is_one_object_and_an_error_too(desk):
+    made = desk("new", "alice", "--json").json
+    assert set(made) == {"name", "keyid", "public", "private", "passphrase", "open_to_others"}
+    again = desk("new", "alice", "--json")
+    assert (again.code, again.json["error"]["code"]) == (1, "keys")
+    assert json.loads(desk("trust", "alice", "--json").out)["missing"] == []
