@@ -93,7 +93,7 @@ def _trusted() -> Path:
 @cache
 def _manifests() -> tuple[bytes, ...]:
     """The plain one, one with all that is optional, one of a stateful model."""
-    plain = forge.manifest()
+    plain = json.loads(forge.canonical(forge.manifest()))
     full = forge.manifest(
         expires="2099-01-31T00:00:00Z", not_before="2020-01-31T00:00:00Z", compatible=["x86-64", "host-cpu"], licence="MIT",
         promise={"p50_ms": 3.5, "p99_ms": 9.0, "peak_mb": 40.0}, requires=[],
@@ -132,7 +132,7 @@ def _stateful() -> dict[str, Any]:
         {"inputs": {"x": forge.sha256(frames)}, "dtypes": {"x": "float32"}, "answers": [answer], "steps": 3}
     ]
     value["blobs"] = forge.entries(_STATEFUL_BLOBS)
-    return _digested(value)
+    return value | {"contract_digest": forge.sha256(canonical_bytes(value["contract"]))}
 
 
 _STATEFUL_BLOBS = [forge.model(), bytes(48), bytes(12)]
@@ -203,14 +203,19 @@ def _other_blob(body: bytes, rest: bytes, random: Random) -> tuple[bytes, bytes]
         text = body.replace(str(entry["sha256"]).encode(), forge.sha256(made).encode())
         value = json.loads(text)
         value["blobs"] = forge.entries(content)
-        return canonical_bytes(value), b"".join(blob + bytes(-len(blob) % 64) for blob in content)
+        return _quickly(value), b"".join(blob + bytes(-len(blob) % 64) for blob in content)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError):
         return body, altered(rest, random)
 
 
 def _digested(value: dict[str, Any]) -> dict[str, Any]:
-    value["contract_digest"] = forge.sha256(canonical_bytes(value["contract"]))
+    value["contract_digest"] = forge.sha256(_quickly(value["contract"]))
     return value
+
+
+def _quickly(value: object) -> bytes:
+    """The canonical form of nearly every value, in a tenth of the time. Raises ValueError for NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def _mutate_manifest(body: bytes, random: Random) -> bytes:
@@ -222,7 +227,7 @@ def _mutate_manifest(body: bytes, random: Random) -> bytes:
     if random.random() < 0.12:
         return spelt(value, random)
     try:
-        return canonical_bytes(_digested(value) if random.random() < 0.95 else value)
+        return _quickly(_digested(value) if random.random() < 0.95 else value)
     except (ValueError, RecursionError, KeyError, TypeError):
         return spelt(value, random)
 

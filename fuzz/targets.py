@@ -21,6 +21,13 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "signed": ("fuzz.bundles:signed", _BUNDLE),
     "header": ("fuzz.bundles:header", _BUNDLE),
     "manifest": ("fuzz.bundles:manifest", _BUNDLE),
+    "root": (
+        "fuzz.trust:root",
+        ("edgekit_runtime.trust", "edgekit_runtime.strict_json", "edgekit_runtime.bundle.signature"),
+    ),
+    "journal": ("fuzz.journal:journal", ("edgekit_runtime.install.journal", "edgekit_runtime.strict_json")),
+    "tflite": ("fuzz.models:tflite", ("edgekit_runtime.modelfile",)),
+    "onnx": ("fuzz.models:onnx", ("edgekit_runtime.modelfile",)),
     "picture": ("fuzz.pictures:picture", ("edgekit_runtime.contract",)),
     "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
     "array": ("fuzz.arrays:array", ("edgekit_runtime.array_file",)),

@@ -274,7 +274,7 @@ def _sizes() -> Iterator[Case]:
         lambda: good[:-64],
         "bundle-integrity",
         "ends inside|its signed head says",
-        fetched="download-size",
+        fetched="download-size|bundle-integrity",
     )
 
 
@@ -372,17 +372,17 @@ def _boards() -> Iterator[Case]:
         13,
         "for-a-newer-runtime",
         lambda: signed(min_runtime="99.0.0"),
-        "bundle-format",
+        "bundle-newer",
         "needs edgekit 99.0.0 or newer",
     )
     yield Case(
         13,
         "requires-what-nobody-knows",
         lambda: signed(requires=["quantum"]),
-        "bundle-format",
+        "bundle-newer",
         "does not know: quantum",
     )
-    yield Case(13, "of-a-later-format", lambda: signed(format=2), "bundle-format", "bundle format 2")
+    yield Case(13, "of-a-later-format", lambda: signed(format=2), "bundle-newer", "bundle format 2")
 
 
 def _models() -> Iterator[Case]:

@@ -39,7 +39,7 @@ def node(op: str, inputs: Sequence[str], outputs: Sequence[str], *attributes: by
     names = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs)
     return (
         names
-        + text(3, op)
+        + text(3, outputs[0])
         + text(4, op)
         + b"".join(text(5, one) for one in attributes)
         + (text(7, domain) if domain else b"")

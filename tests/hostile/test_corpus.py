@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hostile.board import told
 from hostile.cases import CASES, GOOD, Case
 from hostile.make_corpus import CORPUS, corpus
 
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.errors import BundleError
 from edgekit_runtime.modelfile import check_artifact
 
 pytest.importorskip("rfc8785", reason="the corpus is written as bundles are: pip install rfc8785")
-
-
-def told(error: EdgekitError) -> str:
-    """The message, once it keeps the promise: what is wrong, where and what to do, in one line."""
-    assert error.what
-    assert error.where
-    assert error.do
-    message = str(error)
-    assert message.isprintable()
-    assert len(message) < 1000
-    return message
 
 
 def test_the_checked_in_corpus_is_what_the_script_writes():
@@ -34,6 +24,7 @@ def test_the_checked_in_corpus_is_what_the_script_writes():
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.reader], ids=lambda case: case.file)
 def test_a_bad_bundle_is_refused_by_the_reader(case: Case):
+    """S14"""
     path = CORPUS / "bad" / case.file
     with pytest.raises(BundleError, match=case.says or ".") as caught:
         read_bundle(path, trust=CORPUS / case.root)
@@ -43,6 +34,7 @@ def test_a_bad_bundle_is_refused_by_the_reader(case: Case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.code == "model-file"], ids=lambda case: case.file)
 def test_a_bad_model_file_is_refused_before_an_engine_sees_it(case: Case):
+    """S15"""
     bundle = read_bundle(CORPUS / "bad" / case.file, trust=CORPUS / case.root)
     with pytest.raises(BundleError, match=case.says or ".") as caught:
         check_artifact(bundle, bundle.artifact())

@@ -185,7 +185,8 @@ class _Part:
             except WrongPartError:
                 validator = ""
                 self._restart()
-                failed: DownloadError = DownloadError("the server keeps sending other parts than are asked for")
+                what = "the server keeps sending other parts than are asked for"
+                failed: DownloadError = DownloadError(what, do="Offer the file on a server that is right about ranges")
                 tries += 1
             except DownloadError as error:
                 failed = error

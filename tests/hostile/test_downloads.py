@@ -1,0 +1,160 @@
+"""Group 10: whatever a server does, a board neither waits for ever nor takes what it was not promised."""
+
+from __future__ import annotations
+
+import pytest
+from hostile.board import asked, refuses
+from hostile.hostile_server import head, serving
+from hostile.make_corpus import CORPUS
+
+from edgekit_runtime.install import Fetching, install
+from edgekit_runtime.install.http import Limits
+
+GOOD = (CORPUS / "good" / "newer.ekb").read_bytes()
+QUICK = Fetching(
+    limits=Limits(silence_s=0.3, head_s=0.5, least_rate=1024, slow_s=0.3, total_s=5, tries=2), sleep=lambda _: None
+)
+
+
+def truncated(_headers, send):
+    send(head("200 OK", Content_Length=len(GOOD), ETag='"1"') + GOOD[:3000])
+
+
+def silent(_headers, send):
+    import time
+
+    send(head("200 OK", Content_Length=len(GOOD)) + GOOD[:100])
+    time.sleep(1)
+
+
+def a_byte_at_a_time(_headers, send):
+    import time
+
+    send(head("200 OK", Content_Length=len(GOOD)))
+    for at in range(len(GOOD)):
+        send(GOOD[at : at + 1])
+        time.sleep(0.02)
+
+
+def endless(_headers, send):
+    send(head("200 OK") + GOOD)
+    while True:
+        send(bytes(1 << 16))
+
+
+def endless_zeros(_headers, send):
+    send(head("200 OK"))
+    while True:
+        send(bytes(1 << 16))
+
+
+def endless_head(_headers, send):
+    send(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        send(b"X-More: " + b"y" * 60000 + b"\r\n")
+
+
+def claims_a_terabyte(_headers, send):
+    send(head("200 OK", Content_Length=1 << 40) + GOOD)
+
+
+def a_page(_headers, send):
+    send(head("200 OK", Content_Type="text/html", Content_Length=23) + b"<html>Log in first</html>"[:23])
+
+
+def moved_in_a_circle(_headers, send):
+    send(head("302 Found", Location="/net.ekb", Content_Length=0))
+
+
+def moved_to_a_file(_headers, send):
+    send(head("302 Found", Location="file:///etc/passwd", Content_Length=0))
+
+
+def packed_on_the_way(_headers, send):
+    import gzip
+
+    data = gzip.compress(GOOD)
+    send(head("200 OK", Content_Encoding="gzip", Content_Length=len(data)) + data)
+
+
+def no_http(_headers, send):
+    send(b"220 mail.example ESMTP\r\n")
+
+
+def gone(_headers, send):
+    send(head("404 Not Found", Content_Length=0))
+
+
+CASES = {
+    "truncated": (truncated, "download", "."),
+    "silent in the middle": (silent, "download(-slow)?", "."),
+    "a byte now and then": (a_byte_at_a_time, "download-slow", "."),
+    "without an end": (endless, "download-size", "."),
+    "zeros without an end": (endless_zeros, "bundle-format", "not an edgekit bundle"),
+    "a head without an end": (endless_head, "download", "."),
+    "more than a bundle may have": (claims_a_terabyte, "download-size", "."),
+    "a page that asks to log in": (a_page, "bundle-format", "not an edgekit bundle"),
+    "moved in a circle": (moved_in_a_circle, "download", "."),
+    "moved to a file of the board": (moved_to_a_file, "download", "."),
+    "compressed on the way": (packed_on_the_way, "download", "."),
+    "no HTTP": (no_http, "download", "."),
+    "not there": (gone, "download", "404"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_group_10_a_download_that_misbehaves_is_refused_in_time(case, root):
+    """S21"""
+    answer, code, says = CASES[case]
+    with serving(answer) as url:
+        refuses(root, url, asked(fetching=QUICK), code, says)
+
+
+class Resuming:
+    """Breaks off in the middle once; what it answers to the request for the rest is the test's."""
+
+    def __init__(self, rest):
+        self._rest, self.asked = rest, []
+
+    def __call__(self, headers, send):
+        self.asked.append(headers.get("range"))
+        if len(self.asked) == 1:
+            send(head("200 OK", Content_Length=len(GOOD), ETag='"1"', Accept_Ranges="bytes") + GOOD[:4000])
+        else:
+            self._rest(headers, send)
+
+
+def part(start, data, *, claimed=None, total=None):
+    def rest(_headers, send):
+        first = start if claimed is None else claimed
+        place = f"bytes {first}-{first + len(data) - 1}/{total or len(GOOD)}"
+        send(head("206 Partial Content", Content_Range=place, Content_Length=len(data), ETag='"1"') + data)
+
+    return rest
+
+
+def whole_again(_headers, send):
+    send(head("200 OK", Content_Length=len(GOOD), ETag='"2"') + GOOD)
+
+
+@pytest.mark.parametrize("rest", [part(4000, GOOD[4000:]), whole_again], ids=["the rest", "all of it again"])
+def test_group_10_a_download_that_broke_goes_on(rest, root):
+    server = Resuming(rest)
+    with serving(server) as url:
+        assert install(url, root, asked(fetching=QUICK)).generation.number == 2
+    assert server.asked == [None, "bytes=4000-"]
+
+
+WRONG = {
+    "another part": part(3000, GOOD[3000:]),
+    "other bytes under the right place": part(4000, bytes(len(GOOD) - 4000)),
+    "a part beyond the end": part(4000, GOOD[4000:], claimed=1 << 40, total=1 << 41),
+    "another length in all": part(4000, GOOD[4000:] + bytes(64), total=len(GOOD) + 64),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_group_10_a_wrong_part_never_becomes_the_bundle(case, root):
+    """S21"""
+    with serving(Resuming(WRONG[case])) as url:
+        refuses(root, url, asked(fetching=QUICK), "download|download-size|bundle-integrity")
