@@ -66,6 +66,7 @@ def replay(bundle: str, recipe: str, engine: str, key: list[str] | None = None) 
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.engines import Setup, load_with
     from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.modelfile import check_artifact
     from edgekit_runtime.selftest import compared
 
     found: dict[str, Any] = {"outputs": [], "failure": "", "opened": False}
@@ -73,6 +74,7 @@ def replay(bundle: str, recipe: str, engine: str, key: list[str] | None = None) 
         secret = Secret.received(key)
         opened = read_bundle(bundle, secret=secret)
         entry = opened.artifact(recipe)
+        check_artifact(opened, entry)
         with load_with(engine, entry.format, opened.blob(entry.blob), Setup(threads=1)) as loaded:
             found["engine"], found["version"] = loaded.info.name, loaded.info.version
             found["outputs"] = [asdict(one) for one in compared(opened, entry, loaded)]

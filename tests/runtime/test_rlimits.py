@@ -14,8 +14,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA cou
 GIB = 1 << 30
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"from edgekit_runtime.rlimits import limit_this_process\n{program}"]
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    program = f"from edgekit_runtime.rlimits import limit_this_process\n{program}"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
 
 
@@ -78,3 +79,45 @@ def test_a_stricter_limit_of_the_system_stays():
 def test_a_child_whose_time_is_over_ended_by_its_own_fault():
     done = run("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 5))\nwhile True: pass")
     assert crashed(done.returncode) == "SIGXCPU"
+
+
+COMPUTED = """
+import sys
+from pathlib import Path
+import numpy as np
+from edgekit_runtime.engines import load_engine
+from edgekit_runtime.errors import EngineError
+data = Path(sys.argv[1]).read_bytes()
+limit_this_process(len(data))
+try:
+    with load_engine("onnx", data) as engine:
+        engine.run([np.zeros((1, 4), np.float32)])
+except EngineError:
+    import resource
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_shape_that_only_a_run_finds_out_takes_an_error_and_not_the_machine(tmp_path):
+    """A file of 300 bytes in which nothing declares the 4 GiB that two of its constants multiply to."""
+    onnx = pytest.importorskip("onnx", reason="comes with the extra 'dev'")
+    pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
+    from edgekit_runtime.modelfile import check_model
+
+    make = onnx.helper
+    nodes = [
+        make.make_node("Mul", ["a", "a"], ["n"]),
+        make.make_node("ConstantOfShape", ["n"], ["large"]),
+        make.make_node("ReduceSum", ["large"], ["s"], keepdims=0),
+        make.make_node("Add", ["x", "s"], ["y"]),
+    ]
+    floats = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    side = make.make_tensor("a", onnx.TensorProto.INT64, [1], [1 << 15])
+    graph = make.make_graph(nodes, "g", floats[:1], floats[1:], [side])
+    data = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    check_model("onnx", data)
+    file = tmp_path / "large.onnx"
+    file.write_bytes(data)
+    done = run(COMPUTED, file)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) * 1024 < GIB

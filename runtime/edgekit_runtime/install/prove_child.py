@@ -9,11 +9,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from edgekit_runtime.board import cores
 from edgekit_runtime.bundle import Bundle, read_bundle
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.errors import BundleError, EdgekitError, MemoryExceeded
+from edgekit_runtime.rlimits import limit_this_process
 
 if TYPE_CHECKING:
     from edgekit_runtime.model import Model
@@ -97,11 +100,22 @@ def _inferences(model: Model, bundle: Bundle) -> Iterator[float]:
 
 
 def _peak_mb() -> float | None:
-    """The most that this process, which does nothing else, had resident, in MB (1e6 bytes)."""
+    """The most that this process, which does nothing else, had resident, in MB (1e6 bytes).
+
+    Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
+    """
     try:
-        import resource
-    except ImportError:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
+    except (OSError, ValueError, IndexError, StopIteration):
+        return _peak_elsewhere()
+
+
+def _peak_elsewhere() -> float | None:
+    if sys.platform == "win32":
         return None
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
@@ -116,9 +130,14 @@ def main() -> int:
         out.flush()
 
     try:
+        limit_this_process(Path(job["path"]).stat().st_size, cores())
         say(json.dumps(proved(job, Secret.received(job["key"]), lambda: say("."))))
     except EdgekitError as error:
         say(json.dumps({"error": error.as_json()}))
+        return 1
+    except MemoryError:
+        much = MemoryExceeded("it takes more memory than a model of its size may", where=job["path"])
+        say(json.dumps({"error": much.as_json()}))
         return 1
     return 0
 
