@@ -119,6 +119,18 @@ def test_a_message_is_found_by_its_words(code, message):
     assert matching(message)[0].code == code
 
 
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Didn't find op for builtin opcode FULLY_CONNECTED version 12", "op-version"),  # as a shell leaves it
+        ("Killed", "memory"),
+        ("[ 93.1] Out of memory: Killed process 812 (python3) total-vm:812000kB", "memory"),
+    ],
+)
+def test_a_message_is_found_as_people_meet_it(code, message):
+    assert matching(message)[0].code == code
+
+
 def test_every_entry_for_messages_is_found_by_one_of_them():
     told = {found.code for message in MESSAGES.values() for found in matching(message)}
     quiet = {"harmless-delegate", "conversion", "not-a-model"}
