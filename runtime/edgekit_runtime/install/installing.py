@@ -219,7 +219,7 @@ class _Installing:
             self._made = self._root.record(self._attempt().generation)  # now: after the switch nothing may fail
             what: Literal["selftest", "trial"] = "selftest" if work is Work.SELFTEST else "trial"
             self._say(what)
-            self._proofs[what] = prove(what, self._bundle()[0], self._asked.proving)
+            self._proofs[what] = prove(what, self._without_blobs(), self._asked.proving)
         return Passed()
 
     def _fetch(self) -> Event:
@@ -319,6 +319,12 @@ class _Installing:
             finally:
                 lease.release()
         return self._read
+
+    def _without_blobs(self) -> Bundle:
+        """What a child loads need not be here as well: a small board has room for it once."""
+        bundle, vouched = self._bundle()
+        self._read = replace(bundle, _blobs={}), vouched
+        return self._read[0]
 
     def _stage(self) -> None:
         attempt, (bundle, vouched) = self._attempt(), self._bundle()

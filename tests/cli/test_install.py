@@ -1,0 +1,115 @@
+"""What a board's owner types, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from installed import Maker, new_key
+
+from edgekit.packaging.terms import Terms
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    return Maker(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("EDGEKIT_TRUST", raising=False)
+
+
+def invoked(*arguments):
+    """In this process, as `main` runs it."""
+    from click.testing import CliRunner
+
+    from edgekit.cli.main import cli
+
+    return CliRunner().invoke(cli, [str(one) for one in arguments], prog_name="edgekit")
+
+
+def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
+    root = tmp_path / "camera"
+    first = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned")
+    assert first.exit_code == 0, first.output
+    assert "UNSIGNED" in first.output
+    assert "gives its 2 golden examples" in first.output
+    assert "200 answers, p99" in first.output
+    assert "generation 1 answers: tiny version 1" in first.output
+    second = invoked("install", made("2"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--json")
+    told = json.loads(second.stdout)
+    assert (told["state"], told["generation"]["number"], told["already"]) == ("committed", 2, False)
+    assert told["trial"]["seen"]["answers"] == 200
+    assert "generation 1 answers again" in invoked("rollback", "--root", root).output
+    found = json.loads(invoked("status", "--root", root, "--json").stdout)
+    assert (found["state"], found["current"]["number"], found["previous"]["number"]) == ("committed", 1, 2)
+    assert "generation 2 answers" in invoked("activate", 2, "--root", root).output
+    assert invoked("gc", "--root", root).output == "0 removed, 0 bytes freed\n"
+
+
+def test_a_signed_one_needs_no_word_from_the_owner(made, tmp_path):
+    key, public = new_key(tmp_path)
+    done = invoked("install", made("1", key=key), "--root", tmp_path / "r", "--trust", public, "--profile", "x86-64")
+    assert done.exit_code == 0, done.output
+    assert "UNSIGNED" not in done.output
+    shown = invoked("status", "--root", tmp_path / "r").output
+    assert f"trusts     {public}" in shown
+
+
+def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
+    root = tmp_path / "r"
+    done = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--trial", "app")
+    assert "generation 1 is on trial" in done.output
+    assert "edgekit activate or rollback decides now" in done.output
+    assert "0 answers in 0 s so far" in invoked("status", "--root", root).output
+    assert "generation 1 answers" in invoked("activate", "--root", root).output
+
+
+def test_a_refusal_is_told_by_status_as_well(made, tmp_path):
+    from edgekit_runtime import DowngradeError
+
+    root = tmp_path / "r"
+    install = ("install", "--root", root, "--profile", "x86-64", "--allow-unsigned")
+    assert invoked(*install, made("2", Terms(rollout_seq=2))).exit_code == 0
+    refused = invoked(*install, made("1", Terms(rollout_seq=1)))
+    assert isinstance(refused.exception, DowngradeError)
+    shown = invoked("status", "--root", root).output
+    assert "accepts    rollout_seq 3 and higher" in shown
+    assert "its rollout_seq 1 is older than 2" in shown
+    assert "(downgrade)" in shown
+
+
+def test_a_board_is_found_where_none_is_named(made, tmp_path):
+    from edgekit_profiles import open_catalogue
+    from edgekit_profiles.detect import detect
+    from edgekit_profiles.facts import read_facts
+
+    found = detect(read_facts(None), open_catalogue(()))
+    here = found.profile.name if found.profile is not None and found.sure in ("certain", "likely") else None
+    done = invoked("install", made("1"), "--root", tmp_path / "r", "--allow-unsigned")
+    if here in ("x86-64", None):
+        assert done.exit_code == 0, done.output
+        assert ("this board is not known" in done.output) == (here is None)
+    else:
+        assert f"this board is {here}" in str(done.exception)
+
+
+USAGE = {
+    "no root": ("install", "x.ekb"),
+    "no bundle": ("install", "--root", "r"),
+    "an empty name": ("install", "", "--root", "r"),
+    "another kind of trial": ("install", "x.ekb", "--root", "r", "--trial", "later"),
+    "generation 0": ("activate", "0", "--root", "r"),
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_usage(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoked(*USAGE[case])
+    assert done.exit_code == 2
+    assert list(tmp_path.glob("r")) == []
