@@ -9,6 +9,7 @@ import sys
 import pytest
 import rooted
 import tiny
+from parts import missing
 
 from edgekit.keys import ExternalSigner, KeyFolder, KeysError, Signing, open_signers
 from edgekit_runtime.bundle import read_bundle
@@ -30,7 +31,7 @@ def python(code):
 
 def test_openssl_signs(pem):
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing; install it with: apt-get install openssl")
+        missing("openssl", "apt-get install openssl")
     command = f"openssl pkeyutl -sign -rawin -inkey {pem} -in {{}}"
     assert ExternalSigner(command, rooted.raw("ann")).sign(MESSAGE) == rooted.private("ann").sign(MESSAGE)
 
@@ -38,7 +39,7 @@ def test_openssl_signs(pem):
 def test_a_bundle_that_openssl_signed_opens(pem, tmp_path):
     """S1"""
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing; install it with: apt-get install openssl")
+        missing("openssl", "apt-get install openssl")
     command = f"openssl pkeyutl -sign -rawin -inkey {pem} -in {{}}"
     public = pem.with_name("ann.pub.pem")
     [signer] = open_signers(Signing((str(public),), command), KeyFolder(tmp_path))
