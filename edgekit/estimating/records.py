@@ -114,7 +114,7 @@ def unfit(
     record: Mapping[str, Any], subject: Subject, told: Answer, profile: Profile, catalogue: Catalogue | None
 ) -> str:
     """Why a record is not one of this artifact, run so, on that board; empty where it is."""
-    if record.get("artifact_sha256") != subject.sha256:
+    if record.get("artifact_sha256") not in (subject.sha256, subject.blob or subject.sha256):
         return f"is of another artifact ({record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name})"
     if (record.get("engine"), record.get("threads")) != (told.engine, told.threads):
         return (

@@ -26,7 +26,8 @@ ESTIMATED = ("float32", "int8", "dynamic")
 @dataclass(frozen=True)
 class Subject:
     """One artifact. name: its recipe in a bundle, its file name otherwise. precision: what it computes in. profile: the
-    bundle's board, empty for a file. host: times of the build's workstation, None where it took none."""
+    bundle's board, empty for a file. host: times of the build's workstation, None where it took none. blob: what its bundle calls
+    it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
 
     name: str
     format: str
@@ -34,6 +35,7 @@ class Subject:
     precision: str
     profile: str = ""
     host: HostTimes | None = None
+    blob: str = ""
 
     @cached_property
     def sha256(self) -> str:
@@ -69,7 +71,7 @@ def _of_bundle(path: Path) -> list[Subject]:
     bundle = read_bundle(path, secret=find_secret)
     times, profile = times_beside(bundle), bundle.manifest.target.profile
     subjects = [
-        Subject(entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile)
+        Subject(entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile, blob=entry.blob)
         for entry in bundle.manifest.artifacts
         if entry.role in ("primary", "alternate")
     ]

@@ -8,7 +8,8 @@ Rules:
 - where no child can be started (a frozen application, user-mode emulation) the caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
 - a crash is the fault of what ran in the child, and so is the end of its processor time (`rlimits`); any other signal came from outside, and tells nothing about it;
-- a variable that holds a secret is no child's: what one must know comes over its standard input.
+- a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
+  gets on no disk by way of a child's core.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["crashed", "environment", "interrupted", "may_start", "python_module", "run", "withhold"]
+__all__ = ["crashed", "environment", "interrupted", "leave_no_core", "may_start", "python_module", "run", "withhold"]
 
 _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGXCPU")
 _LOOKS = 4
@@ -50,6 +51,21 @@ def environment() -> dict[str, str]:
     paths = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     own = {name: value for name, value in os.environ.items() if name not in _withheld}
     return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def leave_no_core() -> None:
+    """A crash must not write the key and the model to a disk, nor may others of this user look into this process."""
+    if sys.platform == "win32":
+        return
+    import contextlib
+    import ctypes
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: a pipe to a collector of cores gets nothing, too
 
 
 def withhold(name: str) -> None:

@@ -263,6 +263,7 @@ class Model:
             "batching": device.costs.as_json(),
             "cache": journey.cache is not None,
             "signed": opened.bundle.trusted,
+            "encrypted": manifest.encrypted_with is not None,
             "trust": opened.bundle.told,
             "installed": opened.held.describe() if opened.held is not None else None,
             "hosts": opened.hosts.describe() if opened.hosts is not None else [],

@@ -248,8 +248,9 @@ def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
     if how.isolate:
         from edgekit_runtime.engines.isolated import IsolatedHost
 
-        longest_s = how.hang_s
-        host = IsolatedHost() if longest_s is None else IsolatedHost(lambda: longest_s)
+        longest_s, confidential = how.hang_s, bundle.secret is not None
+        limit_s = None if longest_s is None else lambda: longest_s
+        host = IsolatedHost(limit_s, confidential=confidential)
 
     def load(entry: ArtifactEntry, batch: int) -> Engine:
         setup = Setup(candidate.threads, candidate.kernels, candidate.delegate, batch)

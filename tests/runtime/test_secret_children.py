@@ -117,6 +117,9 @@ def test_the_child_of_an_isolated_engine_gets_the_model_and_no_key(path: Path, m
         assert hosts
         for pid in hosts:
             assert not any(spelling in shown(pid) for spelling in SPELLINGS)
+            (core,) = [line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "core" in line]
+            assert core.split()[4:6] == ["0", "0"], "a crash would leave the model on a disk"
+        assert model.describe()["encrypted"]
 
 
 def parent_of(pid: str) -> int:

@@ -14,11 +14,11 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
+from edgekit_runtime.children import leave_no_core
 from edgekit_runtime.errors import BundleError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Secret:
         """The other end of the pipe. From here on this process leaves no memory image on a disk."""
         if not handed:
             return None
-        _leave_no_core()
+        leave_no_core()
         return cls([bytes.fromhex(one) for one in handed], "the parent process")
 
     def __repr__(self) -> str:
@@ -135,18 +135,3 @@ def check_key(key: bytes, where: str, line: str = "") -> None:
         raise SecretFormatError(f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where=where, do=MAKE_ONE)
     if len(set(key)) < _LEAST_DIFFERENT or all(32 <= byte < 127 for byte in key):
         raise SecretFormatError(f"{line}these 32 bytes are not random: words can be guessed", where=where, do=MAKE_ONE)
-
-
-def _leave_no_core() -> None:
-    """A crash must not write the key and the model to a disk, nor may others of this user look into this process."""
-    if sys.platform == "win32":
-        return
-    import contextlib
-    import ctypes
-    import resource
-
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: a pipe to a collector of cores gets nothing, too

@@ -56,13 +56,15 @@ class _Artifact:
 class IsolatedHost:
     """A child process and what is loaded in it. One thread at a time, but `kill` from any.
 
-    limit_s: the longest that a run may last, asked before each.
+    limit_s: the longest that a run may last, asked before each. confidential: what is loaded was encrypted, and must not be
+    written to a disk where the child crashes.
     """
 
-    def __init__(self, limit_s: Callable[[], float] | None = None) -> None:
+    def __init__(self, limit_s: Callable[[], float] | None = None, *, confidential: bool = False) -> None:
         if sys.platform == "win32" or not may_start():
             raise EngineError("no process of its own can be started here", do="Open the bundle with isolate=False")
         self._limit_s = limit_s or (lambda: longest(self._slowest_s))
+        self._confidential = confidential
         self._artifacts: list[_Artifact] = []
         self._child: _Child | None = None
         self._slowest_s = 0.0
@@ -179,6 +181,7 @@ class IsolatedHost:
             "engine": artifact.engine,
             "format": artifact.format,
             "size": len(artifact.data),
+            "confidential": self._confidential,
             "setup": {
                 "threads": setup.threads,
                 "kernels": setup.kernels,

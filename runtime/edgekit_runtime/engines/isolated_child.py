@@ -13,6 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from edgekit_runtime.children import leave_no_core
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
 from edgekit_runtime.engines.registry import Engine, Setup, load_with
 from edgekit_runtime.errors import EdgekitError, EngineError
@@ -69,6 +70,8 @@ def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_Served]) 
 
 
 def _load(job: dict[str, Any], arena: Arena, engines: list[_Served]) -> dict[str, Any]:
+    if job["confidential"]:
+        leave_no_core()
     (view,) = arena.views(((0, "|u1", (job["size"],)),))
     data = view.tobytes()
     del view
