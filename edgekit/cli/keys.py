@@ -178,7 +178,7 @@ def _place() -> Path:
     from edgekit_runtime.trust import trust_paths
 
     paths = trust_paths()
-    there = next((path for path in paths if path.exists()), None)
+    there = next((path for path in paths if os.path.exists(path)), None)  # noqa: PTH110 - False, too, where it may not be looked at
     if there is not None:
         return there
     return (

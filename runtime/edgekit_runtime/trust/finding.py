@@ -6,6 +6,7 @@
 Rules:
 - looked for in this order: $EDGEKIT_TRUST, the user's configuration folder, /etc/edgekit/trust/root.json. The first that
   exists decides, and one that does not hold is an error, never a reason to look on;
+- what may not be looked at is an error too, but for the folder of a user's own settings;
 - $EDGEKIT_TRUST must exist once it is set: a misspelt name may not turn checking off;
 - a file that everybody may write, or in a folder where everybody may put another in its place, is refused.
 """
@@ -56,7 +57,8 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
     """This machine's own trust, or None where it was never told. Raises TrustError for one that does not hold."""
     environ = os.environ if environ is None else environ
     for path in trust_paths(environ, system=system):
-        if path.exists() or (environ.get("EDGEKIT_TRUST") and path == Path(environ["EDGEKIT_TRUST"])):
+        named = bool(environ.get("EDGEKIT_TRUST")) and path == Path(environ["EDGEKIT_TRUST"])
+        if named or _is_there(path, ours=path != system):
             _refuse_everybodys(path)
             return load_trust(path)
     return None
@@ -90,6 +92,18 @@ def no_trust(where: str = "") -> NoTrustError:
         where=where,
         do="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
     )
+
+
+def _is_there(path: Path, *, ours: bool) -> bool:
+    """Raises TrustError where that cannot be told. Not so of a user's own folder: a HOME that this user may not enter, as
+    services have it, is another's, and whom that one trusts is nothing to go by."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if ours:
+            return False
+        why = error.strerror or str(error)
+        raise TrustError(f"cannot be looked at: {why}", where=str(path), do="Let every user read it") from error
 
 
 def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import rooted
@@ -136,3 +139,41 @@ def test_a_pipe_is_not_waited_for(files):
     os.mkfifo(files / "pipe")
     with pytest.raises(TrustError, match="not a regular file"):
         load_trust(files / "pipe")
+
+
+class Closed(type(Path())):
+    """A path in a folder that this user may not enter, for tests that run as root, whom no mode keeps out."""
+
+    def exists(self, **options):
+        raise PermissionError(13, "Permission denied")
+
+
+def test_what_may_not_be_looked_at_turns_no_checking_off(places, tmp_path):
+    """S9"""
+    environ, _, _ = places
+    with pytest.raises(TrustError, match="cannot be looked at: Permission denied"):
+        find_trust(environ, system=Closed(tmp_path / "root.json"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_service_with_the_home_of_another_asks_the_machine(places, tmp_path):
+    _, put, system = places
+    put("own", 7)
+    put("system", 1)
+    for folder in (system.parent, tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    (tmp_path / "home").chmod(0o700)
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from edgekit_runtime.trust import find_trust\n"
+        "def found(): return find_trust({'HOME': sys.argv[1]}, system=Path(sys.argv[2])).version\n"
+        "before = found()\n"
+        "os.setuid(65534)\n"
+        "print(before, found())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "home"), str(system)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "7 1\n", done.stderr
