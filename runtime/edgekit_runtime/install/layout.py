@@ -26,7 +26,8 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ from edgekit_runtime.install.disk import (
 )
 from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, PlantedError, StorageError
 from edgekit_runtime.install.events import Events
-from edgekit_runtime.install.journal import Journal, parse_journal
+from edgekit_runtime.install.journal import Burned, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
 
 __all__ = ["Generation", "Root", "Slot", "is_root"]
@@ -193,13 +194,23 @@ class Root:
         write_file(self.path / "slot.json", json.dumps(to_json(slot), sort_keys=True, indent=1) + "\n")
 
     def journal(self) -> Journal:
-        """An empty one where there is none, which knows what `current` says. Raises InstallRootError."""
+        """Where there is none, one that knows what `current` and the generations say. Raises InstallRootError."""
         file = self.path / "journal.json"
         text = read_text(file)
         if text is not None:
             return parse_journal(text, str(file))
         numbers = self.numbers()
-        return replace(Journal(next=max(numbers, default=0) + 1), current=self.pointed())
+        return Journal(next=max(numbers, default=0) + 1, current=self.pointed(), burned=self._burned(numbers))
+
+    def _burned(self, numbers: Sequence[int]) -> Burned | None:
+        """The highest rollout_seq of what is still here: a journal that was lost must not open the way for older bundles."""
+        found = []
+        for number in numbers:
+            with contextlib.suppress(InstallError):
+                record = self.record(number)
+                if record.seq is not None:
+                    found.append(Burned(record.seq, record.bundle, record.signed_by))
+        return max(found, key=lambda burned: burned.seq, default=None)
 
     def write_journal(self, journal: Journal) -> None:
         write_file(self.path / "journal.json", journal.text())

@@ -7,7 +7,8 @@ Rules:
 - the bundle is read through the descriptor that holds it, and checked as when it was installed;
 - a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that does not
   open is an error: nobody is given another model than the one that was decided on;
-- where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched.
+- where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched;
+- a journal that cannot be read stops nobody who only reads: `current` leads to a whole generation all the same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from edgekit_runtime.errors import (
     MissingExtraError,
     SelfTestError,
 )
-from edgekit_runtime.install.errors import InstallError, StorageError
+from edgekit_runtime.install.errors import InstallError, InstallRootError, StorageError
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.layout import Generation, Root
 from edgekit_runtime.install.lock import Lease, alone
@@ -137,7 +138,10 @@ def give_up(root: Root, number: int, error: EdgekitError) -> None:
 
 
 def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
-    journal = root.journal()
+    try:
+        journal = root.journal()
+    except InstallRootError:  # a reader needs `current` alone; `status` and `install` say what is amiss
+        return (*root.hold_current(), None)
     if journal.on_trial is None and root.pointed() == journal.answering:
         return (*root.hold_current(), None)
     try:

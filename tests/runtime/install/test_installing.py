@@ -266,11 +266,25 @@ def test_another_install_drops_what_was_cut_off(stage, made, put, root):
 
 
 def test_a_journal_that_is_lost_is_begun_anew_from_what_answers(made, put, root):
-    put(made("1"))
+    put(made("1")), put(made("2", Terms(rollout_seq=5)))
     (root / "journal.json").unlink()
+    assert version(root) == "2"
+    assert status(root).rollout_seq == 5, "what was accepted is not forgotten"
+    assert put(made("3", Terms(rollout_seq=6))).generation.number == 3
+    assert rollback(root).version == "2"
+
+
+def test_a_journal_that_is_damaged_stops_no_reader_and_says_how_to_go_on(made, put, root):
+    from edgekit_runtime import InstallRootError
+
+    put(made("1"))
+    (root / "journal.json").write_bytes(bytes(60))
     assert version(root) == "1"
-    assert put(made("2")).generation.number == 2
-    assert rollback(root).version == "1"
+    with pytest.raises(InstallRootError, match=r"cannot be understood.*Move it away"):
+        put(made("2"))
+    (root / "journal.json").unlink()
+    put(made("2"))
+    assert version(root) == "2"
 
 
 def test_current_follows_the_journal_whatever_a_cut_left(made, put, root):
