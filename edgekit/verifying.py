@@ -118,7 +118,6 @@ class _Subject:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Subject]:
     from edgekit_runtime.install.layout import Root, is_root
-    from edgekit_runtime.install.lock import hold
     from edgekit_runtime.install.reading import store_of
 
     if is_root(path):
@@ -126,17 +125,27 @@ def _opened(path: Path) -> Iterator[_Subject]:
         lease, generation = root.hold_current()
         subject = _Subject(lease, lease.path, partial(store_of, root), root.journal().seen_s, True, generation.unsigned)
     else:
-        try:
-            lease = hold(path)
-        except OSError as error:
-            raise BundleError(
-                f"cannot be read: {error.strerror}", where=str(path), do="Check the path; `edgekit build` writes one"
-            ) from error
+        lease = _held(path)
         subject = _Subject(lease, path, partial(store_of, None))
     try:
         yield subject
     finally:
         lease.release()
+
+
+def _held(path: Path) -> Lease:
+    """A file that a person named: links are followed, once. Raises BundleError."""
+    from edgekit_runtime.install.errors import PlantedError
+    from edgekit_runtime.install.lock import hold
+
+    try:
+        return hold(path.resolve(strict=True))
+    except PlantedError as error:
+        what = "a folder, and no root of `edgekit install`" if path.is_dir() else "not a regular file"
+        raise BundleError(what, where=str(path), do="Pass a file that `edgekit build` wrote") from error
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
+        why = getattr(error, "strerror", None) or str(error)
+        raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
 
 
 class _Verifying:
@@ -263,9 +272,14 @@ class _Verifying:
         try:
             check_board(manifest, board, self._where)
         except IncompatibleError as error:
-            if self._asked.named or self._subject.installed:
+            if self._asked.named:
                 raise
-            self.say("board", None, f"{error.what}; `edgekit install` would refuse it here")
+            aside = (
+                "it was installed for a board that was named"
+                if self._subject.installed
+                else "`edgekit install` would refuse it here"
+            )
+            self.say("board", None, f"{error.what}; {aside}")
         else:
             self.say("board", True, f"for {', '.join(manifest.compatible)}; this board is {here}")
 

@@ -192,6 +192,30 @@ def test_nothing_to_verify_is_a_sentence(tmp_path):
         raise said(tmp_path / "none.ekb").exception
 
 
+@pytest.mark.parametrize(
+    ("path", "why"), [("/dev/zero", "not a regular file"), (".", "a folder, and no root of `edgekit install`")]
+)
+def test_what_is_no_file_is_not_read(path, why):
+    with pytest.raises(EdgekitError, match=why):
+        raise said(path).exception
+
+
+def test_a_link_leads_to_the_bundle(signed, tmp_path, key):
+    link = tmp_path / "link.ekb"
+    link.symlink_to(signed)
+    assert told(link, "--trust", key, "--no-load")["trusted"]
+
+
+def test_of_an_install_root_what_answers_there_is_verified(signed, tmp_path, key):
+    from edgekit_runtime.install import Asked, Board, install
+
+    root = tmp_path / "root"
+    install(signed, root, Asked(trust=(key,), board=Board(("x86-64",)), trial="app"))
+    report = told(root, "--no-load")  # the root remembers whom it trusts
+    assert report["trusted"], report
+    assert "/objects/" in report["bundle"]
+
+
 def test_what_is_no_bundle_is_refused(tmp_path):
     path = tmp_path / "x.ekb"
     path.write_bytes(b"PK\x03\x04")
