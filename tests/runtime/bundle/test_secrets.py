@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from edgekit_runtime import children
 from edgekit_runtime.bundle.secrets import (
@@ -303,3 +305,19 @@ def test_a_process_that_was_handed_a_key_leaves_no_image_on_a_disk():
         [sys.executable, "-c", code], input=f'["{KEY.hex()}"]', capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == [Secret([KEY]).id, "0", "0"]
+
+
+@given(content=st.binary(max_size=120) | st.text("0123456789abcdefABC+/=-_# \n", max_size=150).map(str.encode))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_in_a_file_is_a_key_or_one_error_that_does_not_repeat_it(content: bytes, tmp_path: Path):
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    try:
+        secret = load_secret(str(path))
+    except SecretFormatError as error:
+        told = str(error)
+        assert "\n" not in told
+        assert all(line not in told for line in content.decode("latin-1").split() if len(line) > 12)
+    else:
+        assert all(len(bytes.fromhex(key)) == 32 for key in secret.handed())
