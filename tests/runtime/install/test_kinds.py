@@ -107,7 +107,7 @@ ONCE = replace(UNSIGNED, fetching=Fetching(Limits(tries=1)))
 
 def test_https_is_checked_against_the_systems_certificates(made, put, root, secure, certificate, monkeypatch):
     monkeypatch.setenv("no_proxy", "localhost")
-    with pytest.raises(EdgekitError, match="its certificate is not accepted .* a clock that is wrong") as caught:
+    with pytest.raises(EdgekitError, match=r"its certificate is not accepted .* a clock that is wrong") as caught:
         put(f"{secure}/{made('1').name}", ONCE)
     assert caught.value.code == "download"
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
