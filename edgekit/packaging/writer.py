@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from edgekit.packaging.encryption import Encryption
 from edgekit.packaging.signing import Signer, signature_block
 from edgekit.packaging.whole import write_whole
 from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, aligned, parse_manifest
+from edgekit_runtime.bundle.checks import check_answers
 from edgekit_runtime.bundle.cipher import Kind
 from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
 from edgekit_runtime.errors import BundleError, MissingExtraError
@@ -55,25 +56,26 @@ class BundleDraft:
     def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
         """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open."""
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
-        _check_readable(body)
+        _check_readable(body, {name: data for name, data in self._blobs.items() if name not in self._ciphers})
         signatures = signature_block(body, keys)
         head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(signatures)) + signatures
         head += hashlib.sha256(head).digest()
         return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
 
 
-def _check_readable(body: bytes) -> None:
-    """The reader's own checks: what it refuses is not written in the first place."""
+def _check_readable(body: bytes, blobs: Mapping[str, bytes]) -> None:
+    """The reader's own checks: what it refuses is not written in the first place. blobs: those that are not encrypted."""
     if len(body) > MAX_MANIFEST_BYTES:
         raise PackagingError(
             f"the manifest has {len(body):,} bytes, more than the {MAX_MANIFEST_BYTES:,} that a reader takes",
             do="Shorten the longest part: labels, or the initial values of a state",
         )
     try:
-        parse_manifest(body, "the manifest")
+        check_answers(parse_manifest(body, "the manifest"), blobs, "the manifest")
     except BundleError as error:
         what = f"no reader would open the bundle: {error.what}"
-        raise PackagingError(what, where=error.where, do="Mend the model's contract, names or labels") from error
+        do = "Mend the model's contract, names or labels; or give it examples that it answers in numbers"
+        raise PackagingError(what, where=error.where, do=do) from error
 
 
 def check_tools(extra: str = "convert") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def asked(root: str = "root.json", **changes) -> Asked:
 
 def what_answers(root: Path) -> tuple[str, bytes, str]:
     """`current`, every byte that it leads to, and what the journal says of it."""
-    current = os.readlink(root / "current")
+    current = str((root / "current").readlink())
     return current, (root / "current" / "bundle.ekb").read_bytes(), (root / "current" / "generation.json").read_text()
 
 

@@ -267,6 +267,7 @@ def _sizes() -> Iterator[Case]:
         lambda: good + bytes(64),
         "bundle-integrity",
         "does not end (after|where)",
+        fetched="download-size|bundle-integrity",
     )
     yield Case(
         8,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hostile import forge
-from hostile.board import HERE, asked, events, refuses, what_answers
+from hostile.board import HERE, asked, events, refuses, told, what_answers
 from hostile.make_corpus import CORPUS
 
 from edgekit_runtime import open_bundle
@@ -42,6 +42,16 @@ def a_pipe(path: Path, _victim: Path) -> None:
     os.mkfifo(path)
 
 
+def refusal(root: Path) -> EdgekitError | None:
+    """What an install of the newer bundle comes back with."""
+    try:
+        install(NEWER, root, asked(wait_s=0.2))
+    except EdgekitError as error:
+        told(error)
+        return error
+    return None
+
+
 PLACES = [OBJECT, "generations/2", "generations/2.new", "current.new", "journal.json.new", "events.jsonl", "lock"]
 
 
@@ -56,11 +66,9 @@ def test_group_14_what_was_planted_is_never_written_through(place, plant, root, 
         spot.unlink()
     plant(spot, victim)
     before = what_answers(root)
-    try:
-        install(NEWER, root, asked(wait_s=0.2))
-    except EdgekitError as error:
-        assert str(error).isprintable()
-        assert error.code in ("planted", "storage", "install-busy", "install-root")
+    refused = refusal(root)
+    if refused is not None:
+        assert refused.code in ("planted", "storage", "install-busy", "install-root")
         assert what_answers(root) == before
     else:
         assert (root / "current" / "bundle.ekb").read_bytes() == NEWER.read_bytes()
@@ -88,10 +96,8 @@ def test_group_14_a_part_that_is_a_link_is_not_written_through(root, tmp_path):
     from edgekit_runtime.install import Root
 
     Root.open(root).part(str(NEWER)).symlink_to(victim)
-    try:
-        install(NEWER, root, asked())
-    except EdgekitError as error:
-        assert error.code == "planted"
+    refused = refusal(root)
+    assert refused is None or refused.code == "planted"
     assert victim.read_bytes() == b"precious"
 
 
@@ -103,9 +109,9 @@ def test_group_14_current_that_leads_out_of_the_root_opens_nothing(root, tmp_pat
     try:
         with open_bundle(root) as model:
             assert model.describe()["install"]["generation"] == 1
-            assert os.readlink(root / "current") == "generations/1", "it was neither refused nor put right"
+            assert (root / "current").readlink() == Path("generations/1"), "it was neither refused nor put right"
     except EdgekitError as error:
-        assert str(error).isprintable()
+        told(error)
 
 
 def swapping(with_: Path):
