@@ -160,6 +160,19 @@ class TestTrust:
         assert done.generation.seq == 3
 
 
+    def test_a_number_that_only_a_key_of_the_past_vouched_for_binds_nobody(self, made, put, root, alice, tmp_path):
+        """Else a stolen key, revoked since, would have ended all updates with the highest number there is."""
+        from edgekit_runtime import DowngradeError
+
+        key, public = alice
+        put(made("1", Terms(rollout_seq=2**53 - 1), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        with pytest.raises(DowngradeError):
+            put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        bob, others = new_key(tmp_path, "bob")
+        done = put(made("2", Terms(rollout_seq=3), key=bob), Asked(trust=(others,), board=BOARD, proving=QUICK))
+        assert done.generation.seq == 3
+
+
 class TestWhatIsOpen:
     """A model that is open keeps what it needs."""
 
