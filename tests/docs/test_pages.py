@@ -64,7 +64,7 @@ def test_the_readme_stays_short():
     written = re.sub(
         r"<!-- runtime figures -->.*?<!-- /runtime figures -->", "", prose(ROOT / "README.md"), flags=re.DOTALL
     )
-    assert len(written.splitlines()) <= 172
+    assert len(written.splitlines()) <= 174
 
 
 def test_the_builders_reference_names_every_key_recipe_and_refusal():
