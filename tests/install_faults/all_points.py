@@ -1,9 +1,9 @@
 """Every point of every scene, not a sample of them: `make kill`, some minutes.
 
-    .venv/bin/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
+    .venv/bin/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json [KIND ...]
 
-Writes how many points there were, what answered after each, and how long it took. Exits 1 where anything does not hold, and
-keeps the roots in which it did not.
+Writes how many points there were of each kind, what answered after them, and how long it took; what an earlier run found of
+other kinds stays. Exits 1 where anything does not hold, and keeps the roots in which it did not.
 """
 
 from __future__ import annotations
@@ -28,63 +28,59 @@ KINDS = {"kill": (kills, False), "error": (errors, False), "error for good": (er
 WORKERS = 2
 
 
-def work(job: tuple[int, Path]) -> list[dict[str, Any]]:
+def work(job: tuple[int, str, Path]) -> list[dict[str, Any]]:
     """A worker's share: each takes every WORKERS-th point of every scene."""
-    share, folder = job
+    share, kind, folder = job
+    what, for_good = KINDS[kind]
     told = []
     with Forks(folder / "forks") as forks:
         kit = make_kit(folder / "kit", forks)
-        for kind, (what, for_good) in KINDS.items():
-            for scene in SCENES.values():
-                found = points(kit, scene, folder / "p00000", what, for_good=for_good)
-                for at, point in list(enumerate(found, 1))[share::WORKERS]:
-                    one = try_point(kit, point, folder / f"p{at:05}")
-                    if one.wrong:
-                        print(f"{point.told}: {'; '.join(one.wrong)}", flush=True)
-                        (folder / f"p{at:05}").rename(folder / f"kept-{kind}-{scene.name}-{at}")
-                    answers = "old" if one.version == scene.before else "new" if one.version == scene.after else "other"
-                    if scene.before == scene.after:
-                        answers = "the one there is" if answers == "old" else answers
-                    told.append(
-                        {
-                            "kind": kind,
-                            "scene": scene.name,
-                            "answers": answers,
-                            "refused": one.refused,
-                            "wrong": bool(one.wrong),
-                        }
-                    )
+        for scene in SCENES.values():
+            found = points(kit, scene, folder / "p00000", what, for_good=for_good)
+            for at, point in list(enumerate(found, 1))[share::WORKERS]:
+                one = try_point(kit, point, folder / f"p{at:05}")
+                if one.wrong:
+                    print(f"{point.told}: {'; '.join(one.wrong)}", flush=True)
+                    (folder / f"p{at:05}").rename(folder / f"kept-{scene.name}-{at}")
+                answers = "new" if one.version == scene.after else "old" if one.version == scene.before else "other"
+                if scene.before == scene.after and answers == "new":
+                    answers = "the one there is"
+                told.append({"scene": scene.name, "answers": answers, "refused": one.refused, "wrong": bool(one.wrong)})
     return told
 
 
-def main(out: Path) -> int:
+def run(kind: str, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="edgekit-points-"))
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-        told = [one for share in pool.map(work, [(n, folder / str(n)) for n in range(WORKERS)]) for one in share]
-    wrong = sum(one["wrong"] for one in told)
-    found = {
-        "what": "an install, activate, rollback, gc and a trial, disturbed at every system call that touches the root",
-        "on": datetime.date.today().isoformat(),
-        "seconds": round(time.monotonic() - began),
+        shares = pool.map(work, [(n, kind, folder / f"{kind}-{n}") for n in range(WORKERS)])
+    told = [one for share in shares for one in share]
+    return {
         "points": len(told),
-        "wrong": wrong,
-        "kinds": {
-            kind: {
-                "points": sum(one["kind"] == kind for one in told),
-                "answers": dict(Counter(one["answers"] for one in told if one["kind"] == kind)),
-                "refused": sum(one["refused"] for one in told if one["kind"] == kind),
-                "scenes": dict(Counter(one["scene"] for one in told if one["kind"] == kind)),
-            }
-            for kind in KINDS
-        },
+        "wrong": sum(one["wrong"] for one in told),
+        "answers": dict(Counter(one["answers"] for one in told)),
+        "refused": sum(one["refused"] for one in told),
+        "scenes": dict(Counter(one["scene"] for one in told)),
+        "seconds": round(time.monotonic() - began),
+        "on": datetime.date.today().isoformat(),
     }
-    out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps({name: found[name] for name in ("points", "wrong", "seconds")}))
+
+
+def main(out: Path, wanted: list[str]) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="edgekit-points-"))
+    found = json.loads(out.read_text())["kinds"] if out.exists() else {}
+    for kind in wanted:
+        found[kind] = run(kind, folder)
+        told = {
+            "what": "an install, activate, rollback, gc and a trial, disturbed at every system call that touches the root",
+            "kinds": found,
+        }
+        out.write_text(json.dumps(told, indent=1) + "\n")
+        print(kind, json.dumps({name: found[kind][name] for name in ("points", "wrong", "answers", "seconds")}))
+    wrong = sum(found[kind]["wrong"] for kind in wanted)
     if wrong:
         print(f"kept: {folder}")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or list(KINDS)))

@@ -26,6 +26,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from typing import Any
 
 
@@ -84,29 +85,30 @@ def start(root: str) -> dict[str, Any]:
 def watch(root: str, answers: int) -> dict[str, Any]:
     """As an application in use, its trial judged by what was promised and by so many answers, in no time at all."""
     from edgekit_runtime import open_bundle
-    from edgekit_runtime.install.promise import Terms
     from edgekit_runtime.install.watching import TrialWatch
 
     with open_bundle(root, cache_mb=0) as model:
         held = model._journey.opened.held
         assert held is not None
-        watching = TrialWatch(model, held, terms=Terms(answers, 0.0))
+        watching = TrialWatch(model, held, terms=replace(held.terms, answers=answers, seconds=0.0))
         told = [_asked(model) for _ in range(answers)]
         verdict = watching.look()
         return {"verdict": verdict.says, "why": verdict.why, "first": told[0], **_asked(model)}
 
 
 def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
-    """silence_s: of a download or of a child. child: Python code that is started in place of the self-test or the trial."""
+    """silence_s: of a download. child: Python code that is started in place of the self-test or the trial, for a second."""
     from edgekit_runtime.children import run
     from edgekit_runtime.install import Asked, Board, Fetching, Limits, Proving, install
 
     def other(command: list[str], **options: Any) -> Any:
         job = json.loads(options["input"])["what"]
-        return run([sys.executable, "-c", how["child"]] if job == how["instead_of"] else command, **options)
+        if job == how["instead_of"]:
+            command, options["timeout"] = [sys.executable, "-c", how["child"]], 1.0
+        return run(command, **options)
 
     silence = how.get("silence_s", 30.0)
-    proving = Proving(silence_s=silence, run=other) if "child" in how else Proving()
+    proving = Proving(run=other) if "child" in how else Proving()
     done = install(
         source,
         root,

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -100,25 +100,27 @@ class Forks:
         faults: list[str] | None = None,
         calls: Sequence[str] = CHANGING,
         *,
+        paths: Iterable[Path] = (),
         die: str | None = None,
         **env: str,
     ) -> Ended:
-        """faults: what strace injects, as its `-e inject=`; None to run without it, empty only to trace. calls: it traces.
-        die: the state in which the child ends, at once."""
+        """faults: what strace injects, as its `-e inject=`; None to run without it, empty only to trace. calls: it traces,
+        of these paths alone where any are named. die: the state in which the child ends, at once."""
         notes, trace, chain = (self._folder / name for name in ("notes", "trace", "chain"))
         for file in (notes, trace, chain):
             file.unlink(missing_ok=True)
         job = {"steps": steps, "notes": str(notes), "env": env, "stop": faults is not None}
         self._write({**job, "witness": str(chain), "die": die})
         if faults is not None:
-            self._traced(trace, faults, calls)
+            self._traced(trace, faults, calls, paths)
         code = self._read()
         told = [json.loads(line) for line in _text(notes).splitlines()]
         return Ended(code, told, _text(trace), _text(chain).splitlines())
 
-    def _traced(self, trace: Path, faults: list[str], names: Sequence[str]) -> None:
+    def _traced(self, trace: Path, faults: list[str], names: Sequence[str], paths: Iterable[Path]) -> None:
         pid = self._read()
         calls = ",".join(f"?{name}" for name in names)
+        where = [argument for path in paths for argument in ("-P", str(path))]
         injected = [argument for fault in faults for argument in ("-e", f"inject={fault}")]
         command = [
             "strace",
@@ -130,15 +132,18 @@ class Forks:
             str(trace),
             "-e",
             f"trace={calls}",
+            *where,
             *injected,
             "-p",
             str(pid),
         ]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
             assert strace.stderr is not None
-            line = strace.stderr.readline()
+            said = ""
+            while "attached" not in said and (line := strace.stderr.readline()):  # it tells where links lead first
+                said += line
             os.kill(pid, signal.SIGCONT)
-            assert "attached" in line, line + strace.stderr.read()
+            assert "attached" in said, said
             strace.communicate(timeout=60)
 
     def _write(self, job: dict[str, Any]) -> None:

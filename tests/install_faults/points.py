@@ -47,12 +47,14 @@ def errors(call: Call) -> list[str]:
 
 @dataclass(frozen=True)
 class Point:
-    """what: `signal=KILL`, `error=EIO`; with for_good everything of that name fails from there on."""
+    """what: `signal=KILL`, `error=EIO`; with for_good every call of that name fails from there on. paths: of the whole
+    operation, below the root."""
 
     scene: Scene
     call: Call
     what: str
-    for_good: bool = False
+    for_good: bool
+    paths: frozenset[str]
 
     @property
     def told(self) -> str:
@@ -83,15 +85,14 @@ def unread(call: Call) -> list[str]:
 def points(
     kit: Kit, scene: Scene, folder: Path, what: Callable[[Call], Sequence[str]], *, for_good: bool = False
 ) -> list[Point]:
-    """In their order. folder: where the undisturbed run happens. for_good: the call fails from there on, wherever it is
-    made; so opening is left out, without which no module is imported either."""
+    """In their order. folder: where the undisturbed run happens."""
     root = kit.lay(scene, folder)
     ended = kit.forks.run([scene.operation(kit, root)], faults=[], calls=_calls(what))
     assert ended.note.get("code", 0) == 0, ended.note
     shutil.rmtree(folder)
     calls = calls_of(ended.trace, root)
-    kept = [call for call in calls if not (for_good and call.name == "openat")]
-    return [Point(scene, call, one, for_good) for call in kept for one in what(call)]
+    paths = frozenset(path for call in calls for path in call.paths)
+    return [Point(scene, call, one, for_good, paths) for call in calls for one in what(call)]
 
 
 def _calls(what: Callable[[Call], Sequence[str]]) -> Sequence[str]:
@@ -99,14 +100,14 @@ def _calls(what: Callable[[Call], Sequence[str]]) -> Sequence[str]:
 
 
 def try_point(kit: Kit, point: Point, folder: Path) -> Outcome:
-    """One root, one fault, and what is found afterwards. The root is removed where all is well.
-
-    folder: of the same length of name as that of `points`, so that every call is the same.
-    """
+    """One root, one fault, and what is found afterwards. The root is removed where all is well."""
     scene = point.scene
     root = kit.lay(scene, folder)
     ended = kit.forks.run(
-        [scene.operation(kit, root)], faults=[point.fault], calls=READING if point.call.name in READING else CHANGING
+        [scene.operation(kit, root)],
+        [point.fault],
+        READING if point.call.name in READING else CHANGING,
+        paths=[root / path for path in sorted(point.paths)],
     )
     wrong = _meant(point, ended.trace, root)
     refused = False

@@ -20,6 +20,8 @@ from typing import Any
 from install_faults.forks import Forks
 from tiny import bundle
 
+from edgekit.packaging import SigningKey, Terms
+
 __all__ = ["SCENES", "Kit", "Scene", "make_kit", "tree"]
 
 Step = list[Any]
@@ -34,6 +36,7 @@ class Kit:
     forks: Forks
     bundles: dict[str, Path]
     trust: Path
+    key: SigningKey
     _made: dict[str, Path] = field(default_factory=dict)
 
     def install(self, version: str, root: Path, *more: str) -> Step:
@@ -67,8 +70,6 @@ def make_kit(folder: Path, forks: Forks) -> Kit:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from edgekit.packaging import SigningKey, Terms
-
     folder.mkdir(parents=True, exist_ok=True)
     private = Ed25519PrivateKey.generate()
     trust = folder / "key.pub.pem"
@@ -80,7 +81,7 @@ def make_kit(folder: Path, forks: Forks) -> Kit:
         (folder / version).mkdir()
         terms = Terms(rollout_seq=int(version))
         bundles[version] = bundle(folder / version, recipe, key=SigningKey(private), version=version, terms=terms)
-    kit = Kit(folder, forks, bundles, trust)
+    kit = Kit(folder, forks, bundles, trust, SigningKey(private))
     for version in VERSIONS:  # what an engine is measured to be is remembered: every later run finds the same
         assert forks.run([kit.install(version, folder / "warm")]).note["code"] == 0
     return kit

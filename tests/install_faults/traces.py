@@ -3,8 +3,8 @@ r"""What strace wrote, as calls that can be counted, told and replayed.
     for call in calls_of(trace, root):
         call.name, call.at, call.told         # "rename", 3, "rename journal.json.new -> journal.json"
 
-Rule: `at` counts the calls of one name as strace's own `when=` does, all of them; calls outside the root are counted and
-left out.
+Rule: `at` counts the calls of one name that name something of the root, as strace's own `when=` does where `-P` tells it to
+look at nothing else: so what is imported meanwhile does not count.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def calls_of(trace: str, root: Path) -> list[Call]:
         if parsed is None:
             continue
         name, arguments, result = parsed[1], parsed[2], parsed[3] or ""
-        counted[name] = counted.get(name, 0) + 1
-        call = _call(name, counted[name], arguments, result, str(root))
+        call = _call(name, counted.get(name, 0) + 1, arguments, result, str(root))
         if call is not None:
+            counted[name] = call.at
             found.append(call)
     return found
 

@@ -31,6 +31,7 @@ from edgekit_runtime.install.errors import (
     DownloadError,
     DownloadSizeError,
     InstallError,
+    TrialFailedError,
     TrialPendingError,
 )
 from edgekit_runtime.install.events import told_at
@@ -144,6 +145,11 @@ class _Installing:
         except _AlreadyHereError:
             self._take(Abandoned())
             return self._done(already=True)
+        failure = self._journal.failure
+        if self._journal.attempt is None and failure is not None:  # it went down too often: that was the end of it
+            raise TrialFailedError(
+                failure.what, where=self._source.told, do="Look for what took it down; then install again"
+            )
         return self._done()
 
     def _done(self, *, already: bool = False) -> Installed:
