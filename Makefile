@@ -12,7 +12,7 @@ JOBS ?= 2
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch fuzz setup setup-demo lint clean
+.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -41,6 +41,10 @@ test-torch: $(VENV_TORCH)/.test
 # A million executions of each target, about an hour. `make test` runs a short search of its own.
 fuzz: setup
 	$(BIN)/python -m fuzz
+
+# An install killed, and its disk failing, at every system call, some 3,000 points: an hour. `make test` takes a sample.
+kill: setup
+	$(BIN)/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
 
 setup: $(VENV)/.dev
 setup-demo: $(VENV)/.demo
