@@ -24,9 +24,8 @@ __all__ = ["check"]
     "--profile",
     "profiles",
     multiple=True,
-    required=True,
     metavar="NAME",
-    help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable.",
+    help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable. Default: the bundle's own.",
 )
 @profile_path
 @click.option(
@@ -64,7 +63,7 @@ def check(
         raise click.UsageError("--emulate replays, and --no-replay does not: pass one of them.")
     named = tuple(runtime_named(text) for text in runtimes)
     catalogue = catalogue_of(profile_paths)
-    boards = [catalogue.load(name) for name in dict.fromkeys(profiles)]
+    boards = [catalogue.load(name) for name in dict.fromkeys(profiles or [_own(artifact)])]
     with shown() as progress:
         found = [checked(Request(artifact, board, named, not no_replay, emulate, secret), progress) for board in boards]
     if as_json:
@@ -75,6 +74,16 @@ def check(
             for line in _lines(one, artifact):
                 click.echo(line)
     return 0 if all(one.ok for one in found) else 1
+
+
+def _own(artifact: Path) -> str:
+    """The board that a bundle was built for."""
+    from edgekit.model_file import form_of
+    from edgekit_runtime.bundle import read_bundle
+
+    if form_of(artifact) != "bundle":
+        raise click.UsageError("A model file does not say for which board: pass --profile NAME.")
+    return read_bundle(artifact).manifest.target.profile
 
 
 def _lines(checked: Checked, artifact: Path) -> Iterator[str]:

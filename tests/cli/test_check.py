@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import tiny
+
+from edgekit_runtime.bundle import read_bundle
 
 NOTHING_RUN = ("--profile", "raspberry-pi-4", "--no-replay")
 
@@ -127,3 +130,12 @@ def test_what_nobody_knows_is_an_error_with_a_way_on(edgekit, text):
     assert ran.code == 1
     assert ran.json["error"]["code"] == "unexplained"
     assert ran.json["error"]["do"]
+
+
+def test_a_bundle_says_for_which_board_and_a_model_file_does_not(edgekit, planted, tmp_path):
+    bundle = tiny.bundle(tmp_path)
+    own = read_bundle(bundle).manifest.target.profile
+    assert edgekit("check", bundle, "--no-replay", "--json").json["profile"] == own
+    refused = edgekit("check", planted.int8, "--no-replay")
+    assert refused.code == 2
+    assert "pass --profile" in refused.err
