@@ -170,7 +170,7 @@ def _apart(data: bytes) -> tuple[bytes, bytes, bytes] | None:
 def _together(body: bytes, block: bytes, rest: bytes, random: Random) -> bytes:
     lengths = [len(body), len(block)]
     if random.random() < 0.05:
-        lengths[random.randrange(2)] = random.choice((0, 1, 2**31, 2**32 - 1, len(body) + 1, 4 << 20, (4 << 20) + 1))
+        lengths[random.randrange(2)] = random.choice((0, 1, 2**31, 2**32 - 1, len(body) + 1, 1 << 20, (1 << 20) + 1))
     head = forge.MAGIC + struct.pack("<I", lengths[0]) + body + struct.pack("<I", lengths[1]) + block
     return forge.seal(head) + rest
 

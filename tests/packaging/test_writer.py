@@ -43,7 +43,7 @@ def test_names_numbers_and_texts_beyond_what_a_reader_takes(refused):
 
 
 def test_a_manifest_that_is_too_long(refused):
-    refused("more than the 4,194,304 that a reader takes", tools={"x": "y" * (4 << 20)})
+    refused("more than the 1,048,576 that a reader takes", tools={"x": "y" * (1 << 20)})
 
 
 def test_a_golden_answer_that_is_no_number_ends_the_build(monkeypatch):

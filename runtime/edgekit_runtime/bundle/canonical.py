@@ -159,6 +159,8 @@ def _fraction(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise _NotCanonicalError(f"the number {text} is too large")
+    if repr(value) == text and "e" not in text and not text.endswith(".0"):  # the two agree from 1e-4 to 1e16
+        return value
     if number_text(value) != text:
         raise _NotCanonicalError(f"the number {text} is not written {number_text(value)}")
     return value

@@ -39,7 +39,9 @@ __all__ = [
 
 MAGIC = b"\x89EKB\r\n\x1a\n"
 ALIGNMENT = 64
-MAX_MANIFEST_BYTES = 4 << 20
+MAX_MANIFEST_BYTES = 1 << 20
+"""Room for 20,000 long labels; the worst content of that size costs a busy workstation a second and 60 MB to refuse."""
+
 MAX_SIGNATURES_BYTES = 64 << 10
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES = 32

@@ -93,5 +93,6 @@ def check_words(value: object, where: str) -> None:
 
 
 def _words(value: object) -> TypeGuard[list[str]]:
-    texts = isinstance(value, list) and all(isinstance(one, str) and 0 < len(one) <= MAX_NAME_TEXT for one in value)
-    return texts and len(set(value)) == len(value) <= MAX_OPS  # type: ignore[arg-type]
+    if not isinstance(value, list) or not all(isinstance(one, str) and 0 < len(one) <= MAX_NAME_TEXT for one in value):
+        return False
+    return len(set(value)) == len(value) <= MAX_OPS

@@ -59,7 +59,7 @@ def read(path: Path, key: bytes | None = None, public: bytes | None = None) -> O
     data = path.read_bytes()
     must(len(data) <= 2 << 30, "too large")
     must(data[:8] == MAGIC, "no magic")
-    manifest, at = section(data, 8, 4 << 20)
+    manifest, at = section(data, 8, 1 << 20)
     block, at = section(data, at, 64 << 10)
     must(data[at : at + 32] == hashlib.sha256(data[:at]).digest(), "the head's digest")
     start = up(at + 32)
