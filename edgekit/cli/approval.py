@@ -8,15 +8,32 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.errors import EdgekitError
 
 if TYPE_CHECKING:
+    from edgekit.shipping.package import Approve
     from edgekit_profiles import Profile
 
-__all__ = ["CheckFailedError", "approve"]
+__all__ = ["CheckFailedError", "approve", "approver"]
 
 
 class CheckFailedError(EdgekitError):
     """The check found that the bundle will not load on the board, or not answer there as it did here."""
 
     code = "check-failed"
+
+
+def approver(bundle: Path, *, skip: bool) -> Approve | None:
+    """`approve`, or None where it is left out. Raises SecretMissingError for an encrypted bundle whose key is not here: now, and
+    not after wheels were fetched."""
+    if skip:
+        return None
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secrets import SecretMissingError, find_secret
+
+    try:
+        read_bundle(bundle, secret=find_secret)
+    except SecretMissingError as error:
+        do = "Set EDGEKIT_SECRET=file:PATH, so that it can be checked; or ship it unchecked with --no-check"
+        raise SecretMissingError(error.what, where=error.where, do=do) from None
+    return approve
 
 
 def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:

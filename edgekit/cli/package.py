@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.approval import approve
+from edgekit.cli.approval import approver
 from edgekit.cli.options import BUNDLE, PATH, as_json, load_profile, print_json, profile_path
 from edgekit.cli.package_options import board, packed_options
 
@@ -49,7 +49,7 @@ def package(
     from edgekit.shipping import PackageRequest, pack, pack_deb
     from edgekit_runtime.bundle import read_bundle
 
-    asked["approve"] = None if asked.pop("no_check") else approve
+    asked["approve"] = approver(bundle, skip=asked.pop("no_check"))
     to = load_profile(profile or read_bundle(bundle).manifest.target.profile, profile_paths)
     packed = (pack_deb if deb else pack)(PackageRequest(bundle, to, **asked))
     if as_json:

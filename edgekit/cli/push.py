@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.approval import approve
+from edgekit.cli.approval import approver
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import BUNDLE, PATH, as_json, catalogue_of, print_json, profile_path
 from edgekit.cli.output import refuse_unwritable
@@ -66,7 +66,7 @@ def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **
     catalogue = catalogue_of(asked.pop("profile_paths"))
     profile = asked.pop("profile")
     to = Address(address, asked.pop("port"), asked.pop("identity"))
-    asked["approve"] = None if asked.pop("no_check") else approve
+    asked["approve"] = approver(bundle, skip=asked.pop("no_check"))
     asked["bench"] = None if asked.pop("no_bench") else ()
     request = PushRequest(
         bundle, to, catalogue.load(profile) if profile else None, measure=anchor_file is not None, **asked
