@@ -39,7 +39,9 @@ def released() -> dict[str, bytes]:
 
     terms = Terms("Apache-2.0", 3, "2026-01-01T00:00:00Z", "2036-01-01T00:00:00Z", ("raspberry-pi-4",))
     plain = tiny.content("tflite-int8", golden=[{"image": tiny.RED}])
-    plain = replace(plain, name="colours", tools={"edgekit-deploy": VERSION}, model_id=hashlib.sha256(b"tiny").hexdigest())
+    plain = replace(
+        plain, name="colours", tools={"edgekit-deploy": VERSION}, model_id=hashlib.sha256(b"tiny").hexdigest()
+    )
     full = replace(plain, terms=terms, promise=Promise(1.0, 5.0, 30.0), alternates=[Shipped(tiny.artifact("onnx-f32"))])
     locked = replace(full, alternates=[], secret=Secret([SECRET]))
     key = SigningKey(_private())
