@@ -413,3 +413,61 @@ def test_the_custom_operators_are_those_that_every_runtime_was_found_to_carry():
     from edgekit_converters.needs.registered import known_custom
 
     assert known_custom() == KNOWN_CUSTOM
+
+
+def sparse(**changes):
+    """[[0, a, 0, 0], [b, 0, 0, c]] as TFLite keeps it: a dense level of rows, a compressed one of columns."""
+    told = {
+        "order": [0, 1],
+        "rows": 2,
+        "segments": [0, 1, 3],
+        "indices": [1, 0, 3],
+        "values": 3,
+        "blocks": [],
+        **changes,
+    }
+
+    def vector(values):
+        made = schema.Int32VectorT()
+        made.values = values
+        return made
+
+    def change(made, graph):
+        index = constant(made, graph, np.ones(told["values"], np.float32), schema.TensorType.FLOAT32)
+        graph.tensors[index].shape = [2, 4]
+        rows, columns = schema.DimensionMetadataT(), schema.DimensionMetadataT()
+        rows.format, rows.denseSize = schema.DimensionType.DENSE, told["rows"]
+        columns.format = schema.DimensionType.SPARSE_CSR
+        columns.arraySegmentsType = columns.arrayIndicesType = schema.SparseIndexVector.Int32Vector
+        columns.arraySegments, columns.arrayIndices = vector(told["segments"]), vector(told["indices"])
+        found = schema.SparsityParametersT()
+        found.traversalOrder, found.blockMap, found.dimMetadata = told["order"], told["blocks"], [rows, columns]
+        graph.tensors[index].sparsity = found
+
+    return changed(change)
+
+
+def test_a_sparse_constant_that_holds_passes():
+    check_model("tflite", sparse())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"order": [0, 7]}, "are not those of its 2 sides"),
+        ({"order": [0, 0]}, "are not those of its 2 sides"),
+        ({"blocks": [0]}, "are not those of its 2 sides and 1 blocks"),
+        ({"rows": 1000}, "not as long as its side, 2"),
+        ({"segments": [0, 1, 9]}, "do not lead to its indices"),
+        ({"segments": [0, 5, 3]}, "do not lead to its indices"),
+        ({"segments": [0, 3]}, "do not lead to its indices"),
+        ({"indices": [1, 0, 4]}, "lies outside its side of 4"),
+        ({"indices": [1, 0, -1]}, "lies outside its side of 4"),
+        ({"values": 2}, "has 2 values for 3 places"),
+    ],
+    ids=str,
+)
+def test_a_sparse_constant_whose_levels_lead_elsewhere_is_refused(changes, why):
+    """S15: CVE-2022-23560"""
+    with pytest.raises(ModelFileError, match=why):
+        check_model("tflite", sparse(**changes))
