@@ -67,9 +67,11 @@ def rollback(
         journal = settle(root, clock)
         trial = journal.on_trial
         if trial is not None:
-            after = _take(root, journal, Failed("rolled-back", "the owner rolled it back", told_at(clock())))
+            # Read now: after the switch nothing may fail.
+            back = None if journal.current is None else root.record(journal.current)
+            _take(root, journal, Failed("rolled-back", "the owner rolled it back", told_at(clock())))
             root.events.tell("rolled-back", generation=trial, what="the owner rolled it back")
-            return None if after.current is None else root.record(after.current)
+            return back
         if journal.previous is None:
             raise NoGenerationError(
                 "there is no generation before this one", where=str(root.path), do="Install the bundle that you want"
