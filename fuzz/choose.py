@@ -21,11 +21,11 @@ from fuzz.targets import INSTRUMENTS, target
 
 __all__ = ["chosen"]
 
-_MOST = 120
+_MOST = 60
 
 
 def chosen(one: Target, inputs: Iterable[bytes]) -> list[bytes]:
-    """As few as reach everything that all of them reach, in the order of their size; at most 120."""
+    """As few as reach everything that all of them reach, in the order of their size; at most 60."""
     seen: set[Any] = set()
     found = []
     for data in sorted(set(inputs), key=lambda data: (len(data), data)):

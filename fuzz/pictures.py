@@ -115,9 +115,7 @@ def _png(data: bytes, random: Random) -> bytes:
         except zlib.error:
             chunks[number] = (kind, altered(body, random))
     elif act == 4 and kind == b"IHDR" and len(body) >= 13:
-        sizes = struct.pack(
-            ">II", *(random.choice((0, 1, 7, 64, 3000, 5700, 70000, 2**31 - 1, 2**32 - 1)) for _ in "wh")
-        )
+        sizes = struct.pack(">II", *(random.choice((0, 1, 7, 64, 300, 70000, 2**31 - 1, 2**32 - 1)) for _ in "wh"))
         chunks[number] = (kind, sizes + body[8:])
     else:
         chunks[number] = (kind, altered(body, random))
