@@ -13,10 +13,10 @@ from install_faults.points import Point, errors, kills, points, try_point, unrea
 from install_faults.scenes import SCENES, Kit
 
 KINDS = {
-    "killed": (kills, False, 15),
-    "told that the disk failed": (errors, False, 45),
-    "told so from there on": (errors, True, 50),
-    "not given what it reads": (unread, False, 45),
+    "killed": (kills, False, 22),
+    "told that the disk failed": (errors, False, 60),
+    "told so from there on": (errors, True, 80),
+    "not given what it reads": (unread, False, 60),
 }
 """What happens, whether it stays so, and of how many points one is taken."""
 
