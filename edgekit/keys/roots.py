@@ -18,8 +18,8 @@ from typing import Any
 from edgekit.keys.errors import KeysError
 from edgekit.packaging.signing import Signer, merged, signed_by
 from edgekit.packaging.whole import write_whole
+from edgekit_runtime.bundle.canonical import canonical_bytes
 from edgekit_runtime.bundle.signature import Signature, keyid_of, verify
-from edgekit_runtime.strict_json import canonical
 from edgekit_runtime.trust import ROOT_PAYLOAD_TYPE, TrustError, TrustStore, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.root import read_root
 
@@ -76,7 +76,7 @@ def _settle(
     path: Path, root: Path, signed: dict[str, Any], there: Iterable[Signature], signers: Sequence[Signer]
 ) -> Written:
     before = load_root(root) if root.exists() and root != path else None
-    body = canonical(signed)
+    body = canonical_bytes(signed)
     _refuse_strangers(signed, before, signers)
     signatures = [*there, *(signed_by(signer, body, ROOT_PAYLOAD_TYPE) for signer in signers)]
     data = _pretty(signed, signatures)

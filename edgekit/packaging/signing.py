@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edgekit.errors import PackagingError
+from edgekit_runtime.bundle.canonical import canonical_bytes
 from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
-from edgekit_runtime.strict_json import canonical
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -69,7 +69,7 @@ def merged(signatures: Iterable[Signature]) -> list[dict[str, str]]:
 
 def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
     """The block over a manifest's bytes. others: signatures that are there already."""
-    return canonical(merged([*others, *(signed_by(signer, body) for signer in signers)]))
+    return canonical_bytes(merged([*others, *(signed_by(signer, body) for signer in signers)]))
 
 
 def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:

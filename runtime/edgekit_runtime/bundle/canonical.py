@@ -70,8 +70,15 @@ def number_text(value: float) -> str:
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The canonical form of a JSON value. Raises ValueError for NaN, infinities and whole numbers beyond 2**53 - 1."""
-    return "".join(_pieces(value)).encode("utf-8")
+    """The canonical form of a JSON value: the byte string that is signed.
+
+    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and nesting beyond what the
+    interpreter takes.
+    """
+    try:
+        return "".join(_pieces(value)).encode("utf-8")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _pieces(value: Any) -> Iterator[str]:

@@ -27,8 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from edgekit_runtime.bundle.canonical import canonical_bytes
 from edgekit_runtime.bundle.signature import Signature, keyid_of, parse_entries, verify, weakness
-from edgekit_runtime.strict_json import canonical, strict_json
+from edgekit_runtime.strict_json import strict_json
 from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.errors import RootRollbackError, TrustError
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
@@ -147,7 +148,7 @@ def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature,
     """Everything but the signatures' truth. Raises ValueError."""
     document = _object(strict_json(data), "the file")
     signed = _object(document.get("signed"), "signed")
-    return _store(signed, where), canonical(signed), parse_entries(document.get("signatures"))
+    return _store(signed, where), canonical_bytes(signed), parse_entries(document.get("signatures"))
 
 
 def _store(signed: dict[str, Any], where: str) -> TrustStore:
@@ -167,7 +168,7 @@ def _store(signed: dict[str, Any], where: str) -> TrustStore:
     issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
     return TrustStore(
         where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), _version(signed.get("version")),
-        issued, expires, revoked, hashlib.sha256(canonical(signed)).hexdigest(),
+        issued, expires, revoked, hashlib.sha256(canonical_bytes(signed)).hexdigest(),
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ NO_ROOTS = {
         {"signed": rooted.signed_part(), "signatures": [{"keyid": rooted.keyid("ann"), "sig": ""}]}
     ).encode(),
     "a version twice": plain().replace(b'"version": 1', b'"version": 1, "version": 1'),
-    "a number with a fraction": rooted.document(rooted.signed_part(more=1.5), "ann"),
+    "a version with a fraction": rooted.document(rooted.signed_part(version=1.5), "ann"),
     "a number that is not one": plain().replace(b'"version": 1', b'"version": NaN'),
     "nesting": b'{"signed":' * 50_000,
     "a byte order mark": b"\xef\xbb\xbf" + plain(),
