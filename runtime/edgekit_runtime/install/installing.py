@@ -36,7 +36,7 @@ from edgekit_runtime.install.errors import (
 )
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.fetch import Fetching, Source, fetch, source_of
-from edgekit_runtime.install.journal import Attempt, Burned, TrialBy
+from edgekit_runtime.install.journal import Attempt, TrialBy
 from edgekit_runtime.install.layout import Generation, Root, Slot
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, Proving, prove
@@ -45,7 +45,7 @@ from edgekit_runtime.install.rules import Board, admit
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.states import Abandoned, Accepted, Begun, Event, Failed, Passed, Restarted, Work, react
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.trust import Moment, TrustStore, Vouched, judge, seen_after, vouch
+from edgekit_runtime.trust import Moment, Vouched, judge, seen_after, vouch
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -247,8 +247,8 @@ class _Installing:
                 raise _AlreadyHereError
         total = _length(header, manifest)
         self._check_room(total)
-        issued = self._store.expires_s if self._store is not None else None
-        self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, issued))
+        until = self._store.expires_s if self._store is not None else None
+        self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, until))
         self._take(Accepted(name, header.digest, manifest.rollout_seq, vouched.signers))
         return total
 
@@ -267,8 +267,7 @@ class _Installing:
         return judge(self._asked.clock(), seen_s=self._journal.seen_s, issued_s=issued)
 
     def _admit(self, manifest: Manifest, digest: str, moment: Moment) -> None:
-        binding = _binding(self._journal.burned, self._store)
-        admit(manifest, digest, self._asked.board, binding, moment, self._source.told)
+        admit(manifest, digest, self._asked.board, self._journal.binding(self._store), moment, self._source.told)
 
     def _check_room(self, total: int) -> None:
         """Raises DownloadSizeError, DiskFullError."""
@@ -364,13 +363,6 @@ class _Installing:
 
     def _now(self) -> str:
         return told_at(self._asked.clock())
-
-
-def _binding(burned: Burned | None, store: TrustStore | None) -> Burned | None:
-    """None where nobody who counts now vouched for that number."""
-    if burned is None or store is None or store.suffices(burned.signed_by):
-        return burned
-    return None
 
 
 def _length(header: Header, manifest: Manifest) -> int:

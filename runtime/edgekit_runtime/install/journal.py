@@ -12,17 +12,22 @@ Rules:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.errors import InstallRootError
 from edgekit_runtime.strict_json import strict_json
 
+if TYPE_CHECKING:
+    from edgekit_runtime.trust import TrustStore
+
 __all__ = ["FORMAT", "Attempt", "Burned", "Failure", "Journal", "State", "TrialBy", "parse_journal"]
 
 FORMAT = 1
+MAX_BURNED = 64
+"""Kept beside the last one: one for each group of keys that ever signed for this root, the last ones first."""
 
 State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"]
 """How far an install has come. Where there is no attempt, what answers is committed."""
@@ -35,7 +40,7 @@ TrialBy = Literal["here", "app"]
 
 @dataclass(frozen=True)
 class Burned:
-    """The highest rollout_seq that was accepted here, and the digest of the bundle that had it.
+    """A rollout_seq that was accepted here, and the digest of the bundle that had it.
 
     signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number binds
     nobody: else a stolen key could end all updates with the highest number there is.
@@ -44,6 +49,10 @@ class Burned:
     seq: int
     bundle: str
     signed_by: tuple[str, ...] = ()
+
+    def covers(self, other: Burned) -> bool:
+        """Whether the other one binds nobody whom this one does not."""
+        return self.seq >= other.seq and set(self.signed_by) >= set(other.signed_by)
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Attempt:
 class Journal:
     """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
 
+    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that were
+    higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
     seen_s: the last time seen, seconds since 1970 (see `trust.clock`).
     """
 
@@ -90,6 +101,7 @@ class Journal:
     current: int | None = None
     previous: int | None = None
     burned: Burned | None = None
+    also_burned: tuple[Burned, ...] = ()
     seen_s: float | None = None
     attempt: Attempt | None = None
     failure: Failure | None = None
@@ -110,6 +122,19 @@ class Journal:
         """Generations that are never collected."""
         numbers = (self.current, self.previous, self.attempt.generation if self.attempt else None)
         return frozenset(number for number in numbers if number)
+
+    def burning(self, burned: Burned) -> Journal:
+        """With one more number that was accepted."""
+        before = () if self.burned is None else (self.burned, *self.also_burned)
+        kept = tuple(one for one in before if not burned.covers(one))
+        return replace(self, burned=burned, also_burned=kept[:MAX_BURNED])
+
+    def binding(self, store: TrustStore | None) -> Burned | None:
+        """The highest number that somebody vouched for who counts now; None where there is none. store: None for a board
+        that trusts nobody, which every number binds."""
+        known = () if self.burned is None else (self.burned, *self.also_burned)
+        counted = [one for one in known if store is None or store.suffices(one.signed_by)]
+        return max(counted, key=lambda one: one.seq, default=None)
 
     def text(self) -> str:
         return json.dumps(to_json(self), sort_keys=True, indent=1) + "\n"

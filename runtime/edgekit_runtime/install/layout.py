@@ -200,17 +200,19 @@ class Root:
         if text is not None:
             return parse_journal(text, str(file))
         numbers = self.numbers()
-        return Journal(next=max(numbers, default=0) + 1, current=self.pointed(), burned=self._burned(numbers))
+        return self._burned(Journal(next=max(numbers, default=0) + 1, current=self.pointed()), numbers)
 
-    def _burned(self, numbers: Sequence[int]) -> Burned | None:
-        """The highest rollout_seq of what is still here: a journal that was lost must not open the way for older bundles."""
+    def _burned(self, journal: Journal, numbers: Sequence[int]) -> Journal:
+        """With every rollout_seq of what is still here: a journal that was lost must not open the way for older bundles."""
         found = []
         for number in numbers:
             with contextlib.suppress(InstallError):
                 record = self.record(number)
                 if record.seq is not None:
                     found.append(Burned(record.seq, record.bundle, record.signed_by))
-        return max(found, key=lambda burned: burned.seq, default=None)
+        for burned in sorted(found, key=lambda burned: burned.seq):
+            journal = journal.burning(burned)
+        return journal
 
     def write_journal(self, journal: Journal) -> None:
         write_file(self.path / "journal.json", journal.text())

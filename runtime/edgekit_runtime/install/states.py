@@ -196,8 +196,8 @@ def _passed(journal: Journal, attempt: Attempt, event: Passed) -> Step:
     elif state == "verified":
         after = _moved(journal, attempt, state="staged")
     elif state == "staged":
-        burned = journal.burned if attempt.seq is None else Burned(attempt.seq, attempt.bundle, attempt.signed_by)
-        after = _moved(replace(journal, burned=burned), attempt, state="selftest", tries=1)
+        burned = None if attempt.seq is None else Burned(attempt.seq, attempt.bundle, attempt.signed_by)
+        after = _moved(journal.burning(burned) if burned else journal, attempt, state="selftest", tries=1)
     elif attempt.trial == "app":
         return Step(_moved(journal, attempt, state="trial", tries=0), (Tidy.POINT,))
     else:

@@ -159,7 +159,6 @@ class TestTrust:
         done = put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
         assert done.generation.seq == 3
 
-
     def test_a_number_that_only_a_key_of_the_past_vouched_for_binds_nobody(self, made, put, root, alice, tmp_path):
         """Else a stolen key, revoked since, would have ended all updates with the highest number there is."""
         from edgekit_runtime import DowngradeError
@@ -171,6 +170,23 @@ class TestTrust:
         bob, others = new_key(tmp_path, "bob")
         done = put(made("2", Terms(rollout_seq=3), key=bob), Asked(trust=(others,), board=BOARD, proving=QUICK))
         assert done.generation.seq == 3
+
+    @pytest.mark.parametrize("lost", [False, True], ids=["", "and the journal was lost"])
+    def test_a_stolen_key_wipes_no_number_out(self, made, put, root, alice, tmp_path, lost):
+        """S18: what alice's bundles burned binds again once the key that went beyond it is trusted no more."""
+        from edgekit_runtime import DowngradeError
+
+        (key, public), (stolen, other) = alice, new_key(tmp_path, "mallory")
+        both, alone = (Asked(trust=keys, board=BOARD, proving=QUICK) for keys in ((public, other), (public,)))
+        put(made("5", Terms(rollout_seq=5), key=key), both)
+        put(made("100", Terms(rollout_seq=100), key=stolen), both)
+        if lost:
+            (root / "journal.json").unlink()
+        with pytest.raises(DowngradeError, match="older than 5"):
+            put(made("4", Terms(rollout_seq=4), key=key), alone)
+        assert put(made("6", Terms(rollout_seq=6), key=key), alone).generation.seq == 6
+        with pytest.raises(DowngradeError, match="older than 100"):
+            put(made("7", Terms(rollout_seq=7), key=key), both)
 
 
 class TestWhatIsOpen:
