@@ -42,6 +42,8 @@ def _lines(found: Status) -> Iterator[str]:
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
         yield f"  signed     {'UNSIGNED: ' if found.current.unsigned else ''}{found.current.told}"
+    if found.refusal is not None:
+        yield f"  BUT        it does not open any more: {found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed starts" if found.failed_starts else ""
         yield f"  trial      {found.seen.answers} answers in {found.seen.seconds:.0f} s so far{failed}"

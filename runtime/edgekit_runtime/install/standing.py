@@ -3,7 +3,10 @@
     found = status("/var/lib/edgekit/camera")
     found.current.number, found.state                # 3, "committed"
 
-Rule: whoever may only read is told as well, of the root as it is.
+Rules:
+- whoever may only read is told as well, of the root as it is;
+- who vouches for what answers is asked anew, as an application asks when it opens the root. Its blobs are not read:
+  `edgekit verify ROOT` does that.
 """
 
 from __future__ import annotations
@@ -16,14 +19,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.header import Header, header_needs, read_header
+from edgekit_runtime.errors import EdgekitError, IntegrityError
+from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.errors import InstallBusyError, InstallError, StorageError
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
 from edgekit_runtime.install.layout import Generation, Root
-from edgekit_runtime.install.lock import alone
+from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import Seen
+from edgekit_runtime.install.reading import store_of
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import failed_starts
 from edgekit_runtime.install.trial_record import read_seen
+from edgekit_runtime.trust import TrustStore, vouch
 
 __all__ = ["Status", "status"]
 
@@ -33,7 +41,8 @@ class Status:
     """current: what answers, None where nothing was installed. state: of it. previous: where a rollback leads.
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
-    seen, failed_starts: of a trial by the application. trust: what this root was told to trust.
+    seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
+    that binds. refusal: why what answers does not open any more, None where nothing speaks against it.
     """
 
     root: Path
@@ -47,6 +56,7 @@ class Status:
     trust: tuple[str, ...]
     seen: Seen | None = None
     failed_starts: int = 0
+    refusal: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         told = {
@@ -59,6 +69,7 @@ class Status:
             "busy": self.busy,
             "rollout_seq": self.rollout_seq,
             "trust": list(self.trust),
+            "refusal": self.refusal,
         }
         if self.seen is not None:
             told["trial"] = {**to_json(self.seen), "failed_starts": self.failed_starts}
@@ -82,19 +93,54 @@ def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.ti
 def _told(root: Root, journal: Journal, busy: bool) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
+    current = None if number is None else root.record(number)
+    store, refusal = _refusal(root, current)
+    burned = journal.binding(store)
     return Status(
         root.path,
         "empty" if number is None else "trial" if on_trial else "committed",
-        None if number is None else root.record(number),
+        current,
         _perhaps(root, journal.current if on_trial else journal.previous),
         None if trial is not None else journal.attempt,
         journal.failure,
         busy,
-        journal.burned.seq if journal.burned else None,
+        burned.seq if burned else None,
         root.slot().trust,
         read_seen(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
+        refusal,
     )
+
+
+def _refusal(root: Root, current: Generation | None) -> tuple[TrustStore | None, str | None]:
+    """Whom this root trusts, and why what answers would not be opened by that."""
+    store = None
+    try:
+        store = store_of(root)
+        if current is not None:
+            lease, _ = root.hold(current.number)
+            try:
+                header = _head(lease)
+            finally:
+                lease.release()
+            where, allowed = str(lease.path), current.unsigned
+            if header.digest != current.bundle:
+                raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
+            vouch(store, header.manifest_bytes, header.signatures, new=False, allow_unsigned=allowed, where=where)
+    except EdgekitError as error:
+        return store, str(error)
+    return store, None
+
+
+def _head(lease: Lease) -> Header:
+    data, where = b"", str(lease.path)
+    with storing(lease.path), lease.file() as file:
+        while (need := header_needs(data, where)) > len(data):
+            chunk = file.read(need - len(data))
+            if not chunk:
+                break
+            data += chunk
+    return read_header(data, where)
 
 
 def _perhaps(root: Root, number: int | None) -> Generation | None:

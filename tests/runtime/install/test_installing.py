@@ -137,8 +137,23 @@ class TestTrust:
         put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
         _, other = new_key(tmp_path, "bob")
         public.write_bytes(other.read_bytes())
-        with pytest.raises(SignatureError):
+        with pytest.raises(SignatureError) as error:
             open_bundle(root)
+        assert status(root).refusal == str(error.value)
+
+    def test_a_status_says_that_what_answers_does_not_open(self, made, put, root):
+        done = put(made("1"))
+        assert status(root).refusal is None
+        whole = (root / "objects" / f"{done.generation.object}.ekb").read_bytes()
+        for content, told in {
+            whole[:50]: "ends",
+            whole.replace(b'"tiny"', b'"tony"'): "is not what was written",
+        }.items():
+            (root / "objects" / f"{done.generation.object}.ekb").unlink()
+            (root / "objects" / f"{done.generation.object}.ekb").write_bytes(content)
+            assert told in status(root).refusal
+        (root / "objects" / f"{done.generation.object}.ekb").unlink()
+        assert "is gone" in status(root).as_json()["refusal"]
 
     def test_an_application_that_names_keys_itself_is_not_told_that_unsigned_was_allowed(self, made, put, root, alice):
         put(made("1"))
