@@ -39,6 +39,7 @@ __all__ = ["MAX_ROOT_BYTES", "ROOT_PAYLOAD_TYPE", "follow", "load_root", "parse_
 ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
 MAX_ROOT_BYTES = 256 << 10
 MAX_KEYS = 256
+MAX_WHY = 500
 _AGAIN = "Get it again from who made it"
 _KEYID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -209,7 +210,10 @@ def _revoked(value: object) -> Revoked:
     keyid, why = _text(found.get("keyid"), "the keyid of a revoked key"), found.get("why", "")
     if not _KEYID.fullmatch(keyid):
         raise _MalformedError("the keyid of a revoked key is not 64 digits of lower-case hex")
-    return Revoked(keyid, _name(found), _text(why, "the reason of a revocation"))
+    reason = _text(why, "the reason of a revocation")
+    if len(reason) > MAX_WHY or not reason.isprintable():  # it is shown on terminals
+        raise _MalformedError(f"{reason!r:.20} is no reason of a revocation: {MAX_WHY} characters that can be printed")
+    return Revoked(keyid, _name(found), reason)
 
 
 def _version(value: object) -> int:

@@ -87,6 +87,12 @@ MALFORMED = {
     "a revoked key that is listed": (
         lambda s: s["revoked"].append({"keyid": rooted.keyid("bea"), "name": "bea"}), "revoked and listed at once",
     ),
+    "a reason that moves the cursor": (
+        lambda s: s["revoked"].append({"keyid": "ef" * 32, "name": "old", "why": "lost\x1b[2J"}), "can be printed",
+    ),
+    "a reason without an end": (
+        lambda s: s["revoked"].append({"keyid": "ef" * 32, "name": "old", "why": "x" * 501}), "can be printed",
+    ),
     "a key revoked twice": (
         lambda s: s["revoked"].extend([{"keyid": "ef" * 32, "name": "old"}] * 2), "twice",
     ),
