@@ -59,6 +59,7 @@ _READ_BYTES = 1 << 20
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
+_POINT_AGAIN = "Remove it, then run: edgekit status --root ROOT, which points it at what answers"
 
 
 @dataclass(frozen=True)
@@ -224,10 +225,10 @@ class Root:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise PlantedError("`current` is no link", where=str(self.current), do="Remove it") from error
+            raise PlantedError("`current` is no link", where=str(self.current), do=_POINT_AGAIN) from error
         found = _CURRENT.fullmatch(target)
         if found is None:
-            raise PlantedError(f"`current` leads to {target!r:.80}", where=str(self.current), do="Remove it")
+            raise PlantedError(f"`current` leads to {target!r:.80}", where=str(self.current), do=_POINT_AGAIN)
         return int(found[1])
 
     def switch(self, before: Journal, after: Journal) -> None:

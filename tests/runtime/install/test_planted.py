@@ -139,6 +139,10 @@ def test_a_current_that_leads_elsewhere_is_never_followed(target, made, put, roo
         with pytest.raises(EdgekitError) as caught:
             command(root)
         assert caught.value.code == "planted"
+        assert "edgekit status" in caught.value.do
+    (root / "current").unlink()
+    status(root)
+    assert current(root) == "generations/1", "what the message says to do is enough"
 
 
 def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
