@@ -101,10 +101,10 @@ class Journal:
     current: int | None = None
     previous: int | None = None
     burned: Burned | None = None
-    also_burned: tuple[Burned, ...] = ()
     seen_s: float | None = None
     attempt: Attempt | None = None
     failure: Failure | None = None
+    also_burned: tuple[Burned, ...] | None = None
 
     @property
     def answering(self) -> int | None:
@@ -125,14 +125,14 @@ class Journal:
 
     def burning(self, burned: Burned) -> Journal:
         """With one more number that was accepted."""
-        before = () if self.burned is None else (self.burned, *self.also_burned)
+        before = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         kept = tuple(one for one in before if not burned.covers(one))
-        return replace(self, burned=burned, also_burned=kept[:MAX_BURNED])
+        return replace(self, burned=burned, also_burned=kept[:MAX_BURNED] or None)
 
     def binding(self, store: TrustStore | None) -> Burned | None:
         """The highest number that somebody vouched for who counts now; None where there is none. store: None for a board
         that trusts nobody, which every number binds."""
-        known = () if self.burned is None else (self.burned, *self.also_burned)
+        known = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         counted = [one for one in known if store is None or store.suffices(one.signed_by)]
         return max(counted, key=lambda one: one.seq, default=None)
 

@@ -216,6 +216,11 @@ def test_whatever_happens_something_answers_that_was_committed_or_is_on_trial(ev
         assert parse_journal(journal.text(), "journal.json") == journal
 
 
+def test_a_journal_that_knows_of_one_number_alone_is_read():
+    text = '{"format": 1, "next": 4, "current": 3, "burned": {"seq": 7, "bundle": "old", "signed_by": []}}'
+    assert parse_journal(text, "journal.json") == Journal(next=4, current=3, burned=Burned(7, "old"))
+
+
 BROKEN = {
     "empty": "",
     "half of it": BEFORE.text()[:40],
