@@ -60,9 +60,10 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.fetch import Fetching
     from edgekit_runtime.install.http import Limits
     from edgekit_runtime.install.installing import Asked, Installed, install
-    from edgekit_runtime.install.layout import Generation, Root, is_root
+    from edgekit_runtime.install.layout import Root, is_root
     from edgekit_runtime.install.owner import activate, rollback
     from edgekit_runtime.install.prove import Proof, Proving
+    from edgekit_runtime.install.records import Generation
     from edgekit_runtime.install.rules import Board
     from edgekit_runtime.install.standing import Status, status
 
@@ -131,7 +132,8 @@ __getattr__ = lazily(
         "edgekit_runtime.install.fetch": ("Fetching",),
         "edgekit_runtime.install.http": ("Limits",),
         "edgekit_runtime.install.installing": ("Asked", "Installed", "install"),
-        "edgekit_runtime.install.layout": ("Generation", "Root", "is_root"),
+        "edgekit_runtime.install.layout": ("Root", "is_root"),
+        "edgekit_runtime.install.records": ("Generation",),
         "edgekit_runtime.install.owner": ("activate", "rollback"),
         "edgekit_runtime.install.prove": ("Proof", "Proving"),
         "edgekit_runtime.install.rules": ("Board",),

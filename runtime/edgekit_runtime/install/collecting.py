@@ -23,8 +23,9 @@ from edgekit_runtime.install.disk import remove
 from edgekit_runtime.install.errors import InstallError
 from edgekit_runtime.install.fetch import drop_part
 from edgekit_runtime.install.journal import Journal
-from edgekit_runtime.install.layout import Root, drop_folder
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone, in_use
+from edgekit_runtime.install.staging import drop_folder
 
 __all__ = ["Collected", "collect", "sweep"]
 

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -20,9 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.bundle.header import Header, aligned, header_needs, read_header
-from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.manifest import Manifest, parse_manifest
+from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.collecting import sweep
 from edgekit_runtime.install.disk import free_bytes
@@ -37,15 +34,18 @@ from edgekit_runtime.install.errors import (
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.fetch import Fetching, Source, fetch, source_of
 from edgekit_runtime.install.journal import Attempt, TrialBy
-from edgekit_runtime.install.layout import Generation, Root, Slot
+from edgekit_runtime.install.judging import Judging, name_of
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, Proving, prove
 from edgekit_runtime.install.reading import Rules, read_held, store_of
-from edgekit_runtime.install.rules import Board, admit
+from edgekit_runtime.install.records import Generation, Slot
+from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
+from edgekit_runtime.install.staging import adopt, stage
 from edgekit_runtime.install.states import Abandoned, Accepted, Begun, Event, Failed, Passed, Restarted, Work, react
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.trust import Moment, Vouched, judge, seen_after, vouch
+from edgekit_runtime.trust import Vouched, judge, seen_after
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -194,7 +194,7 @@ class _Installing:
                 if not chunk:
                     break
                 data += chunk
-        return _name_of(read_header(data, self._source.told))
+        return name_of(read_header(data, self._source.told))
 
     def _next(self, event: Event) -> Event | None:
         """Take an event, do what follows, and return what came of that."""
@@ -234,51 +234,29 @@ class _Installing:
 
     def _judge(self, header: Header) -> int:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
-        where = self._source.told
-        vouched = self._vouched(header)
-        manifest = parse_manifest(header.manifest_bytes, where)
-        moment = self._moment()
-        self._admit(manifest, header.digest, moment)
-        name = _name_of(header)
+        head = self._judging().head(header)
         current = self._journal.current
         if current is not None:
             answers = self._root.record(current)
-            if answers.header == name and answers.unsigned == (not vouched.trusted):
+            if answers.header == head.name and answers.unsigned == (not head.vouched.trusted):
                 raise _AlreadyHereError
-        total = _length(header, manifest)
-        self._check_room(total)
+        self._check_room(head.total)
         until = self._store.expires_s if self._store is not None else None
         self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, until))
-        self._take(Accepted(name, header.digest, manifest.rollout_seq, vouched.signers))
-        return total
+        self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers))
+        return head.total
 
-    def _vouched(self, header: Header) -> Vouched:
-        return vouch(
-            self._store,
-            header.manifest_bytes,
-            header.signatures,
-            now=self._moment(),
-            allow_unsigned=self._asked.allow_unsigned,
-            where=self._source.told,
-        )
-
-    def _moment(self) -> Moment:
+    def _judging(self) -> Judging:
+        asked = self._asked
         issued = self._store.issued_s if self._store is not None else None
-        return judge(self._asked.clock(), seen_s=self._journal.seen_s, issued_s=issued)
-
-    def _admit(self, manifest: Manifest, digest: str, moment: Moment) -> None:
-        admit(manifest, digest, self._asked.board, self._journal.binding(self._store), moment, self._source.told)
+        moment = judge(asked.clock(), seen_s=self._journal.seen_s, issued_s=issued)
+        binding = self._journal.binding(self._store)
+        return Judging(self._store, asked.board, binding, moment, self._source.told, asked.allow_unsigned)
 
     def _check_room(self, total: int) -> None:
-        """Raises DownloadSizeError, DiskFullError."""
-        where = self._source.told
-        if total > MAX_BUNDLE_BYTES:
-            raise DownloadSizeError(
-                f"{total:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=where
-            )
-        part = self._root.part(where)
-        here = part.stat().st_size if part.exists() else 0
-        need = total - here + _SPARE_BYTES
+        """Raises DiskFullError. What nothing names goes first where that is what it takes."""
+        part = self._root.part(self._source.told)
+        need = total - (part.stat().st_size if part.exists() else 0) + _SPARE_BYTES
         if free_bytes(self._root.path) < need:
             sweep(self._root, self._journal)
         free = free_bytes(self._root.path)
@@ -294,9 +272,9 @@ class _Installing:
         part = self._root.part(attempt.source)
         self._say("verify")
         if part.exists():
-            self._root.adopt(part, attempt.object)
+            adopt(self._root, part, attempt.object)
         bundle, _ = self._bundle()
-        self._admit(bundle.manifest, bundle.digest, self._moment())
+        self._judging().admit(bundle.manifest, bundle.digest)
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
         if self._asked.trust:
@@ -317,7 +295,7 @@ class _Installing:
                 raise InstallError(
                     f"what was fetched is gone: {error.strerror}", where=str(path), do="Install it again"
                 ) from error
-            rules = Rules(self._asked.allow_unsigned, new=True, now=self._moment())
+            rules = Rules(self._asked.allow_unsigned, new=True, now=self._judging().moment)
             try:
                 secret = find_secret if self._asked.secret is None else self._asked.secret
                 self._read = read_held(lease, self._store, rules, secret)
@@ -334,25 +312,24 @@ class _Installing:
     def _stage(self) -> None:
         attempt, (bundle, vouched) = self._attempt(), self._bundle()
         manifest = bundle.manifest
-        self._root.stage(
-            Generation(
-                attempt.generation,
-                attempt.object,
-                attempt.header,
-                attempt.bundle,
-                manifest.name,
-                manifest.version,
-                bundle.artifact().recipe,
-                manifest.target.profile,
-                bundle.size,
-                attempt.source,
-                attempt.began,
-                vouched.told,
-                manifest.rollout_seq,
-                vouched.signers,
-                not vouched.trusted,
-            )
+        generation = Generation(
+            number=attempt.generation,
+            object=attempt.object,
+            header=attempt.header,
+            bundle=attempt.bundle,
+            name=manifest.name,
+            version=manifest.version,
+            recipe=bundle.artifact().recipe,
+            profile=manifest.target.profile,
+            size=bundle.size,
+            source=attempt.source,
+            at=attempt.began,
+            told=vouched.told,
+            seq=manifest.rollout_seq,
+            signed_by=vouched.signers,
+            unsigned=not vouched.trusted,
         )
+        stage(self._root, generation)
 
     def _attempt(self) -> Attempt:
         assert self._journal.attempt is not None
@@ -363,17 +340,3 @@ class _Installing:
 
     def _now(self) -> str:
         return told_at(self._asked.clock())
-
-
-def _length(header: Header, manifest: Manifest) -> int:
-    """Of the whole file, as the manifest lays it out."""
-    end = max((blob.offset + blob.size for blob in manifest.blobs), default=0)
-    return aligned(header.blobs_at + end)
-
-
-def _name_of(header: Header) -> str:
-    """What names every byte of the file: the manifest names each blob, and the signatures are all else that may differ."""
-    digest = hashlib.sha256(header.manifest_bytes)
-    for keyid, signature in header.signatures:
-        digest.update(b"\0" + keyid.encode() + b"\0" + signature)
-    return digest.hexdigest()

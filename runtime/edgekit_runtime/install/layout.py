@@ -25,23 +25,18 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
-    move,
-    open_regular,
     point,
     put_link,
     read_text,
-    remove,
     storing,
     sync_folder,
     write_file,
@@ -50,53 +45,16 @@ from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGen
 from edgekit_runtime.install.events import Events
 from edgekit_runtime.install.journal import Burned, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
+from edgekit_runtime.install.records import Generation, Slot, parsed
 
-__all__ = ["Generation", "Root", "Slot", "is_root"]
+__all__ = ["Root", "is_root"]
 
 _OWN = frozenset({"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current"})
 _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
-_READ_BYTES = 1 << 20
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _POINT_AGAIN = "Remove it, then run: edgekit status --root ROOT, which points it at what answers"
-
-
-@dataclass(frozen=True)
-class Slot:
-    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts."""
-
-    format: int = 1
-    trust: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
-
-    unsigned: taken because of --allow-unsigned. told: who vouches for it, in words. at: RFC 3339, when it was staged.
-    """
-
-    number: int
-    object: str
-    header: str
-    bundle: str
-    name: str
-    version: str
-    recipe: str
-    profile: str
-    size: int
-    source: str
-    at: str
-    told: str
-    seq: int | None = None
-    signed_by: tuple[str, ...] = ()
-    unsigned: bool = False
-    format: int = 1
-
-    def as_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = to_json(self)
-        return value
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
@@ -188,7 +146,7 @@ class Root:
     def slot(self) -> Slot:
         """Raises InstallRootError."""
         file = self.path / "slot.json"
-        slot: Slot = _parsed(Slot, file, read_text(file), "Install again with --trust")
+        slot: Slot = parsed(Slot, file, read_text(file), "Install again with --trust")
         return slot
 
     def write_slot(self, slot: Slot) -> None:
@@ -285,50 +243,10 @@ class Root:
             raise NoGenerationError(
                 f"there is no generation {number}", where=str(self.path), do=f"Run: edgekit status --root {self.path}"
             )
-        found: Generation = _parsed(Generation, file, text, "Install the bundle again")
+        found: Generation = parsed(Generation, file, text, "Install the bundle again")
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
             raise InstallRootError("the record is of something else", where=str(file), do="Install the bundle again")
         return found
-
-    def stage(self, generation: Generation) -> None:
-        """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be there."""
-        folder = self.generation(generation.number)
-        draft = folder.with_name(f"{folder.name}.new")
-        if _there(folder):
-            if not folder.is_symlink() and self._recorded(generation):
-                with storing(folder):
-                    sync_folder(self.generations)
-                return
-            raise PlantedError("a generation that was not made yet stands there", where=str(folder), do="Remove it")
-        drop_folder(draft)
-        make_folder(draft)
-        write_file(draft / "generation.json", json.dumps(generation.as_json(), sort_keys=True, indent=1) + "\n")
-        with storing(draft):
-            (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
-            sync_folder(draft)
-        move(draft, folder)
-
-    def _recorded(self, generation: Generation) -> bool:
-        try:
-            return self.record(generation.number) == generation
-        except NoGenerationError:
-            return False
-
-    def adopt(self, part: Path, sha256: str) -> Path:
-        """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""
-        path = self.object(sha256)
-        with storing(path):
-            try:
-                if _sha256(path) == sha256:
-                    remove(part)
-                    return path
-            except FileNotFoundError:
-                pass
-            part.chmod(0o444)
-            part.replace(path)
-            sync_folder(self.objects)
-            sync_folder(self.incoming)
-        return path
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
         """The object of a generation, held. Raises NoGenerationError, InstallRootError, PlantedError, StorageError."""
@@ -357,53 +275,6 @@ class Root:
                 if last:
                     raise
         raise AssertionError("the last round returns or raises")
-
-
-def drop_folder(folder: Path) -> None:
-    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
-    with storing(folder):
-        try:
-            found = folder.lstat()
-        except FileNotFoundError:
-            return
-        if not stat.S_ISDIR(found.st_mode):
-            raise PlantedError(
-                "something that is no folder stands where a generation does", where=str(folder), do="Remove it"
-            )
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                drop_folder(Path(entry.path))
-            else:
-                Path(entry.path).unlink()
-        folder.rmdir()
-        sync_folder(folder.parent)
-
-
-def _parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
-    from edgekit_runtime.strict_json import strict_json
-
-    try:
-        if text is None:
-            raise ValueError("it is missing")
-        return from_json(kind, strict_json(text.encode()), file.name)
-    except (ValueError, BundleError) as error:
-        why = error.what if isinstance(error, BundleError) else str(error)
-        raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error
-
-
-def _there(path: Path) -> bool:
-    return os.path.lexists(path)
-
-
-def _sha256(path: Path) -> str:
-    """Of a file of ours. Raises OSError, PlantedError."""
-    digest, descriptor = hashlib.sha256(), open_regular(path)
-    try:
-        while chunk := os.read(descriptor, _READ_BYTES):
-            digest.update(chunk)
-    finally:
-        os.close(descriptor)
-    return digest.hexdigest()
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

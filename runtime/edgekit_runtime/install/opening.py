@@ -30,10 +30,11 @@ from edgekit_runtime.errors import (
 )
 from edgekit_runtime.install.errors import InstallError, InstallRootError, StorageError
 from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.layout import Generation, Root
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import Terms, terms_of
 from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.starts import Start, begin
 from edgekit_runtime.install.states import Failed, react

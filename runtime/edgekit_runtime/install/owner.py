@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.install.errors import InstallError, NoGenerationError
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
-from edgekit_runtime.install.layout import Generation, Root
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.states import Activated, Event, Failed, react
 

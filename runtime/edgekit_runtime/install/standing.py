@@ -24,10 +24,11 @@ from edgekit_runtime.errors import EdgekitError, IntegrityError
 from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.errors import InstallBusyError, InstallError, StorageError
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
-from edgekit_runtime.install.layout import Generation, Root
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import Seen
 from edgekit_runtime.install.reading import store_of
+from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import failed_starts
 from edgekit_runtime.install.trial_record import read_seen

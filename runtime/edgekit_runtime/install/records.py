@@ -1,0 +1,66 @@
+"""What is written down in an install root beside the journal: whom it trusts, and what each generation is.
+
+generation = parsed(Generation, file, text, "Install the bundle again")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.install.errors import InstallRootError
+
+__all__ = ["Generation", "Slot", "parsed"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts."""
+
+    format: int = 1
+    trust: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
+
+    unsigned: taken because of --allow-unsigned. told: who vouches for it, in words. at: RFC 3339, when it was staged.
+    """
+
+    number: int
+    object: str
+    header: str
+    bundle: str
+    name: str
+    version: str
+    recipe: str
+    profile: str
+    size: int
+    source: str
+    at: str
+    told: str
+    seq: int | None = None
+    signed_by: tuple[str, ...] = ()
+    unsigned: bool = False
+    format: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = to_json(self)
+        return value
+
+
+def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
+    """One of them, out of the text of its file; None is a file that is missing. Raises InstallRootError with `do`."""
+    from edgekit_runtime.strict_json import strict_json
+
+    try:
+        if text is None:
+            raise ValueError("it is missing")
+        return from_json(kind, strict_json(text.encode()), file.name)
+    except (ValueError, BundleError) as error:
+        why = error.what if isinstance(error, BundleError) else str(error)
+        raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error

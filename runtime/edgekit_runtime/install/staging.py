@@ -1,0 +1,103 @@
+"""What was fetched becomes an object, and the object a generation: complete, or not there at all.
+
+    adopt(root, part, sha256)
+    stage(root, Generation(number=3, object=sha256, ...))
+
+Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as it is; a
+link is never followed, and what nobody here made is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+
+from edgekit_runtime.install.disk import make_folder, move, open_regular, remove, storing, sync_folder, write_file
+from edgekit_runtime.install.errors import NoGenerationError, PlantedError
+from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.records import Generation
+
+__all__ = ["adopt", "drop_folder", "stage"]
+
+_READ_BYTES = 1 << 20
+
+
+def stage(root: Root, generation: Generation) -> None:
+    """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be there."""
+    folder = root.generation(generation.number)
+    draft = folder.with_name(f"{folder.name}.new")
+    if _there(folder):
+        if not folder.is_symlink() and _recorded(root, generation):
+            with storing(folder):
+                sync_folder(root.generations)
+            return
+        raise PlantedError("a generation that was not made yet stands there", where=str(folder), do="Remove it")
+    drop_folder(draft)
+    make_folder(draft)
+    write_file(draft / "generation.json", json.dumps(generation.as_json(), sort_keys=True, indent=1) + "\n")
+    with storing(draft):
+        (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
+        sync_folder(draft)
+    move(draft, folder)
+
+
+def _recorded(root: Root, generation: Generation) -> bool:
+    try:
+        return root.record(generation.number) == generation
+    except NoGenerationError:
+        return False
+
+
+def adopt(root: Root, part: Path, sha256: str) -> Path:
+    """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""
+    path = root.object(sha256)
+    with storing(path):
+        try:
+            if _sha256(path) == sha256:
+                remove(part)
+                return path
+        except FileNotFoundError:
+            pass
+        part.chmod(0o444)
+        part.replace(path)
+        sync_folder(root.objects)
+        sync_folder(root.incoming)
+    return path
+
+
+def drop_folder(folder: Path) -> None:
+    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
+    with storing(folder):
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            raise PlantedError(
+                "something that is no folder stands where a generation does", where=str(folder), do="Remove it"
+            )
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                drop_folder(Path(entry.path))
+            else:
+                Path(entry.path).unlink()
+        folder.rmdir()
+        sync_folder(folder.parent)
+
+
+def _there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file of ours. Raises OSError, PlantedError."""
+    digest, descriptor = hashlib.sha256(), open_regular(path)
+    try:
+        while chunk := os.read(descriptor, _READ_BYTES):
+            digest.update(chunk)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
