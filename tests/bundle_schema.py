@@ -29,7 +29,7 @@ SHAPE = {"maxItems": limits.MAX_RANK}
 RULES: dict[tuple[str, str], dict[str, Any]] = {
     ("Manifest", "format"): {"const": FORMAT_VERSION},
     ("Manifest", "name"): NAME,
-    ("Manifest", "version"): SHORT,
+    ("Manifest", "version"): {"pattern": f"^{limits.VERSION.pattern}$"},
     ("Manifest", "model_id"): SHA256,
     ("Manifest", "contract_digest"): SHA256,
     ("Manifest", "artifacts"): {"minItems": 1, "maxItems": limits.MAX_ARTIFACTS},

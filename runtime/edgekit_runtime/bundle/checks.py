@@ -120,7 +120,10 @@ class _Checks:
 
 def _head(check: _Checks, manifest: Manifest) -> None:
     check.name(manifest.name, "a bundle")
-    check.text(manifest.version, "the version", limits.MAX_NAME_TEXT)
+    version = manifest.version
+    check(
+        limits.VERSION.fullmatch(version) is not None, f"{version[:40]!a} is no version: 1 to 100 characters of ASCII"
+    )
     check.digest(manifest.model_id, "model_id")
     check.digest(manifest.contract_digest, "contract_digest")
     target = manifest.target
@@ -231,7 +234,9 @@ def _artifacts(check: _Checks, manifest: Manifest) -> None:
     primary = sum(entry.role == "primary" for entry in entries)
     check(primary > 0, "no artifact has the role 'primary'")
     check(primary == 1, "several artifacts have the role 'primary'")
-    alone = [entry.recipe.casefold() for entry in entries if entry.role != "batch"]  # file systems may not tell them apart
+    alone = [
+        entry.recipe.casefold() for entry in entries if entry.role != "batch"
+    ]  # file systems may not tell them apart
     check(len(set(alone)) == len(alone), "two artifacts have one recipe")
     inputs = {spec.name for spec in manifest.contract.inputs}
     outputs = {spec.name for spec in manifest.contract.outputs}

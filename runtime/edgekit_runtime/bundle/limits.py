@@ -32,6 +32,7 @@ __all__ = [
     "MIN_COSINE",
     "NAME",
     "SHA256",
+    "VERSION",
 ]
 
 MAX_NUMBER = 2**53 - 1
@@ -70,6 +71,8 @@ MIN_COSINE = 0.5
 """Of a tolerance, for any other engine: less is not the same answer."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+VERSION = re.compile(r"[!-~]([ -~]{0,98}[!-~])?")
+"""Of a model: one line of ASCII, because it is shown wherever a bundle is."""
 """Of a bundle, a profile, a recipe: what becomes part of a file's name somewhere."""
 
 SHA256 = re.compile(r"[0-9a-f]{64}")

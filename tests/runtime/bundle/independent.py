@@ -178,6 +178,10 @@ def words(value: Any, most: int) -> list[str]:
     return list(value)
 
 
+def version(value: Any) -> None:
+    must(isinstance(value, str) and re.fullmatch(r"[!-~]|[!-~][ -~]{0,98}[!-~]", value), f"{value!r:.40} is no version")
+
+
 def name(value: Any) -> str:
     must(isinstance(value, str) and NAME.fullmatch(value), f"{value!r:.40} is no name")
     return str(value)
@@ -246,7 +250,7 @@ def check(m: dict[str, Any]) -> None:
         <= m.keys(),
         "fields",
     )
-    name(m["name"]), word(m["version"]), digest(m["model_id"])
+    name(m["name"]), version(m["version"]), digest(m["model_id"])
     target = thing(m["target"])
     name(target.get("profile")), name(target.get("arch")), whole(target.get("threads"), 1, 1024)
     given(target, "budget_ms", real, 0)

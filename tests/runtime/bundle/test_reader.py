@@ -211,6 +211,8 @@ def _encode(draft, changed):
         (lambda m: m.update(compatible=["raspberry-pi-4", "raspberry-pi-4"]), "there twice"),
         (lambda m: m.update(compatible=["a/b"]), "is no name of a profile"),
         (lambda m: m.update(promise={"p99_ms": 0}), "a promise is no positive number"),
+        (lambda m: m.update(version="1\u200b"), "is no version: 1 to 100 characters of ASCII"),
+        (lambda m: m.update(version=" 1"), "is no version"),
         (lambda m: m.update(licence="x" * 1001), "the licence has 1,001 characters"),
         (lambda m: m.update(licence=None), "None is not anything"),
         (lambda m: m.update(min_runtime="soon"), "min_runtime 'soon' is no version"),
