@@ -36,6 +36,8 @@ def status(root: Path, as_json: bool) -> None:
 
 
 def _lines(found: Status) -> Iterator[str]:
+    from edgekit_runtime.install.promise import Terms
+
     yield str(found.root)
     if found.current is None:
         yield "  nothing answers here yet"
@@ -46,7 +48,9 @@ def _lines(found: Status) -> Iterator[str]:
         yield f"  BUT        it does not open any more: {found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed starts" if found.failed_starts else ""
-        yield f"  trial      {found.seen.answers} answers in {found.seen.seconds:.0f} s so far{failed}"
+        asked, seen = Terms(), found.seen
+        counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
+        yield f"  trial      {counted}{failed}"
     if found.previous is not None:
         yield f"  rollback   to {_named(found.previous)}"
     if found.rollout_seq is not None:

@@ -65,7 +65,7 @@ def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
     done = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--trial", "app")
     assert "generation 1 is on trial" in done.output
     assert "edgekit activate or rollback decides now" in done.output
-    assert "0 answers in 0 s so far" in invoked("status", "--root", root).output
+    assert "0 of 200 answers, 0 of 60 s" in invoked("status", "--root", root).output
     assert "generation 1 answers" in invoked("activate", "--root", root).output
 
 
