@@ -53,6 +53,8 @@ def _lines(found: Status) -> Iterator[str]:
         yield f"  trial      {counted}{failed}"
     if found.previous is not None:
         yield f"  rollback   to {_named(found.previous)}"
+        if found.previous_refusal is not None:
+            yield f"  BUT        it does not open any more: {found.previous_refusal}"
     if found.rollout_seq is not None:
         yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
     for file in found.trust:

@@ -43,7 +43,8 @@ class Status:
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
-    that binds. refusal: why what answers does not open any more, None where nothing speaks against it.
+    that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None where nothing
+    speaks against it.
     """
 
     root: Path
@@ -58,6 +59,7 @@ class Status:
     seen: Seen | None = None
     failed_starts: int = 0
     refusal: str | None = None
+    previous_refusal: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         told = {
@@ -71,6 +73,7 @@ class Status:
             "rollout_seq": self.rollout_seq,
             "trust": list(self.trust),
             "refusal": self.refusal,
+            "previous_refusal": self.previous_refusal,
         }
         if self.seen is not None:
             told["trial"] = {**to_json(self.seen), "failed_starts": self.failed_starts}
@@ -95,13 +98,14 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
     current = None if number is None else root.record(number)
-    store, refusal = _refusal(root, current)
+    previous = _perhaps(root, journal.current if on_trial else journal.previous)
+    store, refusal = _trusted(root)
     burned = journal.binding(store)
     return Status(
         root.path,
         "empty" if number is None else "trial" if on_trial else "committed",
         current,
-        _perhaps(root, journal.current if on_trial else journal.previous),
+        previous,
         None if trial is not None else journal.attempt,
         journal.failure,
         busy,
@@ -109,28 +113,36 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
         root.slot().trust,
         read_seen(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
-        refusal,
+        refusal or _refusal(root, store, current),
+        refusal or _refusal(root, store, previous),
     )
 
 
-def _refusal(root: Root, current: Generation | None) -> tuple[TrustStore | None, str | None]:
-    """Whom this root trusts, and why what answers would not be opened by that."""
-    store = None
+def _trusted(root: Root) -> tuple[TrustStore | None, str | None]:
+    """Whom this root trusts, or why that cannot be told."""
     try:
-        store = store_of(root)
-        if current is not None:
-            lease, _ = root.hold(current.number)
-            try:
-                header = _head(lease)
-            finally:
-                lease.release()
-            where, allowed = str(lease.path), current.unsigned
-            if header.digest != current.bundle:
-                raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
-            vouch(store, header.manifest_bytes, header.signatures, new=False, allow_unsigned=allowed, where=where)
+        return store_of(root), None
     except EdgekitError as error:
-        return store, str(error)
-    return store, None
+        return None, str(error)
+
+
+def _refusal(root: Root, store: TrustStore | None, generation: Generation | None) -> str | None:
+    """Why it would not be opened, by its head and whom this root trusts."""
+    if generation is None:
+        return None
+    try:
+        lease, _ = root.hold(generation.number)
+        try:
+            header = _head(lease)
+        finally:
+            lease.release()
+        where, allowed = str(lease.path), generation.unsigned
+        if header.digest != generation.bundle:
+            raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
+        vouch(store, header.manifest_bytes, header.signatures, new=False, allow_unsigned=allowed, where=where)
+    except EdgekitError as error:
+        return str(error)
+    return None
 
 
 def _head(lease: Lease) -> Header:

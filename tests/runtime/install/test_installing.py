@@ -155,6 +155,15 @@ class TestTrust:
         (root / "objects" / f"{done.generation.object}.ekb").unlink()
         assert "is gone" in status(root).as_json()["refusal"]
 
+    def test_a_status_says_that_the_one_before_does_not_open(self, made, put, root):
+        done = put(made("1"))
+        put(made("2"))
+        assert status(root).previous_refusal is None
+        (root / "objects" / f"{done.generation.object}.ekb").unlink()
+        found = status(root)
+        assert found.refusal is None
+        assert "is gone" in found.as_json()["previous_refusal"]
+
     def test_an_application_that_names_keys_itself_is_not_told_that_unsigned_was_allowed(self, made, put, root, alice):
         put(made("1"))
         with pytest.raises(SignatureError):
