@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from edgekit.bench.conditions import Observed, conditions
 from edgekit.bench.load import Load, Outcome, ask
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import open_bundle
+from edgekit_runtime.board import peak_mb, resident_mb
 from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import find_secret
 from edgekit_runtime.errors import BundleError
@@ -62,10 +62,10 @@ def measure(
     if not setup.cache:
         given["cache_mb"] = 0
     cold = cold_start(path, given, bundle.secret)
-    before_mb = _rss_mb("VmRSS")
+    before_mb = resident_mb()
     start = perf_counter()
     with open_bundle(path, secret=bundle.secret, **given) as model:
-        ready_ms, ready_mb = (perf_counter() - start) * 1e3, _rss_mb("VmRSS")
+        ready_ms, ready_mb = (perf_counter() - start) * 1e3, resident_mb()
         first = (model if model.contract.state == "none" else model.session()).predict(items[0])
         with Observed() as observed:
             outcome = ask(model, items, load, progress)
@@ -85,8 +85,8 @@ def measure(
         "cold_start_ms": cold.start_ms,
         "first_open_ms": cold.first_ms,
         "cold_rss_mb": cold.rss_mb,
-        "rss_mb": {"before": before_mb, "ready": ready_mb, "after": _rss_mb("VmRSS")},
-        "peak_rss_mb": _peak_rss_mb(),
+        "rss_mb": {"before": before_mb, "ready": ready_mb, "after": resident_mb()},
+        "peak_rss_mb": peak_mb(),
         "max_batch": counted.max_batch,
         "load": load_words(load) | {"cache": setup.cache, "batch": "off" if setup.batching is False else "on"},
         "conditions": conditions() | {"during": observed.figures()},
@@ -179,27 +179,3 @@ def _inner(values: Sequence[float]) -> list[float]:
     """[second lowest, second highest]."""
     ordered = sorted(values)
     return [ordered[1], ordered[-2]]
-
-
-def _rss_mb(field: str) -> float | None:
-    """Of this process, megabytes; None where the system does not tell. field: VmRSS for now, VmHWM for the most there was."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return None
-
-
-def _peak_rss_mb() -> float | None:
-    """Of this process since it began; None where the system does not tell."""
-    # Linux's getrusage also counts the process that started this one; its own high-water mark does not.
-    peak_mb = _rss_mb("VmHWM")
-    if peak_mb is not None or sys.platform == "win32":
-        return peak_mb
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

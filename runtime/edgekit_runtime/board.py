@@ -19,7 +19,17 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["cores", "cpu_model", "fingerprint", "homeless", "private_mb", "resident_mb", "state_dir", "store_text"]
+__all__ = [
+    "cores",
+    "cpu_model",
+    "fingerprint",
+    "homeless",
+    "peak_mb",
+    "private_mb",
+    "resident_mb",
+    "state_dir",
+    "store_text",
+]
 
 
 def fingerprint() -> str:
@@ -112,11 +122,25 @@ def resident_mb(pid: int | None = None) -> float | None:
 
 def private_mb() -> float | None:
     """What this process has resident of its own, in MB (1e6 bytes): libraries and other files that it maps left out."""
+    own = _status_mb("RssAnon")
+    return resident_mb() if own is None else own
+
+
+def peak_mb() -> float | None:
+    """The most that this process ever had resident, in MB (1e6 bytes); None where the system does not tell.
+
+    Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
+    """
+    peak = _status_mb("VmHWM")
+    return _resident_elsewhere() if peak is None else peak
+
+
+def _status_mb(name: str) -> float | None:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) * 1024 / 1e6
+        return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) * 1024 / 1e6
     except (OSError, ValueError, IndexError, StopIteration):
-        return resident_mb()
+        return None
 
 
 def _resident_elsewhere() -> float | None:

@@ -8,6 +8,7 @@ Rules:
 - where no child can be started (a frozen application, user-mode emulation) the caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
 - a crash is the fault of what ran in the child, and so is the end of its processor time (`rlimits`); any other signal came from outside, and tells nothing about it;
+- a child whose parent is gone has nobody to tell: it ends, wherever it is, and takes its own children with it (on Linux);
 - a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
   gets on no disk by way of a child's core.
 """
@@ -23,11 +24,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["crashed", "environment", "interrupted", "leave_no_core", "may_start", "python_module", "run", "withhold"]
+__all__ = [
+    "crashed",
+    "die_with_parent",
+    "environment",
+    "interrupted",
+    "leave_no_core",
+    "may_start",
+    "python_module",
+    "run",
+    "withhold",
+]
 
 _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGXCPU")
 _LOOKS = 4
 """How often it is looked within a timeout whether the child said something."""
+_PARENT = "EDGEKIT_PARENT"
 _withheld: set[str] = set()
 
 
@@ -46,11 +58,28 @@ def python_module(name: str, *arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """This process's own, with its import path: an application may have changed `sys.path` since it started.
 
-    Without what `withhold` named.
+    Without what `withhold` named, and with who starts it: see `die_with_parent`.
     """
     paths = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     own = {name: value for name, value in os.environ.items() if name not in _withheld}
-    return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), _PARENT: str(os.getpid())}
+
+
+def die_with_parent() -> None:
+    """In a child, before anything else: the kernel ends it when the thread that started it is gone, even inside an engine.
+
+    Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the limit
+    of processor time (`rlimits`) is what ends a child that nobody waits for.
+    """
+    if sys.platform != "linux":
+        return
+    import contextlib
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.environ.get(_PARENT) not in (None, str(os.getppid())):  # it was gone before we asked
+        os._exit(1)
 
 
 def leave_no_core() -> None:

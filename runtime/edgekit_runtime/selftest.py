@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.board import fingerprint, state_dir, store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
-from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
+from edgekit_runtime.children import crashed, die_with_parent, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
@@ -372,6 +372,7 @@ def main() -> int:
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.readiness import check_fits
 
+    die_with_parent()
     job = json.load(sys.stdin)
     try:
         bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from edgekit_runtime import children
 from edgekit_runtime.children import crashed, interrupted, run
 
 LIMIT_S = 60
@@ -49,3 +52,35 @@ def test_a_silent_one_is_ended_and_what_it_said_is_kept():
 )
 def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
     assert (crashed(code), interrupted(code)) == (own, others)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_a_child_ends_with_its_parent_also_where_its_own_code_does_not_look():
+    hung = "import time; from edgekit_runtime.children import die_with_parent as d; d(); print('up', flush=True); time.sleep(600)"
+    program = (
+        "import subprocess, sys\n"
+        "from edgekit_runtime.children import environment\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {hung!r}], env=environment(), stdout=subprocess.PIPE)\n"
+        "child.stdout.readline(); print(child.pid, flush=True); child.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=children.environment()
+    ) as parent:
+        assert parent.stdout is not None
+        grandchild = int(parent.stdout.readline())
+        watched = os.pidfd_open(grandchild)
+        parent.kill()
+    try:
+        ended = select.poll()
+        ended.register(watched, select.POLLIN)
+        assert ended.poll(20_000)
+    finally:
+        os.close(watched)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_a_child_whose_parent_went_before_it_could_ask_ends_at_once():
+    program = "from edgekit_runtime.children import die_with_parent as d; d(); print('lives')"
+    env = {**children.environment(), "EDGEKIT_PARENT": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert (done.returncode, done.stdout) == (1, "")

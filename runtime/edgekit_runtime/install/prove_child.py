@@ -13,8 +13,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.board import cores
+from edgekit_runtime.board import cores, peak_mb
 from edgekit_runtime.bundle import Bundle, read_bundle
+from edgekit_runtime.children import die_with_parent
 from edgekit_runtime.errors import BundleError, EdgekitError, MemoryExceeded
 from edgekit_runtime.rlimits import limit_this_process
 
@@ -81,7 +82,7 @@ def _seen(model: Model, bundle: Bundle, job: dict[str, Any], tell: Callable[[], 
         "late": late,
         "seconds": perf_counter() - began,
         "p99_ms": p99,
-        "peak_mb": _peak_mb(),
+        "peak_mb": peak_mb(),
     }
 
 
@@ -99,30 +100,10 @@ def _inferences(model: Model, bundle: Bundle) -> Iterator[float]:
                     yield answer.timings["engine"]
 
 
-def _peak_mb() -> float | None:
-    """The most that this process, which does nothing else, had resident, in MB (1e6 bytes).
-
-    Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
-    except (OSError, ValueError, IndexError, StopIteration):
-        return _peak_elsewhere()
-
-
-def _peak_elsewhere() -> float | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
 def main() -> int:
     from edgekit_runtime.bundle.secret_key import Secret
 
+    die_with_parent()
     out, job = sys.stdout, json.load(sys.stdin)
 
     def say(text: str) -> None:

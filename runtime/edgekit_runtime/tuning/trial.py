@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.board import private_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.children import die_with_parent
 from edgekit_runtime.engines import ENGINES, Engine, load_with
 from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.errors import BundleError, EdgekitError, EngineError
@@ -229,6 +230,7 @@ def main() -> int:
         out.write(json.dumps(fact) + "\n")
         out.flush()
 
+    die_with_parent()
     job = json.load(sys.stdin)
     try:
         bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
