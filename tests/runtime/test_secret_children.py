@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
 import tiny
@@ -60,7 +61,9 @@ class Watched:
         options.pop("capture_output")
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         with subprocess.Popen(command, **pipes, **options) as child:
-            self.seen.append(shown(child.pid))
+            while b"PYTHONPATH=" not in (seen := shown(child.pid)) and child.poll() is None:
+                sleep(0.001)  # the system has not put them there yet
+            self.seen.append(seen)
             self.given.append(given)
             out, err = child.communicate(given, timeout=timeout)
         return subprocess.CompletedProcess(command, child.returncode, out, err)

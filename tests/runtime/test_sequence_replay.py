@@ -8,6 +8,7 @@ import memory
 import numpy as np
 import pytest
 
+from edgekit.errors import PackagingError
 from edgekit.packaging import assemble, write_bundle
 from edgekit_runtime.bundle import parse_manifest, read_bundle
 from edgekit_runtime.bundle.codec import to_json
@@ -161,9 +162,11 @@ def test_a_contract_that_contradicts_itself_is_refused(changes, why):
 def test_a_stateful_bundle_whose_examples_are_no_sequences_is_refused(tmp_path):
     draft, manifest = assemble(memory.content("inside"))
     singles = tuple(replace(golden, steps=None) for golden in manifest.golden)
-    write_bundle(tmp_path / "x.ekb", draft, replace(manifest, golden=singles))
+    manifest = replace(manifest, golden=singles, blobs=draft.entries())
+    with pytest.raises(PackagingError, match="no sequence of a stateful model"):
+        write_bundle(tmp_path / "x.ekb", draft, manifest)
     with pytest.raises(BundleError, match="no sequence of a stateful model"):
-        read_bundle(tmp_path / "x.ekb")
+        parse_manifest(encoded(manifest), "x.ekb")
 
 
 def encoded(manifest):

@@ -106,12 +106,13 @@ def test_a_client_that_says_nothing_holds_nobody_up(server, capfd):
 
 
 def test_closing_ends_the_thread_and_frees_the_port_and_may_be_done_twice():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     server = serve_metrics(lambda: PAGE)
     port = server.port
+    assert set(threading.enumerate()) - before
     server.close()
     server.close()
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
     with serve_metrics(lambda: PAGE, port) as again:
         assert again.port == port
 
