@@ -17,7 +17,7 @@ from edgekit.bench.cold import cold_start
 from edgekit_runtime import children, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, load_secret
-from edgekit_runtime.engines import Setup, load_with
+from edgekit_runtime.engines import Setup, available, load_with
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.selftest import first_open
 from edgekit_runtime.tuning import Tuning, Wanted, tune
@@ -28,6 +28,7 @@ KEY = bytes(range(100, 132))
 NAME = "CAMERA_KEY"
 SPELLINGS = (KEY, KEY.hex().encode(), KEY.hex().upper().encode(), base64.b64encode(KEY))
 MODEL = tiny.model_bytes("tflite-int8")
+ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def check_nothing_is_left(*folders: Path) -> None:
 
 def test_the_self_tests_child_gets_it_and_the_verdict_holds_nothing_of_it(opened, tmp_path: Path):
     entry, watched = opened.artifact(), Watched()
-    with load_with("litert", entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine:
+    with load_with(ENGINE, entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine:
         assert first_open(opened, entry, engine.info, folder=tmp_path, run=watched)
         assert not first_open(opened, entry, engine.info, folder=tmp_path, run=watched)
     watched.check()
@@ -103,7 +104,7 @@ def test_the_self_tests_child_gets_it_and_the_verdict_holds_nothing_of_it(opened
 
 def test_the_trials_child_gets_it_and_the_verdict_holds_nothing_of_it(opened, tmp_path: Path):
     watched = Watched()
-    verdict = tune(opened, Wanted(engine="litert", threads=1), Tuning(1.0, folder=tmp_path, run=watched))
+    verdict = tune(opened, Wanted(engine=ENGINE, threads=1), Tuning(1.0, folder=tmp_path, run=watched))
     assert verdict.how == "measured", verdict
     watched.check()
     check_nothing_is_left(tmp_path)
@@ -142,7 +143,7 @@ def test_the_process_that_a_cold_start_is_timed_on_gets_it(opened, monkeypatch: 
             seen.append(shown(self.pid))
 
     monkeypatch.setattr(subprocess, "Popen", Looking)
-    cold = cold_start(opened.path, {"threads": 1, "engine": "litert"}, opened.secret)
+    cold = cold_start(opened.path, {"threads": 1, "engine": ENGINE}, opened.secret)
     assert cold.start_ms is not None, "it did not open"
     assert seen
     assert not any(spelling in one for one in seen for spelling in SPELLINGS)
@@ -157,7 +158,7 @@ def test_a_child_that_is_not_given_the_key_does_not_open_it(opened, tmp_path: Pa
 
     entry = opened.artifact()
     with (
-        load_with("litert", entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine,
+        load_with(ENGINE, entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine,
         pytest.raises(SelfTestError, match="the bundle is encrypted"),
     ):
         first_open(opened, entry, engine.info, folder=tmp_path, run=forgetful)
@@ -171,10 +172,10 @@ def test_opening_it_writes_nothing_of_it_anywhere(path: Path, tmp_path: Path):
         folder.mkdir(parents=True)
     code = (
         "import sys; from edgekit_runtime import open_bundle; import numpy as np\n"
-        "with open_bundle(sys.argv[1], secret=sys.argv[2], disk_cache=sys.argv[3], engine='litert') as model:\n"
+        "with open_bundle(sys.argv[1], secret=sys.argv[2], disk_cache=sys.argv[3], engine=sys.argv[4]) as model:\n"
         "    print(model.predict(np.full((8, 8, 3), (230, 20, 20), np.uint8)).top(1)[0].label, model.describe()['tuning'])\n"
     )
-    arguments = [path, f"env:{NAME}", work / "answers.db"]
+    arguments = [path, f"env:{NAME}", work / "answers.db", ENGINE]
     environ = {**os.environ, **{name: str(folder) for name, folder in folders.items()}, "EDGEKIT_TUNE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False,
