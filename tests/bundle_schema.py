@@ -40,7 +40,11 @@ RULES: dict[tuple[str, str], dict[str, Any]] = {
     ("Manifest", "rollout_seq"): {"minimum": 0, "maximum": limits.MAX_NUMBER},
     ("Manifest", "not_before"): MOMENT,
     ("Manifest", "expires"): MOMENT,
-    ("Manifest", "compatible"): {"maxItems": limits.MAX_BOARDS, "uniqueItems": True, "items": {"type": "string", **NAME}},
+    ("Manifest", "compatible"): {
+        "maxItems": limits.MAX_BOARDS,
+        "uniqueItems": True,
+        "items": {"type": "string", **NAME},
+    },
     ("Manifest", "requires"): {"uniqueItems": True},
     ("Target", "profile"): NAME,
     ("Target", "arch"): NAME,
