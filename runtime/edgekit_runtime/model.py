@@ -240,34 +240,9 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found."""
-        journey = self._journey
-        opened, device = journey.opened, journey.device
-        prepared, manifest = opened.prepared, opened.bundle.manifest
-        tested, info = prepared.tested, prepared.engine.info
-        return {
-            "name": manifest.name,
-            "version": manifest.version,
-            "profile": manifest.target.profile,
-            "recipe": prepared.entry.recipe,
-            "engine": {"name": info.name, "version": info.version, "threads": info.threads},
-            **prepared.describe(),
-            "inputs": device.ways(),
-            "selftest": {
-                "examples": tested.examples,
-                "same_engine": tested.same_engine,
-                "worst_steps": tested.worst_steps,
-                "worst_cosine": tested.worst_cosine,
-            },
-            "state": journey.contract.state,
-            "max_batch": device.costs.limit,
-            "batching": device.costs.as_json(),
-            "cache": journey.cache is not None,
-            "signed": opened.bundle.trusted,
-            "encrypted": manifest.encrypted_with is not None,
-            "trust": opened.bundle.told,
-            "installed": opened.held.describe() if opened.held is not None else None,
-            "hosts": opened.hosts.describe() if opened.hosts is not None else [],
-        }
+        from edgekit_runtime.figures import described
+
+        return described(self._journey)
 
     def metrics_text(self) -> str:
         """The counters and histograms as a page for Prometheus (text format 0.0.4); `metrics.serve_metrics` serves it."""
@@ -277,31 +252,10 @@ class Model:
 
     def measured(self) -> Measured:
         """This model's part of such a page, for a process that holds several."""
-        from edgekit_runtime.metrics import CacheFigures, Measured
+        from edgekit_runtime.figures import measured
 
-        journey = self._journey
-        journey.guard.check()
-        prepared, cache = journey.opened.prepared, journey.cache
-        manifest, info = journey.opened.bundle.manifest, prepared.engine.info
-        caches = {}
-        if cache is not None:
-            kept = cache.stats()
-            caches["memory"] = CacheFigures(
-                kept.memory.hits, kept.memory.misses, kept.memory.entries, kept.memory.bytes
-            )
-            if kept.disk is not None:
-                caches["disk"] = CacheFigures(kept.disk.hits, kept.disk.misses, kept.disk.entries, kept.disk.bytes)
-        return Measured(
-            manifest.name,
-            manifest.version,
-            journey.meter.counted(),
-            {"recipe": prepared.entry.recipe, "engine": info.name, "engine_version": info.version},
-            journey.device.queued,
-            journey.device.stats().batches,
-            caches,
-            healthy=self.health().ok,
-            restarts=journey.device.engine.restarts,
-        )
+        self._journey.guard.check()
+        return measured(self._journey, healthy=self.health().ok)
 
     def throttle(self, delay_ms: float) -> None:
         """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the budget

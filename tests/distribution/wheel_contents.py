@@ -40,7 +40,7 @@ def problems(wheel: Path) -> list[str]:
     found = [f"unexpected top level: {top}" for top in sorted({name.split("/")[0] for name in names} - PACKAGES)]
     found += [f"missing: {name}" for name in sorted(NEEDED - set(names))]
     found += [f"should not be shipped: {name}" for name in names if Path(name).suffix not in ALLOWED_SUFFIXES]
-    if wheel.stat().st_size > 1_400_000:
+    if wheel.stat().st_size > 1_300_000:
         found.append(f"{wheel.stat().st_size:,} bytes is more than a board should have to fetch")
     return found
 
