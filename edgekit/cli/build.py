@@ -250,7 +250,7 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
 def _request(**options: Any) -> Any:
     """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense, SecretError."""
     import edgekit.building
-    from edgekit.packaging import terms_of
+    from edgekit.packaging import refuse_past, terms_of
     from edgekit_converters.sources.options import LoadOptions
     from edgekit_converters.store import default_folder
     from edgekit_runtime.bundle.secrets import load_secret
@@ -264,6 +264,7 @@ def _request(**options: Any) -> Any:
     source = options.pop("encrypt")
     secret = None if source is None else load_secret(source)
     terms = terms_of(**{name: options.pop(name) for name in _TERMS})
+    refuse_past(terms)
     folder, without = options.pop("cache"), options.pop("no_cache")
     cache = None if without else folder or default_folder()
     command = ("edgekit", *sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekit.packaging.assemble import Content, Shipped, assemble
 from edgekit.packaging.signing import Signer, SigningKey, load_signing_key
-from edgekit.packaging.terms import Terms, terms_of
+from edgekit.packaging.terms import Terms, refuse_past, terms_of
 from edgekit.packaging.whole import write_whole
 from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle
 
@@ -18,6 +18,7 @@ __all__ = [
     "assemble",
     "check_tools",
     "load_signing_key",
+    "refuse_past",
     "terms_of",
     "write_bundle",
     "write_whole",

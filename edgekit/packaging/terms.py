@@ -1,21 +1,24 @@
 """What a bundle says about where and when it may be installed, and under which licence.
 
     terms = terms_of(licence="Apache-2.0", rollout_seq=7, expires="2027-01-31", compatible=("raspberry-pi-4",))
+    refuse_past(terms)
 
-Rules: what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC.
+Rules: what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC. What no
+board could ever install is refused before it is built, by this machine's clock, which the error names.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgekit.errors import PackagingError
 from edgekit_runtime.bundle.limits import MAX_NUMBER, MAX_TEXT
-from edgekit_runtime.bundle.moments import seconds_of
+from edgekit_runtime.bundle.moments import moment_of, seconds_of
 
-__all__ = ["Terms", "terms_of"]
+__all__ = ["Terms", "refuse_past", "terms_of"]
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -58,6 +61,19 @@ def terms_of(
     if first is not None and last is not None and last <= first:
         raise PackagingError(f"{last} is not after --not-before {first}", where="--expires", do="Name a later day")
     return Terms(licence.strip() if licence else None, rollout_seq, first, last, tuple(compatible))
+
+
+def refuse_past(terms: Terms, now_s: float | None = None) -> None:
+    """now_s: seconds since 1970, None for this machine's clock. Raises PackagingError where no board could install the bundle
+    any more."""
+    now = time.time() if now_s is None else now_s
+    last = None if terms.expires is None else seconds_of(terms.expires)
+    if last is not None and last <= now:
+        raise PackagingError(
+            f"{terms.expires} is past, and no board would install the bundles: it is {moment_of(now)} by this machine's clock",
+            where="--expires",
+            do="Name a later day, of which the first second counts, or a moment, such as 2027-01-31T12:00:00Z, in UTC",
+        )
 
 
 def _moment(text: str | None, option: str) -> str | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import tiny
+from click.testing import CliRunner
 
+from edgekit.cli.main import cli
 from edgekit.errors import PackagingError
-from edgekit.packaging import Terms, terms_of
+from edgekit.packaging import Terms, refuse_past, terms_of
 from edgekit_runtime.bundle import Promise, read_bundle
+from edgekit_runtime.bundle.moments import seconds_of
 from edgekit_runtime.engines import available
 
 
@@ -53,8 +56,31 @@ def test_what_makes_no_sense_is_refused_by_its_option(given, option):
     assert refused.value.do
 
 
+NOON = seconds_of("2027-01-31T12:00:00Z")
+
+
+@pytest.mark.parametrize("expires", [None, "2027-02-01", "2027-01-31T12:00:01Z"])
+def test_what_a_board_could_still_install_is_built(expires):
+    refuse_past(terms_of(expires=expires), NOON)
+
+
+@pytest.mark.parametrize("expires", ["2026-01-01", "2027-01-31", "2027-01-31T12:00:00Z"])
+def test_what_no_board_could_install_any_more_is_refused_by_the_clock_that_is_named(expires):
+    with pytest.raises(PackagingError, match=r"is past.*it is 2027-01-31T12:00:00Z by this machine's clock") as refused:
+        refuse_past(terms_of(expires=expires), NOON)
+    assert refused.value.where == "--expires"
+
+
+def test_the_build_asks_before_any_work(tmp_path):
+    asked = ["build", "net.keras", "--profile", "x86-64", "--expires", "2026-01-01", "-o", str(tmp_path / "out")]
+    refused = CliRunner().invoke(cli, asked).exception
+    assert isinstance(refused, PackagingError)
+    assert "2026-01-01T00:00:00Z is past" in refused.what
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_moment_has_one_spelling_and_comes_back():
-    from edgekit_runtime.bundle.moments import moment_of, seconds_of
+    from edgekit_runtime.bundle.moments import moment_of
 
     assert seconds_of("1970-01-01T00:00:01Z") == 1
     assert moment_of(seconds_of("2027-01-31T23:59:59Z") + 0.9) == "2027-01-31T23:59:59Z"
