@@ -3,6 +3,7 @@
 Rules:
 - the user's ssh configuration, agent and known hosts decide; nothing is asked (BatchMode) and no password is ever handled;
 - one connection is opened and shared by every command (ControlMaster), and it is closed at the end, whatever happened;
+- a key that was named is the one that is used: ssh itself only warns where there is no such file, and takes another;
 - what ssh says when it fails is turned into what to do about it.
 
     with Connection(Address("pi@board")) as board:
@@ -103,6 +104,8 @@ class Connection:
         found = ssh or shutil.which("ssh")
         if found is None:
             raise SshError("there is no ssh on this machine", do="Run: sudo apt-get install openssh-client")
+        if address.identity is not None:
+            _refuse_no_key(address.identity)
         self._ssh = found
         self._folder = Path()
         self._open = False
@@ -199,3 +202,17 @@ class Connection:
             end: Sequence[str] = [*self._base(), "-O", "exit", "--", self.address.to]
             subprocess.run(end, capture_output=True, timeout=10, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _refuse_no_key(path: Path) -> None:
+    """Raises SshError where ssh would find no key there."""
+    try:
+        with path.expanduser().open("rb"):
+            return
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such user's home; ValueError: a NUL
+        why = getattr(error, "strerror", None) or str(error)
+    raise SshError(
+        f"the key cannot be read: {why}",
+        where=f"--identity {path}",
+        do="Name the file of a private key, or leave --identity out for ssh's own choice",
+    )

@@ -239,6 +239,18 @@ def test_a_key_that_is_not_accepted_is_explained(reached, tmp_path):
         Connection(Address(reached.to), ssh=str(ssh)).__enter__()
 
 
+def test_a_key_that_is_not_there_is_refused_and_no_other_taken_in_its_place(reached, tmp_path):
+    """ssh itself warns, takes the key of its configuration, and gets in."""
+    with Connection(Address(reached.to, identity=reached.folder / "mine")) as connection:
+        assert connection.check("echo in") == "in\n"
+    before = (reached.folder / "connections").read_text()
+    for name, why in (("nope", "No such file or directory"), (".", "Is a directory")):
+        with pytest.raises(SshError, match=f"the key cannot be read: {why}") as refused:
+            Connection(Address(reached.to, identity=tmp_path / name)).__enter__()
+        assert refused.value.where == f"--identity {tmp_path / name}"
+    assert (reached.folder / "connections").read_text() == before
+
+
 @pytest.mark.parametrize("to", ["-oProxyCommand=touch x", "pi@-oProxyCommand=x", "pi@bo ard", "", "pi@board\nx"])
 def test_what_is_no_address_never_reaches_ssh(to):
     with pytest.raises(SshError, match="is no address"):
