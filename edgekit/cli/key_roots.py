@@ -14,7 +14,7 @@ from edgekit.cli.key_text import say_written
 from edgekit.cli.options import PATH, as_json
 
 if TYPE_CHECKING:
-    from edgekit.keys import Dates, KeyFolder, Member
+    from edgekit.keys import Dates, KeyEntry, KeyFolder, Member
     from edgekit.packaging import Signer
 
 __all__ = ["renew", "revoke", "rotate", "trust"]
@@ -73,8 +73,8 @@ def trust(
 ) -> int:
     """Say in root.json that each KEY (a name, or a public PEM file) is trusted to sign bundles.
 
-    The first time this makes version 1, and the keys of --sign (your own among KEY, without it) sign the versions after it.
-    Later each change is a new version, signed by the one before. Where several keys must sign, the version lies beside
+    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards trust.
+    Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a new version, signed by the one before. Where several keys must sign, the version lies beside
     root.json until `edgekit keys sign` has added the others.
 
     \b
@@ -94,7 +94,7 @@ def trust(
     if desk.signed is None:
         if role == "root":
             raise click.UsageError("The first version says who signs bundles; the keys of --sign have the role root.")
-        signers = desk.signers([entry.keyid for entry in public])
+        signers = desk.first_signers(public)
         heads = [Member(desk.name_of(one, members), one.public) for one in signers]
         signed = first_root(heads, members, desk.dates, root_threshold=root_threshold or 1, threshold=threshold or 1)
         return desk.write(signed, as_json, signers)
@@ -192,6 +192,17 @@ class _Desk:
             )
         passphrase = self._asked.passphrase
         return open_signers(Signing(tuple(str(entry.private) for entry in mine), None, passphrase), self.own)
+
+    def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
+        """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it is
+        another than signing bundles, and the one that everything hangs on."""
+        own = [found.name for each in entries if (found := self.own.of(each.keyid)) is not None and found.private]
+        if not self._asked.keys and len(own) > 1:
+            raise click.UsageError(
+                f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, and so "
+                f"decide whom boards trust, such as --sign {own[0]}."
+            )
+        return self.signers([entry.keyid for entry in entries])
 
     def name_of(self, one: Signer, members: Sequence[Member]) -> str:
         from edgekit_runtime.bundle.signature import keyid_of

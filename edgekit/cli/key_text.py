@@ -26,11 +26,13 @@ def say_written(written: Written, as_json: bool) -> int:
                 "root": str(written.root) if written.root else None,
                 "signed_by": list(written.signers),
                 "missing": list(written.missing),
+                "roles": _roles_json(written.store),
             }
         )
         return 0
     by = ", ".join(written.signers) or "nobody yet"
     click.echo(f"{written.path}: version {written.version}, signed by {by}")
+    _say_roles(written.store)
     if written.root is None:
         click.echo(f"not in force: more of these must sign it: {', '.join(written.missing)}")
         click.echo(f"next: edgekit keys sign {written.path} --sign KEY")
@@ -65,11 +67,17 @@ def print_store(store: TrustStore | None) -> None:
         f"trust: {store.where}, version {store.version}, {'EXPIRED' if late else 'good until'} {tell_time(store.expires_s or 0)}"
     )
     click.echo(f"  fingerprint {store.fingerprint}")
-    for title, role in (("bundles", store.bundle), ("root", store.root)):
-        names = ", ".join(_member(store, keyid) for keyid in role.keyids)
-        click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {names}")
+    _say_roles(store)
     for gone in store.revoked.values():
         click.echo(f"  revoked  {gone.name} ({gone.keyid[:8]})" + (f": {gone.why}" if gone.why else ""))
+
+
+def _say_roles(store: TrustStore) -> None:
+    """Who may do what, and how many of them it takes."""
+    for title, role in (("bundles", store.bundle), ("root", store.root)):
+        if role is not None:
+            names = ", ".join(_member(store, keyid) for keyid in role.keyids)
+            click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {names}")
 
 
 def _member(store: TrustStore, keyid: str) -> str:
@@ -95,18 +103,21 @@ def store_json(store: TrustStore | None) -> dict[str, Any] | None:
 
     if store is None:
         return None
-    roles = {"bundle": store.bundle, "root": store.root}
     return {
         "path": store.where,
         "version": store.version,
         "expires": tell_time(store.expires_s) if store.expires_s is not None else None,
         "fingerprint": store.fingerprint or None,
-        "roles": {
-            name: {"threshold": role.threshold, "keys": [_named(store, keyid) for keyid in role.keyids]}
-            for name, role in roles.items()
-            if role is not None
-        },
+        "roles": _roles_json(store),
         "revoked": [{"keyid": gone.keyid, "name": gone.name, "why": gone.why} for gone in store.revoked.values()],
+    }
+
+
+def _roles_json(store: TrustStore) -> dict[str, Any]:
+    return {
+        name: {"threshold": role.threshold, "keys": [_named(store, keyid) for keyid in role.keyids]}
+        for name, role in (("bundle", store.bundle), ("root", store.root))
+        if role is not None
     }
 
 

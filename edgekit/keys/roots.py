@@ -29,13 +29,14 @@ __all__ = ["Written", "add_signatures", "is_root", "read_signed", "write_root"]
 @dataclass(frozen=True)
 class Written:
     """path: the file of this version. root: root.json where it is this version now, else None. missing: why not, as names of
-    keys of which more must sign."""
+    keys of which more must sign. store: what the version says, for showing it; nobody is asked to trust it."""
 
     path: Path
     version: int
     root: Path | None
     missing: tuple[str, ...]
     signers: tuple[str, ...]
+    store: TrustStore
 
 
 def is_root(path: Path) -> bool:
@@ -86,7 +87,7 @@ def _settle(
     if complete and root != path:
         write_whole(root, data, "the root")
     signers_now = tuple(_name(signed, before, keyid) for keyid in sorted(dict(signatures)))
-    return Written(path, signed["version"], root if complete else None, missing, signers_now)
+    return Written(path, signed["version"], root if complete else None, missing, signers_now, _unsigned_store(signed))
 
 
 def _follows(before: TrustStore | None, data: bytes, path: Path) -> bool:

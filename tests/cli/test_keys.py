@@ -86,11 +86,31 @@ def test_a_board_follows_what_two_people_decide(desk, edgekit, tmp_path, root):
     assert desk("update", root.with_name("root-2.json"), "--to", board, "--json").json["trust"]["version"] == 2
 
 
+def test_a_key_that_signs_bundles_changes_whom_boards_trust_only_where_that_was_said(desk, root):
+    for name in ("alice", "bob"):
+        desk("new", name)
+    refused = desk("trust", "alice", "bob")
+    assert (refused.code, root.exists()) == (2, False)
+    assert "say with --sign which of them sign the next versions of root.json" in refused.err
+    made = desk("trust", "alice", "bob", "--sign", "alice")
+    assert "  bundles  1 of 2: " in made.out
+    assert "  root     1 of 1: alice" in made.out
+    assert desk("renew", "--sign", "bob").code == 1
+    told = desk("trust", "bob", "--role", "root", "--threshold", "2", "--sign", "alice", "--json").json
+    assert [(role["threshold"], len(role["keys"])) for role in told["roles"].values()] == [(1, 2), (2, 2)]
+
+
+def test_of_ones_own_key_and_anothers_ones_own_signs_the_versions(desk, root, tmp_path):
+    desk("new", "alice")
+    desk("new", "bob", "--folder", tmp_path / "bobs")
+    assert "root     1 of 1: alice" in desk("trust", tmp_path / "bobs" / "bob.pub.pem", "alice").out
+
+
 def test_the_lists_show_keys_and_whom_the_machine_trusts(desk, root):
     assert "trust: none on this machine (looked for" in desk("list").out
     desk("new", "alice")
     desk("new", "bob")
-    desk("trust", "alice", "bob")
+    desk("trust", "alice", "bob", "--sign", "alice")
     desk("revoke", "bob", "--why", "laptop stolen")
     listed = desk("list")
     assert listed.code == 0
