@@ -217,7 +217,7 @@ def test_a_slow_triton_is_late_and_a_full_one_busy(triton):
     start = time.monotonic()
     with pytest.raises(HostLateError):
         clients[0].infer(slow, 0.1)
-    assert time.monotonic() - start < 0.4
+    assert time.monotonic() - start < 0.6  # when its answer comes
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(client.infer, slow, LONG) for client in clients]
         failures = [type(f.exception(LONG)) for f in futures]

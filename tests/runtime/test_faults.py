@@ -40,7 +40,7 @@ def path(tmp_path):
 
 def test_an_engine_that_hangs_frees_every_caller_and_is_not_asked_again(path):
     let_go = threading.Event()
-    with open_bundle(path, cache_mb=0, hang_s=0.2) as model:
+    with open_bundle(path, cache_mb=0, hang_s=0.5) as model:
         engine, run = model._journey.device.engine, model._journey.device.engine.run
 
         def hang(inputs):

@@ -136,10 +136,9 @@ def test_a_hosts_answer_is_cached(host, tmp_path):
 def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
     model = device
     heat(model)
-    start = time.perf_counter()
+    model._journey.device.engine.run = None  # asked, it would be another error
     with pytest.raises(BudgetExceeded, match=r"nobody is expected to answer within 0\.01 ms"):
         model.predict(tiny.RED, budget_ms=0.01)
-    assert (time.perf_counter() - start) < HOT_S / 2
     assert model.stats().meter.errors["budget"] == 1
 
 
@@ -221,7 +220,7 @@ def test_opening_with_a_host_that_is_not_there_waits_for_nothing(tmp_path):
     start = time.perf_counter()
     with open_bundle(tiny.bundle(tmp_path), hosts=["http://127.0.0.1:9"], cache_mb=0) as model:
         assert model.predict(tiny.RED, budget_ms=1000).source == "device"
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < LONG
 
 
 @pytest.mark.parametrize("delay_ms", [-1, float("nan"), float("inf")])

@@ -239,7 +239,7 @@ def ask(k):
         time.sleep(0)
 threads = [threading.Thread(target=ask, args=(k,), daemon=True) for k in range(3)]
 for thread in threads: thread.start()
-hits, end = 0, time.monotonic() + 1.0
+hits, end = 0, time.monotonic() + 15
 def interrupt():
     while not stop.is_set():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -249,7 +249,7 @@ def handler(number, frame):
     if code.co_name == "engine" or code.co_name == "wait" and "batching" in code.co_filename: raise KeyboardInterrupt
 signal.signal(signal.SIGINT, handler)
 threading.Thread(target=interrupt, daemon=True).start()
-while time.monotonic() < end:
+while hits < 100 and time.monotonic() < end:
     try:
         assert batcher.call("main").result == "main"
     except KeyboardInterrupt:
@@ -259,8 +259,8 @@ deadline = time.monotonic() + 10
 while sum(answers) < before + 100 and time.monotonic() < deadline: time.sleep(0.01)
 went_on = sum(answers) >= before + 100
 stop.set()
-for thread in threads: thread.join(2)
-print(hits > 10, went_on, not any(t.is_alive() for t in threads), batcher.close(), flush=True)
+for thread in threads: thread.join(10)
+print(hits >= 100, went_on, not any(t.is_alive() for t in threads), batcher.close(), flush=True)
 import os; os._exit(0)
 """
     path = [p for p in sys.path if p]

@@ -27,6 +27,8 @@ from edgekit_runtime.remote.oip import HEADER_LENGTH, InferResponse, decode_requ
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(1, 6)}
 LONG = 20.0
+SOON_S = 5.0
+"""More than a busy machine makes of a tenth of a second, less than the servers here hold on for."""
 DIGEST = "ab" * 32
 BINARY = {"name": "s", "version": "1", "extensions": ["binary_tensor_data"]}
 PLAIN = {"name": "s", "version": "1", "extensions": []}
@@ -282,20 +284,20 @@ def test_a_server_that_drips_bytes_holds_nobody_beyond_the_deadline(where):
                 return
 
     with server(infer) as host, HostClient(host.url, model="m") as client:
-        assert took(client.infer, X, 0.15) < 1.0
+        assert took(client.infer, X, 0.15) < SOON_S
 
 
 def test_a_server_that_reads_nothing_holds_nobody_beyond_the_deadline():
     big = {"x": np.zeros((1, 8_000_000), np.float32)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = HostClient(f"http://127.0.0.1:{listener.getsockname()[1]}", model="m")
-        assert took(client.infer, big, 0.1) < 1.0
+        assert took(client.infer, big, 0.1) < SOON_S
 
 
 def test_a_server_that_accepts_and_says_nothing_is_late():
     with server(lambda *_: host.ended.wait(LONG) and None) as host, HostClient(host.url, model="m") as client:
-        assert took(client.infer, X, 0.1) < 1.0
-        assert took(client.ping, 0.0) < 0.5
+        assert took(client.infer, X, 0.1) < SOON_S
+        assert took(client.ping, 0.0) < SOON_S
 
 
 def test_a_late_answer_is_never_taken_for_the_next_one():
@@ -326,7 +328,7 @@ def test_a_name_that_takes_long_to_look_up_is_late_and_no_second_thread_is_start
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     client = HostClient("http://far-away.invalid:1", model="m")
     for _ in range(3):
-        assert took(client.infer, X, 0.03) < 1.0
+        assert took(client.infer, X, 0.03) < SOON_S
     assert len(lookups) == 1
     gate.set()
     with pytest.raises(HostUnreachableError, match="is not known here"):
