@@ -10,7 +10,9 @@ Rules:
   encrypted, so that the same build gives the same bytes, and different ones never share a salt. A reader takes the salt as it
   is, so that other writers may draw theirs at random;
 - authenticated with the bytes: the model's id and whether it is a model file or part of a golden example. Blobs cannot
-  change places between models, nor between the two kinds;
+  change places between models, nor between the two kinds. Which of one model's stands where is in the manifest, and the
+  signature's to protect: bound to its place, a blob would be another in every bundle, and the rest of an unsigned manifest
+  could still be changed;
 - nothing in plain that is short could be guessed from what a bundle tells: it has no digest of plain bytes.
 
 HKDF is RFC 5869, GCM is NIST SP 800-38D, and a nonce that is a keyed hash of the message is the idea of RFC 5297 (SIV).

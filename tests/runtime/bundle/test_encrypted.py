@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rooted
 import tiny
 
-from edgekit.packaging import BundleDraft, write_bundle
+from edgekit.packaging import BundleDraft, SigningKey, write_bundle
 from edgekit.packaging.encryption import Encryption
 from edgekit.packaging.writer import canonical_json
 from edgekit_runtime import SecretMissingError, SecretWrongError, open_bundle
@@ -22,7 +23,7 @@ from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, aligned, read_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.errors import BundleError, IntegrityError
+from edgekit_runtime.errors import BundleError, IntegrityError, SelfTestError, SignatureError
 
 KEY, OTHER = Secret([bytes(range(100, 132))]), Secret([bytes(range(160, 192))])
 MODEL = tiny.model_bytes("tflite-int8")
@@ -201,6 +202,32 @@ def test_what_was_not_encrypted_for_its_place_does_not_open(change, path: Path, 
     assert read_bundle(made_up).locked  # every digest is right
     with pytest.raises(IntegrityError, match="does not open with its key"):
         read_bundle(made_up, secret=KEY)
+
+
+def test_which_of_one_models_blobs_stands_where_is_the_signatures_to_say(tmp_path: Path):
+    """S22: two golden answers change places with their salts. Nothing that is encrypted differs, so that the key opens both;
+    what was signed does not open, and what was not does not give its golden answers."""
+    path, pem = tiny.bundle(tmp_path, secret=KEY, key=SigningKey(rooted.private("alice"))), tmp_path / "alice.pub.pem"
+    pem.write_bytes(rooted.public_pem("alice"))
+    one, other = (
+        next(iter(golden.answers[0].outputs.values())) for golden in read_bundle(path, trust=pem).manifest.golden[:2]
+    )
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<I", data, 8)
+    before, golden, after = data[: 12 + length].partition(b'"golden":')
+    after = after.replace(one.encode(), b"?").replace(other.encode(), one.encode()).replace(b"?", other.encode())
+    head = before + golden + after + data[12 + length : _digest_at(data)]
+    path.write_bytes(head + hashlib.sha256(head).digest() + data[len(head) + 32 :])
+    assert not read_bundle(path, secret=KEY).locked
+    with pytest.raises(SignatureError):
+        read_bundle(path, trust=pem)
+    with pytest.raises(SelfTestError):
+        open_bundle(path, secret=KEY)
+
+
+def _digest_at(data: bytes) -> int:
+    (length,) = struct.unpack_from("<I", data, 8)
+    return 16 + length + int.from_bytes(data[12 + length : 16 + length], "little")
 
 
 @pytest.mark.parametrize(
