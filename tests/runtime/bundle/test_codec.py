@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.spec import Carried, DetectionSpec, EmbeddingSpec, ImageSpec
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
@@ -28,6 +29,32 @@ def test_absent_options_are_left_out():
         "dtype": "int8",
         "shape": [1, 2],
     }
+
+
+LEAST = {
+    "an image": (
+        ImageSpec,
+        {"height": 2, "width": 2, "mean": [0.0] * 3, "std": [1.0] * 3},
+        {"color": "rgb", "crop": 1.0},
+    ),
+    "a detector": (
+        DetectionSpec,
+        {"boxes": "b", "row": "box", "format": "xyxy", "span": [1, 1]},
+        {"candidates": "first", "class_aware": True, "score_threshold": 0.25, "max_boxes": 100, "count": None},
+    ),
+    "a vector": (EmbeddingSpec, {"output": "v"}, {"normalize": False}),
+    "a state": (Carried, {"input": "a", "output": "b"}, {"initial": None}),
+    "a contract": (Contract, {"task": "raw", "inputs": [], "outputs": []}, {"state": "none", "labels": None}),
+}
+
+
+@pytest.mark.parametrize(("kind", "least", "defaults"), LEAST.values(), ids=LEAST)
+def test_what_the_format_calls_optional_may_be_left_out_and_has_its_default(kind, least, defaults):
+    found = from_json(kind, least, "it")
+    assert {name: getattr(found, name) for name in defaults} == defaults
+    for name in least:
+        with pytest.raises(BundleError, match=f"'{name}' is missing"):
+            from_json(kind, {key: value for key, value in least.items() if key != name}, "it")
 
 
 def test_a_boolean_is_no_integer():
