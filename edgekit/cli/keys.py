@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.cli.key_minisign import minisign
+from edgekit.cli.key_openssf import openssf
 from edgekit.cli.key_options import folder, folder_of, passphrase, passphrase_file, sign, signer, signing_of
 from edgekit.cli.key_roots import renew, revoke, rotate, trust
 from edgekit.cli.key_secret import print_secrets, secret
@@ -33,7 +34,7 @@ def keys() -> None:
     """
 
 
-for _command in (trust, rotate, revoke, renew, minisign, secret):
+for _command in (trust, rotate, revoke, renew, minisign, openssf, secret):
     keys.add_command(_command)
 
 

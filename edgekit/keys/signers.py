@@ -18,7 +18,7 @@ from edgekit.keys.folder import KeyFolder, default_folder
 from edgekit.packaging.signing import Signer, load_signing_key
 from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, parse_public_key, raw_key
 
-__all__ = ["Signing", "open_signers"]
+__all__ = ["Signing", "is_public", "open_signers"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def open_signers(signing: Signing, folder: KeyFolder | None = None) -> list[Sign
     external = 0
     for named in signing.keys:
         path = folder.private(named)
-        if _is_public(path):
+        if is_public(path):
             signer = _external(path, signing.signer)
             external += 1
         else:
@@ -64,7 +64,8 @@ def _external(path: Path, command: str | None) -> Signer:
     return ExternalSigner(command, raw_key(parse_public_key(path.read_bytes()[:MAX_KEY_FILE_BYTES], str(path))))
 
 
-def _is_public(path: Path) -> bool:
+def is_public(path: Path) -> bool:
+    """Whether a PEM public key lies there; False also where nothing can be read."""
     try:
         if not path.is_file():
             return False

@@ -18,8 +18,9 @@ from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, S
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-__all__ = ["Signer", "SigningKey", "load_signing_key", "merged", "signature_block", "signed_by"]
+__all__ = ["Signer", "SigningKey", "load_private_key", "load_signing_key", "merged", "signature_block", "signed_by"]
 
 
 class Signer(Protocol):
@@ -77,14 +78,26 @@ def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
 
     Raises PackagingError naming the file.
     """
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     make = f"Make one: edgekit keys new; or: openssl genpkey -algorithm ed25519 -out {path.name}"
+    private = load_private_key(path, passphrase, make)
+    if not isinstance(private, ed25519.Ed25519PrivateKey):
+        raise PackagingError("this key is not Ed25519", where=str(path), do=make)
+    return SigningKey(private)
+
+
+def load_private_key(path: Path, passphrase: Callable[[Path], bytes | None] | None, make: str) -> PrivateKeyTypes:
+    """A private key of whatever kind from a PEM file. make: how to make one that would do, for the error.
+
+    Raises PackagingError naming the file.
+    """
+    from cryptography.hazmat.primitives import serialization
+
     data = _read(path, make)
     secret = passphrase(path) if passphrase is not None and _encrypted(data) else None
     try:
-        private = serialization.load_pem_private_key(data, password=secret)
+        return serialization.load_pem_private_key(data, password=secret)
     except TypeError as error:
         raise PackagingError(
             "the key is encrypted, and no passphrase was given",
@@ -100,9 +113,6 @@ def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
             else "this is no PEM private key"
         )
         raise PackagingError(what, where=str(path), do=make) from error
-    if not isinstance(private, ed25519.Ed25519PrivateKey):
-        raise PackagingError("this key is not Ed25519", where=str(path), do=make)
-    return SigningKey(private)
 
 
 def _read(path: Path, make: str) -> bytes:
