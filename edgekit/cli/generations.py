@@ -59,6 +59,8 @@ def _lines(found: Status) -> Iterator[str]:
         yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
     for file in found.trust:
         yield f"  trusts     {file}"
+    if found.profile is not None:
+        yield f"  board      {found.profile}, as `edgekit install --profile` said"
     if found.unfinished is not None:
         doing = "works now" if found.busy else "was cut off: install it again, which goes on there"
         yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"

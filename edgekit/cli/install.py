@@ -13,7 +13,7 @@ from edgekit.cli.secret_options import secret
 if TYPE_CHECKING:
     from edgekit_runtime.install import Board, Installed
 
-__all__ = ["ROOT", "board_of", "install"]
+__all__ = ["ROOT", "board_of", "install", "remembered"]
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -27,7 +27,12 @@ ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The
 @click.option(
     "--allow-unsigned", is_flag=True, help="Take a bundle that nobody vouches for; every report then says so."
 )
-@click.option("--profile", metavar="NAME", help="What this board is. Default: what `edgekit profiles detect` finds.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit profiles detect` "
+    "finds.",
+)
 @click.option(
     "--trial",
     type=click.Choice(["here", "app"]),
@@ -48,29 +53,34 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
     edgekit install net.ekb --root /var/lib/edgekit/camera --trust key.pub.pem
     edgekit install https://models.example/net.ekb --root /var/lib/edgekit/camera --trial app
     """
-    if not bundle:
-        raise click.UsageError("BUNDLE is an empty name.")
+    for name, value in {"BUNDLE": bundle, "--profile": profile}.items():
+        if value == "":
+            raise click.UsageError(f"{name} is an empty name.")
     from edgekit.cli.progress import shown
     from edgekit_runtime.install import Asked, Fetching
     from edgekit_runtime.install import install as put
 
+    before = remembered(root)
     with shown() as progress:
         bar = _Bar(progress)
         asked = Asked(
             trust=tuple(options["trust"]),
+            profile=profile,
+            board=board_of(profile or before),
             allow_unsigned=options["allow_unsigned"],
-            board=board_of(profile),
             trial=options["trial"],
             secret=options["secret"],
             fetching=Fetching(progress=bar),
             waiting=lambda: click.echo("another install works in this root; waiting for it", err=True),
         )
+        if profile is None and before is not None:
+            _compare(before)
         done = put(bundle, root, asked)
         bar.end()
     if as_json:
         print_json(_json(done))
         return
-    for line in _lines(done):
+    for line in _lines(done, before):
         click.echo(line)
 
 
@@ -107,17 +117,41 @@ def board_of(profile: str | None, *, quiet: bool = False) -> Board:
 
     if profile is not None:
         return Board((profile,))
+    name, why = _found()
+    if name is None and not quiet:
+        told = f"this board is not known ({why}); the bundle's architecture alone is compared."
+        click.echo(f"{told} Name it with --profile", err=True)
+    return Board() if name is None else Board((name,))
+
+
+def remembered(root: Path) -> str | None:
+    """What a root was told that the board is."""
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.install import Root, is_root
+
+    try:
+        return Root.open(root).slot().profile if is_root(root) else None
+    except EdgekitError:  # who opens it next says what is amiss
+        return None
+
+
+def _found() -> tuple[str | None, str]:
+    """The name of this board, where it is sure enough; and by what."""
     from edgekit_profiles import open_catalogue
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 
     found = detect(read_facts(None), open_catalogue(()))
-    if found.profile is None or found.sure not in ("certain", "likely"):
-        if not quiet:
-            told = f"this board is not known ({found.why}); the bundle's architecture alone is compared."
-            click.echo(f"{told} Name it with --profile", err=True)
-        return Board()
-    return Board((found.profile.name,))
+    sure = found.profile is not None and found.sure in ("certain", "likely")
+    return (found.profile.name if found.profile is not None and sure else None), found.why
+
+
+def _compare(before: str) -> None:
+    """A card that was moved to another board brings its root along."""
+    name, why = _found()
+    if name not in (None, before):
+        told = f"this root was told that the board is {before}, and goes by that; it looks like {name} ({why})."
+        click.echo(f"{told} --profile {name} changes it", err=True)
 
 
 def _json(done: Installed) -> dict[str, Any]:
@@ -127,18 +161,24 @@ def _json(done: Installed) -> dict[str, Any]:
         "root": str(done.root),
         "state": done.state,
         "already": done.already,
+        "profile": done.profile,
         "generation": done.generation.as_json(),
         "selftest": asdict(done.selftest) if done.selftest else None,
         "trial": asdict(done.trial) if done.trial else None,
     }
 
 
-def _lines(done: Installed) -> list[str]:
+def _lines(done: Installed, before: str | None) -> list[str]:
+    """before: what the root was told of the board until now."""
     made = done.generation
     named = f"{made.name} version {made.version} ({made.recipe}, {made.size:,} bytes)"
+    lines = []
+    if done.profile != before:
+        was = "; before, it was told " + before if before else ""
+        lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
     if done.already:
-        return [f"generation {made.number} already answers: {named}"]
-    lines = [f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told}"]
+        return [*lines, f"generation {made.number} already answers: {named}"]
+    lines.append(f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told}")
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
     if done.trial is not None:

@@ -21,7 +21,9 @@ __all__ = ["verify"]
 @trust
 @allow_unsigned
 @click.option(
-    "--profile", metavar="NAME", help="A board that the bundle must be for. Default: what is found here, as a remark."
+    "--profile",
+    metavar="NAME",
+    help="A board that the bundle must be for. Default: what the ROOT was told, else what is found here, as a remark.",
 )
 @secret
 @click.option("--load/--no-load", default=True, help="Whether to load it in a child and replay its golden examples.")
@@ -35,12 +37,12 @@ def verify(bundle: Path, as_json: bool, profile: str | None, **options: Any) -> 
     --allow-unsigned.
     """
     from edgekit import verifying
-    from edgekit.cli.install import board_of
+    from edgekit.cli.install import board_of, remembered
 
     asked = verifying.Asked(
         trust=options["trust"],
         allow_unsigned=options["allow_unsigned"],
-        board=board_of(profile, quiet=True),
+        board=board_of(profile or remembered(bundle), quiet=True),
         named=profile is not None,
         secret=options["secret"],
         load=options["load"],

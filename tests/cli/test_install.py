@@ -98,11 +98,42 @@ def test_a_board_is_found_where_none_is_named(made, tmp_path):
         assert f"this board is {here}" in str(done.exception)
 
 
+def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another(made, tmp_path, monkeypatch):
+    from edgekit.cli import install as module
+
+    root = tmp_path / "r"
+    first = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned")
+    assert "board      x86-64, which this root remembers\n" in first.stdout
+    assert "board      x86-64, as `edgekit install --profile` said" in invoked("status", "--root", root).stdout
+    monkeypatch.setattr(module, "_found", lambda: ("raspberry-pi-4", "its model name"))
+    second = invoked("install", made("2"), "--root", root, "--allow-unsigned")
+    assert second.exit_code == 0, second.output
+    assert "told that the board is x86-64, and goes by that; it looks like raspberry-pi-4" in second.stderr
+    assert "--profile raspberry-pi-4 changes it" in second.stderr
+    assert "board " not in second.stdout
+    monkeypatch.setattr(module, "_found", lambda: (None, "nothing"))
+    third = invoked("install", made("1"), "--root", root, "--allow-unsigned", "--json")
+    assert json.loads(third.stdout)["profile"] == "x86-64"
+    assert "not known" not in third.stderr
+    assert json.loads(invoked("status", "--root", root, "--json").stdout)["profile"] == "x86-64"
+    named = invoked("verify", root, "--allow-unsigned", "--no-load", "--json")
+    (board,) = [one for one in json.loads(named.stdout)["checks"] if one["check"] == "board"]
+    assert "this board is x86-64" in board["told"]
+
+
+def test_another_name_for_the_board_is_told_with_the_one_before(made, tmp_path):
+    root, both = tmp_path / "r", made("1", Terms(compatible=("x86-64", "raspberry-pi-4")))
+    for name, told in {"x86-64": "", "raspberry-pi-4": "; before, it was told x86-64"}.items():
+        done = invoked("install", both, "--root", root, "--profile", name, "--allow-unsigned")
+        assert f"board      {name}, which this root remembers{told}\n" in done.stdout
+
+
 USAGE = {
     "no root": ("install", "x.ekb"),
     "no bundle": ("install", "--root", "r"),
     "an empty name": ("install", "", "--root", "r"),
     "another kind of trial": ("install", "x.ekb", "--root", "r", "--trial", "later"),
+    "no name of a board": ("install", "x.ekb", "--root", "r", "--profile", ""),
     "generation 0": ("activate", "0", "--root", "r"),
 }
 

@@ -1,6 +1,6 @@
 """Installing bundles on a board: whole, checked, tried out, one switch, and a way back.
 
-    install("https://models.example/net.ekb", "/var/lib/edgekit/camera", Asked(profiles=...))
+    install("https://models.example/net.ekb", "/var/lib/edgekit/camera", Asked(profile="raspberry-pi-4"))
     with open_bundle("/var/lib/edgekit/camera") as model: ...
 
 The durable steps of an install, in their order. Each is complete before the next begins, and a power cut between any two
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
+    from edgekit_runtime.install.asked import Asked, Installed
     from edgekit_runtime.install.collecting import Collected, collect
     from edgekit_runtime.install.errors import (
         BundleExpiredError,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     )
     from edgekit_runtime.install.fetch import Fetching
     from edgekit_runtime.install.http import Limits
-    from edgekit_runtime.install.installing import Asked, Installed, install
+    from edgekit_runtime.install.installing import install
     from edgekit_runtime.install.layout import Root, is_root
     from edgekit_runtime.install.owner import activate, rollback
     from edgekit_runtime.install.prove import Proof, Proving
@@ -108,6 +109,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "edgekit_runtime.install.asked": ("Asked", "Installed"),
         "edgekit_runtime.install.collecting": ("Collected", "collect"),
         "edgekit_runtime.install.errors": (
             "BundleExpiredError",
@@ -131,7 +133,7 @@ __getattr__ = lazily(
         ),
         "edgekit_runtime.install.fetch": ("Fetching",),
         "edgekit_runtime.install.http": ("Limits",),
-        "edgekit_runtime.install.installing": ("Asked", "Installed", "install"),
+        "edgekit_runtime.install.installing": ("install",),
         "edgekit_runtime.install.layout": ("Root", "is_root"),
         "edgekit_runtime.install.records": ("Generation",),
         "edgekit_runtime.install.owner": ("activate", "rollback"),

@@ -19,15 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.disk import remove
-from edgekit_runtime.install.errors import InstallError
+from edgekit_runtime.install.disk import free_bytes, remove
+from edgekit_runtime.install.errors import DiskFullError, InstallError
 from edgekit_runtime.install.fetch import drop_part
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.staging import drop_folder
 
-__all__ = ["Collected", "collect", "sweep"]
+__all__ = ["Collected", "collect", "make_room", "sweep"]
+
+_SPARE_BYTES = 1 << 20
+"""Left free beside a bundle: for the journal, the record, a folder or two."""
 
 _DRAFT = re.compile(r"[1-9][0-9]{0,8}\.new")
 _OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
@@ -90,6 +93,20 @@ def sweep(root: Root, journal: Journal) -> Collected:
         elif entry.name.endswith((".json", ".new")) and entry.with_suffix(".part") != keep:
             remove(entry)
     return done
+
+
+def make_room(root: Root, journal: Journal, size: int) -> None:
+    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises DiskFullError."""
+    need = size + _SPARE_BYTES
+    if free_bytes(root.path) < need:
+        sweep(root, journal)
+    free = free_bytes(root.path)
+    if free < need:
+        raise DiskFullError(
+            f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free",
+            where=str(root.path),
+            do="Make room, then install again",
+        )
 
 
 def _object_of(root: Root, number: int) -> str:

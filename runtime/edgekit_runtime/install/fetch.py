@@ -1,4 +1,4 @@
-"""From a path or a URL to a file of ours, judged as soon as its head is here, and resumed where it stopped.
+"""From a source to a file of ours, judged as soon as its head is here, and resumed where it stopped.
 
     fetched = fetch(source_of("https://models.example/net.ekb"), root.incoming / "1f00.part", judge)
 
@@ -17,48 +17,24 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, write_file
 from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError
-from edgekit_runtime.install.http import Limits, WrongPartError, get, told_url
+from edgekit_runtime.install.http import Limits, WrongPartError
+from edgekit_runtime.install.source import Source, Stream
 
-__all__ = ["Fetched", "Fetching", "Judge", "Source", "Stream", "drop_part", "fetch", "source_of"]
+__all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
 
 _COPY = 1 << 20
 _WAITS_S = (0.5, 2.0, 5.0)
 
 Judge = Callable[[Header], int]
 """Told the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
-
-
-class Stream(Protocol):
-    """start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def total(self) -> int | None: ...
-    @property
-    def validator(self) -> str: ...
-    def read(self) -> bytes: ...
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Source:
-    """told: its name for people, without credentials. opens: from which byte, with which validator."""
-
-    told: str
-    opens: Callable[[int, str], Stream]
 
 
 @dataclass(frozen=True)
@@ -79,56 +55,6 @@ class Fetched:
     sha256: str
     size: int
     header: Header
-
-
-def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Source:
-    """A URL (http, https, file) or a path. Raises DownloadError for any other scheme."""
-    text = os.fspath(name)
-    parts = urlsplit(text) if isinstance(text, str) and "://" in text else None
-    if parts is None:
-        return Source(str(text), lambda start, validator: _FileStream(Path(text)))
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise DownloadError("a file: URL names a file of this machine", where=text, do="Write file:///PATH")
-        path = Path(unquote(parts.path))
-        return Source(str(path), lambda start, validator: _FileStream(path))
-    if parts.scheme in ("http", "https"):
-        return Source(
-            told_url(text), lambda start, validator: get(text, start=start, validator=validator, limits=limits)
-        )
-    raise DownloadError(
-        f"{parts.scheme}: is not known", where=told_url(text), do="Pass a path, or an http, https or file URL"
-    )
-
-
-class _FileStream:
-    """A file of this machine, always from its first byte."""
-
-    start, validator = 0, ""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
-            os.close(descriptor)
-            raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
-        self.total: int | None = found.st_size
-        self._descriptor, self._path = descriptor, path
-
-    def read(self) -> bytes:
-        try:
-            return os.read(self._descriptor, _COPY)
-        except OSError as error:
-            raise BundleError(
-                f"cannot be read: {error.strerror}", where=str(self._path), do="Check the disk"
-            ) from error
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 def fetch(source: Source, path: Path, judge: Judge, how: Fetching | None = None) -> Fetched:

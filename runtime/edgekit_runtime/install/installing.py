@@ -1,6 +1,6 @@
 """Carrying out what `states` decides: fetch, verify, stage, test, try, switch. One install, from a path or a URL to `current`.
 
-    done = install("net.ekb", "/var/lib/edgekit/camera", Asked(profiles=("raspberry-pi-4",)))
+    done = install("net.ekb", "/var/lib/edgekit/camera", Asked(profile="raspberry-pi-4"))
     done.generation.number, done.state            # 3, "committed"
 
 Rules:
@@ -13,83 +13,43 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.bundle.header import Header, header_needs, read_header
+from edgekit_runtime.bundle.header import Header
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.collecting import sweep
-from edgekit_runtime.install.disk import free_bytes
+from edgekit_runtime.install.asked import Asked, Installed
+from edgekit_runtime.install.collecting import make_room
 from edgekit_runtime.install.errors import (
-    DiskFullError,
     DownloadError,
     DownloadSizeError,
     InstallError,
+    InstallRootError,
     TrialFailedError,
     TrialPendingError,
 )
 from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.fetch import Fetching, Source, fetch, source_of
-from edgekit_runtime.install.journal import Attempt, TrialBy
+from edgekit_runtime.install.fetch import fetch
+from edgekit_runtime.install.journal import Attempt
 from edgekit_runtime.install.judging import Judging, name_of
-from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.lock import alone
-from edgekit_runtime.install.prove import Proof, Proving, prove
+from edgekit_runtime.install.prove import Proof, prove
 from edgekit_runtime.install.reading import Rules, read_held, store_of
 from edgekit_runtime.install.records import Generation, Slot
 from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
-from edgekit_runtime.install.staging import adopt, stage
+from edgekit_runtime.install.source import Source, head_of, source_of
+from edgekit_runtime.install.staging import adopt, generation_of, stage
 from edgekit_runtime.install.states import Abandoned, Accepted, Begun, Event, Failed, Passed, Restarted, Work, react
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import Vouched, judge, seen_after
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
-    from edgekit_runtime.bundle.secrets import Given
 
-__all__ = ["Asked", "Installed", "install"]
-
-_SPARE_BYTES = 1 << 20
-"""Left free beside the bundle: for the journal, the record, a folder or two."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the owner decides. trust: keys or a root.json, from now on for this root; empty for what is trusted already.
-
-    allow_unsigned: take what nobody vouches for. board: what this machine is. trial: who tries it out. secret: where the key
-    of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is another.
-    """
-
-    trust: tuple[str | Path, ...] = ()
-    allow_unsigned: bool = False
-    board: Board = field(default_factory=Board)
-    trial: TrialBy = "here"
-    secret: Given = None
-    fetching: Fetching = field(default_factory=Fetching)
-    proving: Proving = field(default_factory=Proving)
-    wait_s: float = 600.0
-    waiting: Callable[[], object] = lambda: None
-    clock: Callable[[], float] = time.time
-
-
-@dataclass(frozen=True)
-class Installed:
-    """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was done.
-
-    selftest, trial: what was found, None where nothing was asked for.
-    """
-
-    root: Path
-    generation: Generation
-    state: Literal["committed", "trial"]
-    already: bool = False
-    selftest: Proof | None = None
-    trial: Proof | None = None
+__all__ = ["install"]
 
 
 def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked: Asked | None = None) -> Installed:
@@ -99,20 +59,42 @@ def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked:
     SelfTestError, EngineError, MissingExtraError, MemoryExceeded for what is wrong with the bundle or with this machine.
     """
     asked = asked or Asked()
+    if not is_root(path):
+        _look_first(source_of(source), asked)
     root = Root.create(path)
     with alone(root.lock_file, wait_s=asked.wait_s, waiting=asked.waiting):
         try:
             root.furnish()
             return _Installing(root, source_of(source, asked.fetching.limits), asked).run()
         except EdgekitError as error:
-            root.events.tell("refused", code=error.code, what=str(error), source=_told(source))
+            root.events.tell("refused", code=error.code, what=str(error), source=_kept(source))
             raise
 
 
-def _told(source: str | os.PathLike[str]) -> str:
-    with contextlib.suppress(EdgekitError, ValueError):
-        return source_of(source).told
+def _look_first(source: Source, asked: Asked) -> None:
+    """What is amiss before there is a root makes none."""
+    if source.here:
+        source.opens(0, "").close()
+    store_of(None, asked.trust)
+
+
+def _kept(source: str | os.PathLike[str]) -> str:
+    with contextlib.suppress(EdgekitError):
+        return source_of(source).kept
     return ""
+
+
+def _told_now(root: Root, asked: Asked) -> Slot:
+    """What the root was told, with what it is told now. A slot.json that cannot be read is made anew where the owner says
+    again whom to trust: nothing else of it decides what may come in."""
+    try:
+        slot = root.slot()
+    except InstallRootError:
+        if not asked.trust:
+            raise
+        slot = Slot()
+    trust = tuple(str(Path(one).absolute()) for one in asked.trust)
+    return replace(slot, trust=trust or slot.trust, profile=asked.profile or slot.profile)
 
 
 class _AlreadyHereError(Exception):
@@ -126,6 +108,7 @@ class _Installing:
         self._root, self._source, self._asked = root, source, asked
         self._journal = settle(root, asked.clock)
         self._store = store_of(root, asked.trust)
+        self._slot = _told_now(root, asked)
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
@@ -144,6 +127,7 @@ class _Installing:
                 event = self._next(event)
         except _AlreadyHereError:
             self._take(Abandoned())
+            self._remember()
             return self._done(already=True)
         failure = self._journal.failure
         if self._journal.attempt is None and failure is not None:  # it went down too often: that was the end of it
@@ -164,7 +148,8 @@ class _Installing:
             facts = {"generation": number, "bundle": generation.bundle, "what": generation.told}
             self._root.events.tell("installed" if state == "trial" else "committed", **facts)
         found = self._proofs.get
-        return Installed(self._root.path, generation, state, already, found("selftest"), found("trial"))
+        proofs = (found("selftest"), found("trial"))
+        return Installed(self._root.path, generation, state, already, *proofs, self._slot.profile)
 
     def _first(self) -> Event:
         """Go on with an unfinished install of the same bundle, or begin."""
@@ -173,28 +158,21 @@ class _Installing:
             if self._same(attempt):
                 return Restarted(self._now())
             self._take(Abandoned())
-        return Begun(self._source.told, self._asked.trial, self._now())
+        return Begun(self._source.kept, self._asked.trial, self._now())
 
     def _same(self, attempt: Attempt) -> bool:
-        if (attempt.source, attempt.trial) != (self._source.told, self._asked.trial):
+        if (attempt.source, attempt.trial) != (self._source.kept, self._asked.trial):
             return False
         if attempt.state == "fetching":
             return True
+        if (
+            attempt.state != "fetched" and self._root.slot() != self._slot
+        ):  # whom to trust, what board it is: judged before
+            return False
         try:
-            return self._head() == attempt.header
+            return name_of(head_of(self._source)) == attempt.header
         except DownloadError:  # what was fetched is whole: it needs no network to go on
             return True
-
-    def _head(self) -> str:
-        """Of what the source has now."""
-        stream, data = self._source.opens(0, ""), b""
-        with contextlib.closing(stream):
-            while len(data) < header_needs(data, self._source.told):
-                chunk = stream.read()
-                if not chunk:
-                    break
-                data += chunk
-        return name_of(read_header(data, self._source.told))
 
     def _next(self, event: Event) -> Event | None:
         """Take an event, do what follows, and return what came of that."""
@@ -229,7 +207,7 @@ class _Installing:
         return Passed()
 
     def _fetch(self) -> Event:
-        fetched = fetch(self._source, self._root.part(self._source.told), self._judge, self._asked.fetching)
+        fetched = fetch(self._source, self._root.part(self._source.kept), self._judge, self._asked.fetching)
         return Passed(fetched.sha256)
 
     def _judge(self, header: Header) -> int:
@@ -240,7 +218,8 @@ class _Installing:
             answers = self._root.record(current)
             if answers.header == head.name and answers.unsigned == (not head.vouched.trusted):
                 raise _AlreadyHereError
-        self._check_room(head.total)
+        part = self._root.part(self._source.kept)
+        make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))
         until = self._store.expires_s if self._store is not None else None
         self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, until))
         self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers))
@@ -251,21 +230,8 @@ class _Installing:
         issued = self._store.issued_s if self._store is not None else None
         moment = judge(asked.clock(), seen_s=self._journal.seen_s, issued_s=issued)
         binding = self._journal.binding(self._store)
-        return Judging(self._store, asked.board, binding, moment, self._source.told, asked.allow_unsigned)
-
-    def _check_room(self, total: int) -> None:
-        """Raises DiskFullError. What nothing names goes first where that is what it takes."""
-        part = self._root.part(self._source.told)
-        need = total - (part.stat().st_size if part.exists() else 0) + _SPARE_BYTES
-        if free_bytes(self._root.path) < need:
-            sweep(self._root, self._journal)
-        free = free_bytes(self._root.path)
-        if free < need:
-            raise DiskFullError(
-                f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free",
-                where=str(self._root.path),
-                do="Make room, then install again",
-            )
+        board = asked.board if self._slot.profile is None else Board((self._slot.profile,))
+        return Judging(self._store, board, binding, moment, self._source.told, asked.allow_unsigned)
 
     def _verify(self) -> None:
         attempt = self._attempt()
@@ -277,10 +243,14 @@ class _Installing:
         self._judging().admit(bundle.manifest, bundle.digest)
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
-        if self._asked.trust:
-            told = tuple(str(Path(one).absolute()) for one in self._asked.trust)
-            if self._root.slot().trust != told:
-                self._root.write_slot(Slot(trust=told))
+        self._remember()
+
+    def _remember(self) -> None:
+        """What the owner said beside the bundle, once it is good enough to be said for."""
+        with contextlib.suppress(InstallRootError):
+            if self._root.slot() == self._slot:
+                return
+        self._root.write_slot(self._slot)
 
     def _bundle(self) -> tuple[Bundle, Vouched]:
         """Read once, through one descriptor, for whatever needs it."""
@@ -310,26 +280,7 @@ class _Installing:
         return self._read[0]
 
     def _stage(self) -> None:
-        attempt, (bundle, vouched) = self._attempt(), self._bundle()
-        manifest = bundle.manifest
-        generation = Generation(
-            number=attempt.generation,
-            object=attempt.object,
-            header=attempt.header,
-            bundle=attempt.bundle,
-            name=manifest.name,
-            version=manifest.version,
-            recipe=bundle.artifact().recipe,
-            profile=manifest.target.profile,
-            size=bundle.size,
-            source=attempt.source,
-            at=attempt.began,
-            told=vouched.told,
-            seq=manifest.rollout_seq,
-            signed_by=vouched.signers,
-            unsigned=not vouched.trusted,
-        )
-        stage(self._root, generation)
+        stage(self._root, generation_of(self._attempt(), *self._bundle()))
 
     def _attempt(self) -> Attempt:
         assert self._journal.attempt is not None

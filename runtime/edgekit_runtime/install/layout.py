@@ -54,6 +54,7 @@ _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
+_TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
 _POINT_AGAIN = "Remove it, then run: edgekit status --root ROOT, which points it at what answers"
 
 
@@ -146,7 +147,7 @@ class Root:
     def slot(self) -> Slot:
         """Raises InstallRootError."""
         file = self.path / "slot.json"
-        slot: Slot = parsed(Slot, file, read_text(file), "Install again with --trust")
+        slot: Slot = parsed(Slot, file, read_text(file), _TELL_AGAIN)
         return slot
 
     def write_slot(self, slot: Slot) -> None:

@@ -1,4 +1,4 @@
-"""What is written down in an install root beside the journal: whom it trusts, and what each generation is.
+"""What is written down in an install root beside the journal: whom it trusts, what board it is for, what each generation is.
 
 generation = parsed(Generation, file, text, "Install the bundle again")
 """
@@ -18,10 +18,14 @@ __all__ = ["Generation", "Slot", "parsed"]
 
 @dataclass(frozen=True)
 class Slot:
-    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts."""
+    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts.
+
+    profile: what this board is; None: what is found of it at each install.
+    """
 
     format: int = 1
     trust: tuple[str, ...] = ()
+    profile: str | None = None
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
             raise IncompatibleError(
                 f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
                 where=where,
-                do="Build it with --profile or --compatible for this board; or name the board with --profile",
+                do="Install one that was built for this board (--profile, --compatible); if it is another board, name it with "
+                "--profile",
             )
         return
     arch = manifest.target.arch

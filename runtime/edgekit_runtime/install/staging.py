@@ -1,7 +1,7 @@
 """What was fetched becomes an object, and the object a generation: complete, or not there at all.
 
     adopt(root, part, sha256)
-    stage(root, Generation(number=3, object=sha256, ...))
+    stage(root, generation_of(attempt, bundle, vouched))
 
 Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as it is; a
 link is never followed, and what nobody here made is an error.
@@ -14,15 +14,43 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.install.disk import make_folder, move, open_regular, remove, storing, sync_folder, write_file
 from edgekit_runtime.install.errors import NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.records import Generation
 
-__all__ = ["adopt", "drop_folder", "stage"]
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.install.journal import Attempt
+    from edgekit_runtime.trust import Vouched
+
+__all__ = ["adopt", "drop_folder", "generation_of", "stage"]
 
 _READ_BYTES = 1 << 20
+
+
+def generation_of(attempt: Attempt, bundle: Bundle, vouched: Vouched) -> Generation:
+    """What is written down of it."""
+    manifest = bundle.manifest
+    return Generation(
+        number=attempt.generation,
+        object=attempt.object,
+        header=attempt.header,
+        bundle=attempt.bundle,
+        name=manifest.name,
+        version=manifest.version,
+        recipe=bundle.artifact().recipe,
+        profile=manifest.target.profile,
+        size=bundle.size,
+        source=attempt.source,
+        at=attempt.began,
+        told=vouched.told,
+        seq=manifest.rollout_seq,
+        signed_by=vouched.signers,
+        unsigned=not vouched.trusted,
+    )
 
 
 def stage(root: Root, generation: Generation) -> None:

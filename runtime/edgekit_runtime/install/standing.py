@@ -44,7 +44,7 @@ class Status:
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
     that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None where nothing
-    speaks against it.
+    speaks against it. profile: what this root was told that the board is.
     """
 
     root: Path
@@ -60,6 +60,7 @@ class Status:
     failed_starts: int = 0
     refusal: str | None = None
     previous_refusal: str | None = None
+    profile: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         told = {
@@ -72,6 +73,7 @@ class Status:
             "busy": self.busy,
             "rollout_seq": self.rollout_seq,
             "trust": list(self.trust),
+            "profile": self.profile,
             "refusal": self.refusal,
             "previous_refusal": self.previous_refusal,
         }
@@ -99,7 +101,7 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
     on_trial = trial is not None and number == trial
     current = None if number is None else root.record(number)
     previous = _perhaps(root, journal.current if on_trial else journal.previous)
-    store, refusal = _trusted(root)
+    slot, (store, refusal) = root.slot(), _trusted(root)
     burned = journal.binding(store)
     return Status(
         root.path,
@@ -110,11 +112,12 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
         journal.failure,
         busy,
         burned.seq if burned else None,
-        root.slot().trust,
+        slot.trust,
         read_seen(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
         refusal or _refusal(root, store, current),
         refusal or _refusal(root, store, previous),
+        slot.profile,
     )
 
 

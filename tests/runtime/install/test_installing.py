@@ -12,8 +12,8 @@ import tiny
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
 from edgekit.packaging.terms import Terms
-from edgekit_runtime import IntegrityError, NoGenerationError, SignatureError, open_bundle
-from edgekit_runtime.install import Asked, Board, activate, collect, rollback, status
+from edgekit_runtime import EdgekitError, IntegrityError, NoGenerationError, SignatureError, open_bundle
+from edgekit_runtime.install import Asked, Board, activate, collect, install, rollback, status
 
 
 def digest(path: Path) -> str:
@@ -81,6 +81,31 @@ def test_what_answers_already_is_not_installed_again(made, put, root):
     assert again.generation.number == 1
     assert status(root).unfinished is None
     assert len(events(root)) == 1
+
+
+NOTHING_THERE = {
+    "no such file": ({"source": "nothing.ekb"}, "cannot be read: No such file"),
+    "a folder": ({"source": "."}, "not a regular file"),
+    "no such key": ({"trust": ("nobody.pub.pem",)}, "cannot be read: No such file"),
+    "no such scheme": ({"source": "ftp://x/net.ekb"}, "ftp: is not known"),
+    "no URL": ({"source": "http://[x/net.ekb"}, "no URL"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_THERE)
+def test_what_is_amiss_before_anything_was_fetched_makes_no_root(case, made, root, tmp_path, monkeypatch):
+    changes, says = NOTHING_THERE[case]
+    monkeypatch.chdir(tmp_path)
+    asked = replace(UNSIGNED, trust=changes.get("trust", ()))
+    with pytest.raises(EdgekitError, match=says) as caught:
+        install(changes.get("source", made("1")), root, asked)
+    assert caught.value.where
+    assert not root.exists()
+    put_first = install(made("1"), root, UNSIGNED)
+    assert put_first.generation.number == 1
+    with pytest.raises(EdgekitError, match=says):
+        install(changes.get("source", made("2")), root, asked)
+    assert [one["event"] for one in events(root)] == ["committed", "refused"]
 
 
 def test_going_back_unburns_nothing(made, put, root):
@@ -303,6 +328,75 @@ def test_the_same_install_again_finishes_what_was_cut_off(stage, made, put, root
     assert put(made("2")).generation.version == "2"
     assert version(root) == "2"
     assert status(root).unfinished is None
+
+
+def test_an_install_that_was_cut_off_is_known_again_from_another_folder(made, root, tmp_path, monkeypatch):
+    """Its states were not begun anew: generation 1 is the only one that was ever made."""
+    (tmp_path / "usb").mkdir()
+    (tmp_path / "stick").symlink_to("usb")
+    (tmp_path / "usb" / "net.ekb").write_bytes(made("1").read_bytes())
+
+    def cut(now, done, total):
+        if now == "selftest":
+            raise _PowerCut
+
+    monkeypatch.chdir(tmp_path / "usb")
+    with pytest.raises(_PowerCut):
+        install("net.ekb", root, replace(UNSIGNED, fetching=replace(UNSIGNED.fetching, progress=cut)))
+    assert status(root).unfinished.source == str(tmp_path / "usb" / "net.ekb")
+    monkeypatch.chdir(tmp_path)
+    done = install("stick/net.ekb", root, UNSIGNED)
+    assert (done.generation.number, done.generation.source) == (1, str(tmp_path / "usb" / "net.ekb"))
+
+
+class TestTheBoardsName:
+    """A root remembers what the board is, as it remembers whom it trusts."""
+
+    NAMELESS = replace(UNSIGNED, board=Board(("raspberry-pi-4",)))
+
+    def test_counts_until_another_is_given(self, made, put, root):
+        assert put(made("1"), self.NAMELESS, profile="x86-64").profile == "x86-64"
+        assert put(made("2"), self.NAMELESS).generation.number == 2, "what was found of the machine is not asked"
+        with pytest.raises(EdgekitError, match="this board is raspberry-pi-4") as caught:
+            put(made("3"), self.NAMELESS, profile="raspberry-pi-4")
+        assert caught.value.code == "incompatible"
+        assert status(root).profile == "x86-64", "what was refused changes nothing"
+
+    def test_is_what_was_found_where_nobody_said_it(self, made, put, root):
+        with pytest.raises(EdgekitError, match="this board is raspberry-pi-4"):
+            put(made("1"), self.NAMELESS)
+        assert status(root).profile is None
+
+    def test_and_its_keys_are_remembered_of_a_bundle_that_answers_already(self, made, put, root, tmp_path):
+        key, public = new_key(tmp_path)
+        signed = Asked(trust=(public,), board=BOARD, proving=QUICK)
+        put(made("1", key=key), signed)
+        _, other = new_key(tmp_path, "bob")
+        again = put(made("1", key=key), replace(signed, trust=(public, other), profile="x86-64"))
+        assert again.already
+        assert status(root).trust == (str(public), str(other))
+        assert status(root).profile == "x86-64"
+
+    def test_given_anew_has_a_cut_install_judged_anew(self, made, put, root):
+        def cut(now, done, total):
+            if now == "selftest":
+                raise _PowerCut
+
+        with pytest.raises(_PowerCut):
+            put(made("1"), fetching=replace(UNSIGNED.fetching, progress=cut))
+        with pytest.raises(EdgekitError, match="this board is raspberry-pi-4"):
+            put(made("1"), profile="raspberry-pi-4")
+        assert current(root) is None
+
+    def test_a_damaged_slot_is_made_anew_where_whom_to_trust_is_said_again(self, made, put, root, tmp_path):
+        key, public = new_key(tmp_path)
+        signed = Asked(trust=(public,), board=BOARD, proving=QUICK)
+        put(made("1", key=key), signed)
+        (root / "slot.json").write_bytes(bytes(40))
+        with pytest.raises(EdgekitError, match="--trust"):
+            put(made("2", key=key), replace(signed, trust=()))
+        assert put(made("2", key=key), signed).generation.number == 2
+        assert status(root).trust == (str(public),)
 
 
 @pytest.mark.parametrize("stage", CUTS)

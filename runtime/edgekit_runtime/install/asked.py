@@ -1,0 +1,58 @@
+"""What an install is asked for, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edgekit_runtime.install.fetch import Fetching
+from edgekit_runtime.install.journal import TrialBy
+from edgekit_runtime.install.prove import Proof, Proving
+from edgekit_runtime.install.records import Generation
+from edgekit_runtime.install.rules import Board
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle.secrets import Given
+
+__all__ = ["Asked", "Installed"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the owner decides. trust: keys or a root.json, from now on for this root; empty for what is trusted already.
+
+    profile: what this board is, from now on for this root; None for what the root was told, and where it was told nothing, for
+    `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries it out. secret: where
+    the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is another.
+    """
+
+    trust: tuple[str | Path, ...] = ()
+    profile: str | None = None
+    board: Board = field(default_factory=Board)
+    allow_unsigned: bool = False
+    trial: TrialBy = "here"
+    secret: Given = None
+    fetching: Fetching = field(default_factory=Fetching)
+    proving: Proving = field(default_factory=Proving)
+    wait_s: float = 600.0
+    waiting: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True)
+class Installed:
+    """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was done.
+
+    selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board is.
+    """
+
+    root: Path
+    generation: Generation
+    state: Literal["committed", "trial"]
+    already: bool = False
+    selftest: Proof | None = None
+    trial: Proof | None = None
+    profile: str | None = None
