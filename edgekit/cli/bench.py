@@ -12,7 +12,7 @@ import click
 
 from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
-from edgekit.cli.output import refuse_unwritable
+from edgekit.cli.output import refuse_unwritable, say
 from edgekit.cli.progress import shown
 from edgekit.cli.push import identity, port
 from edgekit.cli.secret_options import secret
@@ -210,7 +210,7 @@ def _told(
         print_json(found)
     else:
         for line in lines(found):
-            click.echo(line)
+            say(line)
     if output is not None:
         from edgekit.errors import OutputError
 

@@ -18,6 +18,7 @@ import click
 
 from edgekit.cli.key_options import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
+from edgekit.cli.output import say
 from edgekit.cli.progress import shown
 from edgekit.cli.secret_options import encrypt
 
@@ -243,7 +244,7 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
             print_json(report.as_json())
         else:
             for line in edgekit.building.summary(report):
-                click.echo(line)
+                say(line)
     return 0 if report.complete else 1
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.cli.options import BUNDLE, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.output import say
 from edgekit.cli.progress import shown
 from edgekit.cli.secret_options import secret
 
@@ -72,7 +73,7 @@ def check(
     else:
         for one in found:
             for line in _lines(one, artifact):
-                click.echo(line)
+                say(line)
     return 0 if all(one.ok for one in found) else 1
 
 

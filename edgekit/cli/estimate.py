@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path, threads
+from edgekit.cli.output import say
 
 if TYPE_CHECKING:
     from edgekit.estimating import Answer, Given, LayerTime, Subject
@@ -89,7 +90,7 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     else:
         for told in answers:
             for line in _lines(told, asked["layers"]):
-                click.echo(line)
+                say(line)
         _hint(subjects, answers, asked["measure_here"])
     return 1 if any(told.estimate is None for told in answers) else 0
 

@@ -11,6 +11,7 @@ import click
 from edgekit import scores
 from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
+from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
         )
         return
     for line in _lines(opened):
-        click.echo(line)
+        say(line)
 
 
 def _judged(path: Path, secret: str | None) -> Bundle:

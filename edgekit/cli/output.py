@@ -1,11 +1,24 @@
-"""Whether a file can be written, asked before the work whose result goes there."""
+"""What a command prints, and whether a file can be written, asked before the work whose result goes there.
+
+Rule: a line with words of a bundle, a model or a folder in it is printed by `say`: what cannot be seen, or turns the writing
+round, is printed escaped.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["refuse_unwritable"]
+import click
+
+__all__ = ["refuse_unwritable", "say"]
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """A line as a person may be shown it."""
+    from edgekit_runtime.visible import visible
+
+    click.echo(visible(line), err=err)
 
 
 def refuse_unwritable(output: Path, option: str = "-o") -> None:

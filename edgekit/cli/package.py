@@ -10,6 +10,7 @@ import click
 
 from edgekit.cli.approval import approver
 from edgekit.cli.options import BUNDLE, PATH, as_json, load_profile, print_json, profile_path
+from edgekit.cli.output import say
 from edgekit.cli.package_options import board, packed_options
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def package(
         print_json(packed.as_json())
         return
     for line in _lines(packed, deb):
-        click.echo(line)
+        say(line)
 
 
 def _lines(packed: Packed, deb: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ import click
 from edgekit.cli.approval import approver
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import BUNDLE, PATH, as_json, catalogue_of, print_json, profile_path
-from edgekit.cli.output import refuse_unwritable
+from edgekit.cli.output import refuse_unwritable, say
 from edgekit.cli.package_options import board, packed_options
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def push(bundle: Path, address: str, as_json: bool, anchor_file: Path | None, **
     request = PushRequest(
         bundle, to, catalogue.load(profile) if profile else None, measure=anchor_file is not None, **asked
     )
-    done = pushed(request, catalogue, lambda sentence: click.echo(sentence, err=True))
+    done = pushed(request, catalogue, lambda sentence: say(sentence, err=True))
     if anchor_file is not None:
         _write(anchor_file, done.anchors)
     if as_json:
         print_json(_json(done, address))
         return
     for line in _lines(done, to):
-        click.echo(line)
+        say(line)
 
 
 def _write(path: Path, anchors: dict[str, Any] | None) -> None:

@@ -26,6 +26,7 @@ from edgekit.cli.options import (
     trust,
     use,
 )
+from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class _Told:
             self._put(_as_json(name, answer, self._k))
             return
         for line in _lines(name, answer, self._k):
-            click.echo(line)
+            say(line)
 
     def _put(self, value: dict[str, Any]) -> None:
         if self._streams:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, print_json, threads, trust
+from edgekit.cli.output import say
 from edgekit.cli.progress import shown
 from edgekit.cli.secret_options import secret
 
@@ -72,7 +73,7 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
         f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on {found['engine']}"
     )
     for one in found["unreadable"]:
-        click.echo(f"left out: {one['file']}: {one['why']}", err=True)
+        say(f"left out: {one['file']}: {one['why']}", err=True)
     if found["too_large"]:
         click.echo(
             f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, {found['largest_mb']:g} MiB. "

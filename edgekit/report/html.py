@@ -1,4 +1,8 @@
-"""A build's JSON -> one self-contained page."""
+"""A build's JSON -> one self-contained page.
+
+Rule: names of layers and labels come from models and files of others: what cannot be seen, or turns the writing round, is shown
+escaped, in words as in figures.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from edgekit.report import words
 from edgekit.report.figures import error_by_layer, histogram, tradeoff
 from edgekit.report.view import Report
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.visible import visible
 
 __all__ = ["html", "write_html"]
 
@@ -30,7 +35,11 @@ def html(report: Mapping[str, Any]) -> str:
     except ModuleNotFoundError as error:
         raise MissingExtraError("convert", "writing the HTML report") from error
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
     )
     environment.filters.update(words.FILTERS)
     view = Report(report)
@@ -45,13 +54,22 @@ def html(report: Mapping[str, Any]) -> str:
     )
 
 
+def _visible(value: Any) -> Any:
+    """Of what is shown. What the page itself is made of, its style and its scripts, is more than a str, and left alone."""
+    if type(value) is str:
+        return "\n".join(visible(line) for line in value.split("\n"))
+    if isinstance(value, Mapping):
+        return {name: _visible(item) for name, item in value.items()}
+    return [_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _template(name: str) -> str:
     return importlib.resources.files("edgekit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _json(figure: Mapping[str, Any] | None) -> str | None:
     """For a script element: nothing in it may end that element."""
-    return None if figure is None else json.dumps(figure).replace("<", "\\u003c")
+    return None if figure is None else json.dumps(_visible(figure)).replace("<", "\\u003c")
 
 
 def _plotly_script() -> str:

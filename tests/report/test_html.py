@@ -57,6 +57,15 @@ def figures(page: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
 
 
+def test_a_name_that_would_turn_the_page_round_is_shown_escaped() -> None:
+    found = report(model={"path": "\u202egpj.net", "sha256": "ab" * 32, "format": "keras"})
+    found["candidates"][0]["recipe"] = "tflite\u202e8tni"
+    page = html(found)
+    assert "\\u202egpj.net" in page
+    assert "\u202egpj" not in page
+    assert not [figure for figure in figures(page) if "\u202e" in json.dumps(figure, ensure_ascii=False)]
+
+
 def test_nothing_is_fetched_from_anywhere() -> None:
     links = _Links()
     links.feed(html(report()))
