@@ -46,13 +46,22 @@ class Chosen:
 
 
 def runtime_named(text: str) -> tuple[str, str]:
-    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too. Raises UnknownRuntimeError."""
+    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too, and so will `2.14`, which installers
+    take for the same. Raises UnknownRuntimeError."""
     name, separator, version = (part.strip() for part in text.partition("=="))
     engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
-    if name not in engines or not separator or not all(part.isdigit() for part in version.split(".")):
+    if name not in engines or not separator or not all(part.isdecimal() for part in version.split(".")):
         do = f"Write ENGINE==VERSION, with one of {', '.join(ENGINES)}: --runtime tflite-runtime==2.14.0"
         raise UnknownRuntimeError(f"'{text}' is no runtime", where="--runtime", do=do)
-    return engines[name], version
+    return engines[name], _in_three(version)
+
+
+def _in_three(version: str) -> str:
+    """As engines themselves say it, so that what was asked for is found again in what was installed: `1.21` -> `1.21.0`."""
+    numbers = [int(part) for part in version.split(".")]
+    while len(numbers) > 3 and numbers[-1] == 0:
+        numbers.pop()
+    return ".".join(map(str, numbers + [0] * (3 - len(numbers))))
 
 
 def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:

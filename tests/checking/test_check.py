@@ -9,9 +9,11 @@ import pytest
 import tiny
 from parts import missing
 
-from edgekit.checking import Request, check
+from edgekit.checking import Replayed, Request, check
+from edgekit.checking.checked import _overruled
+from edgekit.checking.finding import finding
 from edgekit.checking.sidebyside import NoEnvironmentError, environment
-from edgekit.checking.static import UnknownRuntimeError, runtime_named
+from edgekit.checking.static import UnknownRuntimeError, chosen_runtimes, runtime_named
 from edgekit.packaging import Shipped
 from edgekit_profiles import load
 from edgekit_runtime.engines import available
@@ -189,7 +191,9 @@ def test_an_onnx_file_is_checked_too(digits_onnx):
     assert checked.replayed.runtime.startswith("onnxruntime ")
 
 
-@pytest.mark.parametrize("text", ["tflite-runtime", "tflite-runtime=2.14", "tensorflow==2.21", "litert==new", ""])
+@pytest.mark.parametrize(
+    "text", ["tflite-runtime", "tflite-runtime=2.14", "tensorflow==2.21", "litert==new", "litert==2.²", ""]
+)
 def test_what_names_no_runtime_is_refused(text):
     with pytest.raises(UnknownRuntimeError):
         runtime_named(text)
@@ -197,6 +201,17 @@ def test_what_names_no_runtime_is_refused(text):
 
 def test_a_runtime_may_go_by_its_distribution():
     assert runtime_named("ai-edge-litert==2.1.1") == runtime_named("litert == 2.1.1") == ("litert", "2.1.1")
+
+
+@pytest.mark.parametrize("text", ["1.21", "1.21.0", "1.21.0.0", "01.21"])
+def test_a_version_has_one_spelling_and_so_is_found_again_on_the_board(text):
+    """The emulated board says `onnxruntime 1.21.0`, and its profile knows wheels by that."""
+    named = runtime_named(f"onnxruntime=={text}")
+    assert named == ("onnxruntime", "1.21.0")
+    (chosen, *_) = chosen_runtimes(load("raspberry-pi-4"), [named])
+    answered = Replayed("onnxruntime 1.21.0", "emulated", 0.0)
+    found = finding("replay-late", "it was late", runtime=str(chosen.runtime))
+    assert _overruled(found, answered).level == "warning"
 
 
 def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
