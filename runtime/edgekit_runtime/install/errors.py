@@ -21,6 +21,7 @@ __all__ = [
     "DownloadError",
     "DownloadSizeError",
     "DownloadSlowError",
+    "FinalError",
     "IncompatibleError",
     "InstallBusyError",
     "InstallError",
@@ -81,6 +82,10 @@ class DownloadError(InstallError):
     """The bundle cannot be fetched; what arrived is kept, and the next install goes on from there."""
 
     code = "download"
+
+
+class FinalError(DownloadError):
+    """The same would be said again, so that it is not asked again at once. `fetch` passes it on as its base."""
 
 
 class DownloadSlowError(DownloadError):

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, write_file
-from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError
+from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError, FinalError
 from edgekit_runtime.install.http import Limits, WrongPartError
 from edgekit_runtime.install.source import Source, Stream
 
@@ -105,6 +105,8 @@ class _Part:
                 break
             except DownloadSlowError:
                 raise
+            except FinalError as error:
+                raise DownloadError(error.what, where=error.where or self._told, do=error.do) from error
             except DownloadSizeError:
                 self._restart()
                 raise

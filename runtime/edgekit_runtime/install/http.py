@@ -4,8 +4,8 @@
     while chunk := stream.read(): ...
 
 Rules:
-- nothing blocks for ever: connecting, every wait for a byte, and the head of the answer are bounded; whoever reads bounds
-  the whole (`fetch`);
+- nothing blocks for ever: connecting, every wait for a byte, and all that comes before the answer's first byte (a proxy's word,
+  the beginning of TLS, the head) are bounded; whoever reads bounds the whole (`fetch`);
 - few redirects are followed, and none from https to http; a password in the URL goes to its own host alone;
 - a part is asked for only with the validator of what is here (If-Range), and taken only where the answer says that it is
   that part; any other answer is the whole from its first byte;
@@ -14,17 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Self
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from edgekit_runtime.install.errors import DownloadError
+from edgekit_runtime.install.errors import DownloadError, FinalError
+from edgekit_runtime.install.proxy import Proxy, basic, proxy_for
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
@@ -34,6 +33,8 @@ __all__ = ["HttpStream", "Limits", "get", "told_url"]
 _CHUNK = 256 << 10
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 _MOVED = (301, 302, 303, 307, 308)
+_FOR_NOW = (408, 421, 425, 429)
+_AS_WRITTEN = "/?%:=&~#+!$,;'@()*[]"
 _AGAIN = "Try again later; what arrived is kept"
 
 
@@ -89,22 +90,27 @@ def told_url(url: str) -> str:
 
 def get(url: str, *, start: int = 0, validator: str = "", limits: Limits | None = None) -> HttpStream:
     """Raises DownloadError: no such host, an answer that is none, a status that is no bundle."""
+    from http.client import HTTPConnection
+
     limits = limits or Limits()
     first = urlsplit(url)
     for _ in range(limits.redirects + 1):
         parts = _checked(url, first)
-        connection, path = _connection(parts, limits)
+        proxy = proxy_for(parts)
+        connection = HTTPConnection(parts.hostname or "", _port(parts))  # speaks over the socket that it is given
         try:
-            response = _ask(connection, path, _headers(parts, first, start, validator), limits)
+            response = _ask(connection, parts, proxy, _headers(parts, first, start, validator), limits)
             if response.status in _MOVED:
                 url = urljoin(url, response.headers.get("Location", ""))
                 connection.close()
                 continue
+            if proxy is not None and response.status == 407:
+                raise proxy.refusal(response.status, response.reason)
             return _stream(response, connection, start, validator)
         except BaseException:
             connection.close()
             raise
-    raise DownloadError(f"more than {limits.redirects} redirects", do="Name the file itself")
+    raise FinalError(f"more than {limits.redirects} redirects", do="Name the file itself")
 
 
 def _checked(url: str, first: SplitResult) -> SplitResult:
@@ -112,47 +118,14 @@ def _checked(url: str, first: SplitResult) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise DownloadError(f"no URL: {error}", do="Check the URL") from error
+        raise FinalError(f"no URL: {error}", do="Check the URL") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise DownloadError(
-            f"cannot be fetched from {told_url(url) or 'nowhere'!r:.100}", do="Pass an http or https URL"
-        )
+        raise FinalError(f"cannot be fetched from {told_url(url) or 'nowhere'!r:.100}", do="Pass an http or https URL")
     if first.scheme == "https" and parts.scheme != "https":
-        raise DownloadError("an https address leads on to one without encryption", do="Name the file itself")
+        raise FinalError("an https address leads on to one without encryption", do="Name the file itself")
     if any(ord(letter) <= 32 or ord(letter) == 127 for letter in url):
-        raise DownloadError("a URL has no blanks and control characters", do="Write them as %20")
+        raise FinalError("a URL has no blanks and control characters", do="Write them as %20")
     return parts
-
-
-def _connection(parts: SplitResult, limits: Limits) -> tuple[HTTPConnection, str]:
-    """Through the proxy that the environment names, if any."""
-    from http.client import HTTPConnection, HTTPSConnection
-    from urllib.request import getproxies, proxy_bypass
-
-    host, path = parts.hostname or "", urlunsplit(("", "", parts.path or "/", parts.query, ""))
-    proxy = None if proxy_bypass(host) else getproxies().get(parts.scheme)
-    place = urlsplit(proxy if "//" in proxy else f"//{proxy}") if proxy else parts
-    port = place.port or (443 if not proxy and parts.scheme == "https" else 80)
-    if parts.scheme == "https":
-        import ssl
-
-        secure = HTTPSConnection(
-            place.hostname or "", port, timeout=limits.silence_s, context=ssl.create_default_context()
-        )
-        if proxy:
-            secure.set_tunnel(host, parts.port or 443, _proxy_authorization(place))
-        return secure, path
-    plain = HTTPConnection(place.hostname or "", port, timeout=limits.silence_s)
-    return plain, urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", "")) if proxy else path
-
-
-def _proxy_authorization(place: SplitResult) -> dict[str, str]:
-    return {"Proxy-Authorization": _basic(place)} if place.username else {}
-
-
-def _basic(parts: SplitResult) -> str:
-    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    return "Basic " + base64.b64encode(pair.encode()).decode()
 
 
 def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str) -> dict[str, str]:
@@ -165,39 +138,89 @@ def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str)
         else None
     )
     if owner is not None and owner.username:
-        headers["Authorization"] = _basic(owner)
+        headers["Authorization"] = basic(owner)
     if start and validator:
         headers |= {"Range": f"bytes={start}-", "If-Range": validator}
     return headers
 
 
-def _ask(connection: HTTPConnection, path: str, headers: dict[str, str], limits: Limits) -> HTTPResponse:
-    """The head of the answer. Byte by byte it could take days without one wait being long: so it is bounded as a whole."""
+def _ask(
+    connection: HTTPConnection, parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: Limits
+) -> HTTPResponse:
+    """The head of the answer. Byte by byte it could take days without one wait being long, as could the proxy's word and the
+    beginning of TLS: so all of it is bounded as a whole."""
     from http.client import HTTPException
 
-    try:
-        connection.connect()
-        with _ended_after(limits.head_s, connection.sock):
+    with _Deadline(limits.head_s) as deadline:
+        try:
+            connection.sock = _way(parts, proxy, limits, deadline)
+            path = quote(urlunsplit(("", "", parts.path or "/", parts.query, "")), safe=_AS_WRITTEN)
+            headers["Host"] = parts.netloc.rpartition("@")[2].encode("idna").decode()
+            if proxy is not None and parts.scheme == "http":
+                path = f"http://{headers['Host']}{path}"
+                headers |= {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
             connection.request("GET", path, headers=headers)
-            return connection.getresponse()
-    except (OSError, HTTPException, ValueError, AttributeError) as error:
-        place = f"{connection.host}:{connection.port}"
-        raise DownloadError(f"cannot be fetched from {place}: {_why(error)}", do=_AGAIN) from error
+            response = connection.getresponse()
+            if deadline.over:  # a head that is cut off counts as whole there
+                raise TimeoutError
+            return response
+        except (OSError, HTTPException, ValueError, AttributeError) as error:
+            place = f"{connection.host}:{connection.port}" + (f" through {proxy.told}" if proxy is not None else "")
+            why = f"no answer began within {limits.head_s:g} s" if deadline.over else _why(error)
+            raise DownloadError(f"cannot be fetched from {place}: {why}", do=_AGAIN) from error
 
 
-@contextlib.contextmanager
-def _ended_after(seconds: float, sock: socket.socket) -> Iterator[None]:
-    def end() -> None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+def _way(parts: SplitResult, proxy: Proxy | None, limits: Limits, deadline: _Deadline) -> socket.socket:
+    """A socket on whose other end the server is, encrypted where the URL says so. Raises OSError, DownloadError."""
+    host, port = parts.hostname or "", _port(parts)
+    place = (host, port) if proxy is None else (proxy.host, proxy.port)
+    sock = socket.create_connection(place, timeout=limits.silence_s)
     try:
-        yield
-    finally:
-        timer.cancel()
+        deadline.covers(sock)
+        if parts.scheme != "https":
+            return sock
+        import ssl
+
+        if proxy is not None:
+            proxy.tunnel(sock, host, port)
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+class _Deadline:
+    """Hangs up after so many seconds, in whatever call of the system somebody waits then. over: whether it did."""
+
+    def __init__(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._socket: socket.socket | None = None
+        self.over = False
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._socket is not None:
+            self._socket.close()
+
+    def covers(self, sock: socket.socket) -> None:
+        """By a second descriptor: TLS takes the first one for itself. Raises TimeoutError where it is too late."""
+        self._socket = sock.dup()
+        if self.over:
+            raise TimeoutError
+
+    def _end(self) -> None:
+        self.over = True
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
 
 
 def _stream(response: HTTPResponse, connection: HTTPConnection, start: int, validator: str) -> HttpStream:
@@ -206,11 +229,13 @@ def _stream(response: HTTPResponse, connection: HTTPConnection, start: int, vali
         connection.close()
         raise DownloadError("the file is another than the one that was begun", do=_AGAIN)
     if status not in (200, 206):
-        do = "Check the URL" if 400 <= status < 500 else _AGAIN
-        raise DownloadError(f"the server answered {status} {response.reason}".strip(), do=do)
+        what = f"the server answered {status} {response.reason}".strip()
+        if 400 <= status < 500 and status not in _FOR_NOW:
+            raise FinalError(what, do="Check the URL")
+        raise DownloadError(what, do=_AGAIN)
     coding = headers.get("Content-Encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
-        raise DownloadError(f"the server sends it compressed ({coding:.20})", do="Let it serve .ekb files as they are")
+        raise FinalError(f"the server sends it compressed ({coding:.20})", do="Let it serve .ekb files as they are")
     length = _number(headers.get("Content-Length"))
     found = headers.get("ETag", "").strip()
     found = found if found.startswith('"') else headers.get("Last-Modified", "").strip()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from downloads import make_certificate
 from installed import UNSIGNED, Maker
 
 from edgekit_runtime.install import Asked, Installed, install
@@ -24,6 +25,12 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     return Maker(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of `localhost`, signed by itself, with its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

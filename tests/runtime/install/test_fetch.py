@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine that does what servers, proxies and networks do."""
+"""Downloads from a real server on this machine that does what servers and networks do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 import os
 import socket
 import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from downloads import Script, serving
 from installed import UNSIGNED, current, events, names
 
 from edgekit_runtime import EdgekitError
@@ -21,76 +21,6 @@ from edgekit_runtime.install.http import told_url
 from edgekit_runtime.install.source import source_of
 
 LIMITS = Limits(silence_s=2.0, head_s=2.0, tries=3)
-
-
-@dataclass
-class Script:
-    """What the server does. data: the file. cut: bytes of an answer after which it hangs up, one a request, None for none."""
-
-    data: bytes
-    etag: str | None = '"one"'
-    ranges: bool = True
-    cuts: list[int | None] = field(default_factory=list)
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    wrong_range: bool = False
-    endless: bool = False
-    length: bool = True
-    asked: list[dict[str, str]] = field(default_factory=list)
-    moved: dict[str, str] = field(default_factory=dict)
-
-
-@contextmanager
-def serving(script: Script):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *arguments):
-            pass
-
-        def do_GET(self):
-            script.asked.append(dict(self.headers))
-            self.close_connection = True
-            if self.path in script.moved:
-                self.send_response(302)
-                self.send_header("Location", script.moved[self.path])
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            start, status = 0, script.status
-            wanted = self.headers.get("Range")
-            if wanted and script.ranges and self.headers.get("If-Range") == script.etag:
-                start, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
-            body = script.data[start:]
-            self.send_response(status)
-            if status == 206:
-                first = start + 1 if script.wrong_range else start
-                self.send_header("Content-Range", f"bytes {first}-{len(script.data) - 1}/{len(script.data)}")
-            if script.length and not script.endless:
-                self.send_header("Content-Length", str(len(body)))
-            if script.etag:
-                self.send_header("ETag", script.etag)
-            for name, value in script.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            cut = script.cuts.pop(0) if script.cuts else None
-            try:
-                self.wfile.write(body if cut is None else body[:cut])
-                while script.endless:
-                    self.wfile.write(bytes(1 << 16))
-            except OSError:
-                pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/net.ekb"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture
@@ -222,6 +152,8 @@ def test_an_answer_that_is(case, put, root, quick):
     with serving(script) as url, pytest.raises(EdgekitError, match=says) as caught:
         put(url, quick)
     assert caught.value.code == code
+    assert caught.value.where == url
+    assert len(script.asked) == (LIMITS.tries if case == "out of order" else 1), "what stays as it is, is asked once"
     assert [one["code"] for one in events(root)] == [code]
 
 
@@ -309,6 +241,41 @@ def test_a_server_that_says_nothing_is_given_up(put, root, quick):
         with pytest.raises(EdgekitError) as caught:
             put(f"http://127.0.0.1:{port}/net.ekb", replace(quick, fetching=Fetching(limits)))
     assert caught.value.code == "download"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_server_that_drips_is_given_up(scheme, put, root, quick):
+    """Each byte comes in time, and the head of the answer, or the beginning of TLS, never ends. S21"""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def drip():
+            connection, _ = slow.accept()
+            with connection:
+                connection.sendall(b"\x16\x03\x03\x40\x00" if scheme == "https" else b"HTTP/1.1 200 OK\r\nX: ")
+                while not over.wait(0.01):
+                    try:
+                        connection.sendall(b"y")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url, began = f"{scheme}://127.0.0.1:{slow.getsockname()[1]}/net.ekb", time.monotonic()
+        try:
+            with pytest.raises(EdgekitError, match=r"no answer began within 0\.2 s") as caught:
+                put(url, replace(quick, fetching=Fetching(Limits(silence_s=5.0, head_s=0.2, tries=1))))
+        finally:
+            over.set()
+            thread.join()
+    assert caught.value.code == "download"
+    assert time.monotonic() - began < 4
+
+
+def test_an_address_with_letters_of_other_languages_is_asked_for_as_browsers_do(made, put, root, quick):
+    script = Script(made("1").read_bytes(), moved={"/netz%C3%A9.ekb": "/net.ekb"})
+    with serving(script) as url:
+        assert put(url.replace("net.ekb", "netz\xe9.ekb"), quick).state == "committed"
 
 
 def test_nobody_there_is_told_with_the_place(put, root, quick):
