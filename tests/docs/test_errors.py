@@ -13,7 +13,7 @@ from edgekit_runtime import EdgekitError
 PAGE = Path(__file__).parents[2] / "docs" / "app-developer.md"
 WITHIN = {
     "WireError", "HostUnreachableError", "HostBusyError", "HostRefusedError", "HostLateError", "HostProtocolError",
-    "WindowError", "TooSlow", "WrongPartError", "_LeaderInterruptedError",
+    "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError",
 }  # fmt: skip
 """What is raised inside the runtime, and caught there: no application ever sees one."""
 
