@@ -22,9 +22,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.children import environment
-from edgekit_runtime.selftest import state_dir
 
 __all__ = ["Cold", "cold_start"]
 

@@ -1,78 +1,33 @@
-"""Does this bundle give its golden answers on this machine's engine?
+"""Golden examples through an engine, and how far each answer is from the one that travelled with it.
 
-The golden examples travel in the bundle with what the artifact answered on the workstation. They are replayed
-
-- in a child process at the first open of a (bundle, engine, board) triple, so that a crash (an illegal instruction, a
-  segmentation fault) is a sentence instead of the application's end; the verdict is stored and not asked for again;
-- in this process at every open: that is the warm-up, and it checks the very bytes that will answer. Once all of them
-  agreed here, a later open of a slow model replays no more than fit into a few seconds, and one at least.
+tested = replay(bundle, entry, engine)                 # SelfTestError at the first that is out of tolerance
 
 With the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
 other, accuracy is what is comparable: the same best class and a high cosine similarity. A stateful model's examples are
 sequences: every frame must agree, in order, from a fresh state; the cosine is of the whole sequence, and no best class is
 asked of single frames.
-
-The child reads the file itself; the key of an encrypted bundle comes to it on its standard input.
-
-EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.board import fingerprint, state_dir, store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
-from edgekit_runtime.children import crashed, die_with_parent, environment, interrupted, may_start, python_module
-from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
-from edgekit_runtime.engines import Engine, EngineInfo, Setup, load_with
-from edgekit_runtime.engines.recording import Recording
-from edgekit_runtime.errors import (
-    BundleError,
-    EdgekitError,
-    EngineError,
-    IntegrityError,
-    ModelFileError,
-    SelfTestError,
-)
-from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.rlimits import limit_this_process
+from edgekit_runtime.engines import Engine, EngineInfo
+from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
-if TYPE_CHECKING:
-    import subprocess
+__all__ = ["Compared", "SelfTest", "compared", "replay", "replay_batch"]
 
-__all__ = [
-    "Compared",
-    "SelfTest",
-    "compared",
-    "first_open",
-    "passed_before",
-    "remember",
-    "replay",
-    "replay_batch",
-    "state_dir",
-]
-
-CHILD_TIMEOUT_S = 120.0
-"""How long loading, or one run, may take in the child."""
 _FLOAT_STEP = 1e-4
-_VERDICT, _REFUSAL = "failed: ", "refused: "
-_REFUSALS: dict[str, type[EdgekitError]] = {
-    kind.code: kind for kind in (BundleError, IntegrityError, EngineError, ModelFileError)
-}
 
 
 @dataclass(frozen=True)
@@ -243,78 +198,6 @@ def _first_apart(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec, fr
     return f" at frame {int(np.argmax(apart))}"
 
 
-def first_open(
-    bundle: Bundle,
-    entry: ArtifactEntry,
-    engine: EngineInfo,
-    *,
-    folder: Path | None = None,
-    source: str | None = None,
-    run: Callable[..., subprocess.CompletedProcess[str]] = run_child,
-) -> bool:
-    """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
-
-    The child walks the model file's structure, then loads it within limits of memory and time (`rlimits`). source: what the
-    child opens instead of the bundle's path, a descriptor for one; it must find the very bundle there.
-    Raises SelfTestError when the child failed or crashed, and what it refused: ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
-    """
-    if not may_start():
-        return False
-    if passed_before(bundle, entry, engine, folder=folder):
-        return False
-    job = {
-        "path": str(source or bundle.path.absolute()),
-        "digest": bundle.digest,
-        "recipe": entry.recipe,
-        "blob": entry.blob,
-        "engine": engine.name,
-        "setup": {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate},
-        "key": bundle.secret.handed() if bundle.secret is not None else None,
-    }
-    from subprocess import TimeoutExpired
-
-    try:
-        done = run(
-            python_module("edgekit_runtime.selftest"),
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=CHILD_TIMEOUT_S,
-            env=environment(),
-        )
-    except TimeoutExpired as error:
-        raise _failed(bundle, engine, f"did not come back within {CHILD_TIMEOUT_S:.0f} s") from error
-    except OSError:  # no child can be started here: the replay in this process is what there is
-        return False
-    if interrupted(done.returncode):  # whoever ended it knows nothing of the bundle; this process tests itself
-        return False
-    said = done.stderr.splitlines()
-    if refusal := next((line for line in said if line.startswith(_REFUSAL)), None):
-        raise _told(json.loads(refusal.removeprefix(_REFUSAL)))
-    if crashed(done.returncode) or any(line.startswith(_VERDICT) for line in said):
-        raise _failed(bundle, engine, _reason(done))
-    if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
-        return False
-    store_text(_verdict(bundle, entry, engine, folder), done.stdout.splitlines()[-1])
-    return True
-
-
-def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
-    """Whether every example agreed before, of this very (bundle, engine, board)."""
-    return _verdict(bundle, entry, engine, folder).is_file()
-
-
-def remember(
-    bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, tested: SelfTest, *, folder: Path | None = None
-) -> None:
-    """Every example agreed. A folder that cannot be written only means that all are replayed again."""
-    store_text(_verdict(bundle, entry, engine, folder), json.dumps(asdict(tested)))
-
-
-def _verdict(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:
-    return (folder or state_dir()) / "selftest" / f"{_triple(bundle, entry, engine)}.json"
-
-
 def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
     shape = tensor.shape[1:] if frames is None else (frames, *tensor.shape[1:])
     raw = np.frombuffer(bundle.blob(answer.outputs[tensor.name]), tensor.dtype).reshape(shape)
@@ -329,73 +212,3 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec) -> 
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / norms if norms > 0 else float(np.array_equal(a, b))
     return float(np.abs(a - b).max(initial=0)) / step, cosine
-
-
-def _triple(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo) -> str:
-    setup = (str(engine.threads), engine.kernels, engine.delegate or "")
-    parts = (bundle.digest, entry.blob, engine.name, engine.version, *setup, fingerprint())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    if name := crashed(done.returncode):
-        return f"crashed with {name}"
-    return next(line for line in done.stderr.splitlines() if line.startswith(_VERDICT))
-
-
-def _told(error: dict[str, str]) -> EdgekitError:
-    """What the child refused, as the error that it was there."""
-    kind = _REFUSALS.get(error["code"], SelfTestError)
-    return kind(error["what"], where=error["where"], do=error["do"])
-
-
-def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
-    return SelfTestError(
-        f"the self-test with {engine.name} {engine.version} {why}",
-        where=str(bundle.path),
-        do="Do not use this bundle here: another engine or version may run it",
-    )
-
-
-class _Telling(Recording):
-    """Says after every run that there was one: a slow engine is not a hung one."""
-
-    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        outputs = super().run(inputs)
-        print("ran", flush=True)
-        return outputs
-
-
-def main() -> int:
-    """The child: the job on stdin, the verdict as the last line of stdout."""
-    from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secret_key import Secret
-    from edgekit_runtime.readiness import check_fits
-
-    die_with_parent()
-    job = json.load(sys.stdin)
-    try:
-        bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
-        if bundle.digest != job["digest"]:
-            raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
-        entry = next(one for one in bundle.manifest.artifacts if (one.recipe, one.blob) == (job["recipe"], job["blob"]))
-        check_artifact(bundle, entry)
-        setup = Setup(**job["setup"])
-        limit_this_process(entry.bytes, setup.threads)
-        with load_with(job["engine"], entry.format, bundle.blob(entry.blob), setup) as engine:
-            check_fits(bundle, entry, engine)
-            print(json.dumps(asdict(replay(bundle, entry, _Telling(engine)))))
-    except SelfTestError as error:
-        print(f"{_VERDICT}{error}", file=sys.stderr)
-        return 1
-    except EdgekitError as error:
-        print(f"{_REFUSAL}{json.dumps(error.as_json())}", file=sys.stderr)
-        return 1
-    except MemoryError:
-        print(f"{_VERDICT}it takes more memory than a model of its size may", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
