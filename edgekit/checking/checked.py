@@ -80,7 +80,7 @@ def _replayed(
     subject: Subject, request: Request, runtimes: Sequence[Chosen], progress: Progress
 ) -> tuple[list[Replayed], list[Finding]]:
     if subject.bundle is None:
-        return [], [finding("replay-impossible", subject.why_no_replay)]
+        return [], [finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay)]
     replays: list[Replayed] = []
     findings: list[Finding] = []
     for one in sorted(subject.artifacts, key=lambda each: each.role != "primary"):

@@ -9,6 +9,7 @@ make the same one do not disturb each other; uv is used where it is there, pip w
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ __all__ = ["NoEnvironmentError", "environment", "numpy_for"]
 _TIMEOUT_S = 300.0
 _READY = "ready"
 _MOST = 400
+_FULL = re.compile(r"no space left|disk quota|os error (?:28|122)\b|errno (?:28|122)\b", re.IGNORECASE)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -94,7 +96,10 @@ def _carried_out(command: Sequence[str], what: str, run: Run) -> None:
         raise NoEnvironmentError(f"{what} could not be installed beside this environment: {error}") from error
     if done.returncode != 0:
         reason = _reason(done.stderr) or f"exit code {done.returncode}"
-        raise NoEnvironmentError(f"{what} could not be installed beside this environment: {reason}")
+        do = (
+            "Make room on that disk, or name another folder with EDGEKIT_STATE_DIR" if _FULL.search(done.stderr) else ""
+        )
+        raise NoEnvironmentError(f"{what} could not be installed beside this environment: {reason}", do=do)
 
 
 def _reason(said: str) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgekit.errors import OutputError
 from edgekit.model_file import form_of, read_model
 from edgekit_runtime.bundle import Target, read_bundle
 from edgekit_runtime.bundle.secrets import Given, Secret, find_secret
@@ -47,7 +48,7 @@ class Checkable:
 @dataclass(frozen=True)
 class Subject:
     """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
-    why_no_replay says why. target: what a bundle was built for. made_up: its golden inputs are. secret: its blobs' key."""
+    why_no_replay says why, and do_for_replay what helps, if something does. target: what a bundle was built for. made_up: its golden inputs are. secret: its blobs' key."""
 
     path: Path
     size: int
@@ -56,6 +57,7 @@ class Subject:
     target: Target | None = None
     made_up: bool = False
     why_no_replay: str = ""
+    do_for_replay: str = ""
     secret: Secret | None = None
 
 
@@ -80,6 +82,9 @@ def _of_file(path: Path, form: str, folder: Path) -> Subject:
     only = (Checkable(path.name, "primary", form, data),)
     try:
         bundle = _packed(only[0], folder)
+    except OutputError as error:  # the folder of this machine's temporary files, not the model
+        do = f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR"
+        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what, do_for_replay=do)
     except EdgekitError as error:
         return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what)
     return Subject(path, len(data), only, bundle, made_up=True)

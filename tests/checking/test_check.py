@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import replace
 
@@ -201,6 +202,22 @@ def test_what_names_no_runtime_is_refused(text):
 
 def test_a_runtime_may_go_by_its_distribution():
     assert runtime_named("ai-edge-litert==2.1.1") == runtime_named("litert == 2.1.1") == ("litert", "2.1.1")
+
+
+def test_a_model_file_that_finds_no_room_to_be_tried_in_says_where_to_make_some(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    file = tmp_path / "net.tflite"
+    file.write_bytes(tiny.model_bytes("tflite-f32"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        checked = check(Request(file, load("raspberry-pi-4")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (found,) = [one for one in checked.findings if one.code == "replay-impossible"]
+    assert found.what == "the bundle cannot be written: File too large"
+    assert found.do == f"Make room in {tmp_path}, or name another folder with TMPDIR"
 
 
 @pytest.mark.parametrize("text", ["1.21", "1.21.0", "1.21.0.0", "01.21"])

@@ -35,6 +35,17 @@ def test_a_long_reason_keeps_its_end_which_is_the_cause(tmp_path):
     assert len(refused.value.what) < 500
 
 
+PIP_FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+UV_QUOTA = "error: Failed to create virtual environment\n  cause: failed to write to file `/s/.x/CACHEDIR.TAG`: Disk quota exceeded (os error 122)"
+
+
+@pytest.mark.parametrize("said", [PIP_FULL, UV_QUOTA])
+def test_where_the_disk_is_full_room_is_asked_for_and_no_index(tmp_path, said):
+    with pytest.raises(NoEnvironmentError) as refused:
+        environment("tflite-runtime", "9.9", tmp_path, refusing(said))
+    assert refused.value.do == "Make room on that disk, or name another folder with EDGEKIT_STATE_DIR"
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NoEnvironmentError, match="file/runtimes cannot be written") as refused:
