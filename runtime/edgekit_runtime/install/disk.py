@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from edgekit_runtime.install.errors import DiskFullError, InstallError, PlantedError, ReadOnlyError, StorageError
+from edgekit_runtime.install.errors import DiskFullError, InstallError, ReadOnlyError, StorageError
+from edgekit_runtime.install.planted import planted
 
 __all__ = [
     "clear_link",
@@ -59,7 +60,7 @@ def _typed(error: OSError, path: Path) -> InstallError:
     if error.errno == errno.EROFS:
         return ReadOnlyError("the file system is read-only", where=where, do="Mount it for writing, then install again")
     if error.errno in (errno.ELOOP, errno.EMLINK):
-        return PlantedError("a symbolic link stands where edgekit keeps a file", where=where, do="Remove it")
+        return planted("a symbolic link stands where edgekit keeps a file", path)
     if error.errno in (errno.EACCES, errno.EPERM):
         return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
     return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then install again")
@@ -76,15 +77,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise PlantedError(
-                "something that is no file stands where edgekit keeps one", where=str(path), do="Remove it"
-            )
+            raise planted("something that is no file stands where edgekit keeps one", path)
         if found.st_nlink > 1:
-            raise PlantedError(
-                "the file has a second name elsewhere (a hard link), by which others could change it",
-                where=str(path),
-                do="Remove it",
-            )
+            raise planted("the file has a second name elsewhere (a hard link), by which others could change it", path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -150,7 +145,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        raise PlantedError("something that edgekit did not leave stands in the way", where=str(path), do="Remove it")
+        raise planted("something that edgekit did not leave stands in the way", path)
     path.unlink()
 
 
@@ -180,9 +175,7 @@ def make_folder(folder: Path) -> None:
             sync_folder(folder.parent)
         except FileExistsError:
             if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise PlantedError(
-                    "something that is no folder stands where edgekit keeps one", where=str(folder), do="Remove it"
-                ) from None
+                raise planted("something that is no folder stands where edgekit keeps one", folder) from None
 
 
 def clear_link(link: Path, folder: str) -> None:
@@ -195,13 +188,9 @@ def clear_link(link: Path, folder: str) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise PlantedError(
-                "something that is no link of edgekit's stands in the way", where=str(link), do="Remove it"
-            ) from None
+            raise planted("something that is no link of edgekit's stands in the way", link) from None
         if found.parent != Path(folder):
-            raise PlantedError(
-                f"a link to {str(found)!r:.80}, which edgekit did not make", where=str(link), do="Remove it"
-            )
+            raise planted(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
         link.unlink()
 
 

@@ -213,11 +213,9 @@ class _Installing:
     def _judge(self, header: Header) -> int:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
         head = self._judging().head(header)
-        current = self._journal.current
-        if current is not None:
-            answers = self._root.record(current)
-            if answers.header == head.name and answers.unsigned == (not head.vouched.trusted):
-                raise _AlreadyHereError
+        answers = self._root.perhaps(self._journal.current)
+        if answers is not None and (answers.header, answers.unsigned) == (head.name, not head.vouched.trusted):
+            raise _AlreadyHereError
         part = self._root.part(self._source.kept)
         make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))
         until = self._store.expires_s if self._store is not None else None

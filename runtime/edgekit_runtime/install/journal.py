@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.install.planted import aside
 from edgekit_runtime.strict_json import strict_json
 
 if TYPE_CHECKING:
@@ -153,7 +155,8 @@ def parse_journal(text: str, where: str) -> Journal:
         raise InstallRootError(
             f"the journal cannot be understood: {why}",
             where=where,
-            do="Move it away: what `current` points at goes on answering, and the next install begins a new journal",
+            do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a rollback "
+            "leads is forgotten",
         ) from error
     return journal
 

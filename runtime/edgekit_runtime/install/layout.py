@@ -41,10 +41,11 @@ from edgekit_runtime.install.disk import (
     sync_folder,
     write_file,
 )
-from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, PlantedError, StorageError
+from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, StorageError
 from edgekit_runtime.install.events import Events
 from edgekit_runtime.install.journal import Burned, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
+from edgekit_runtime.install.planted import planted
 from edgekit_runtime.install.records import Generation, Slot, parsed
 
 __all__ = ["Root", "is_root"]
@@ -55,7 +56,6 @@ _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
-_POINT_AGAIN = "Remove it, then run: edgekit status --root ROOT, which points it at what answers"
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
@@ -184,10 +184,10 @@ class Root:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise PlantedError("`current` is no link", where=str(self.current), do=_POINT_AGAIN) from error
+            raise planted("`current` is no link", self.current) from error
         found = _CURRENT.fullmatch(target)
         if found is None:
-            raise PlantedError(f"`current` leads to {target!r:.80}", where=str(self.current), do=_POINT_AGAIN)
+            raise planted(f"`current` leads to {target!r:.80}", self.current)
         return int(found[1])
 
     def switch(self, before: Journal, after: Journal) -> None:
@@ -244,10 +244,17 @@ class Root:
             raise NoGenerationError(
                 f"there is no generation {number}", where=str(self.path), do=f"Run: edgekit status --root {self.path}"
             )
-        found: Generation = parsed(Generation, file, text, "Install the bundle again")
+        do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
+        found: Generation = parsed(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
-            raise InstallRootError("the record is of something else", where=str(file), do="Install the bundle again")
+            raise InstallRootError("the record is of something else", where=str(file), do=do)
         return found
+
+    def perhaps(self, number: int | None) -> Generation | None:
+        """Its record, where there is one that can be read."""
+        with contextlib.suppress(InstallError):
+            return None if number is None else self.record(number)
+        return None
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
         """The object of a generation, held. Raises NoGenerationError, InstallRootError, PlantedError, StorageError."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.install.disk import make_folder, move, open_regular, remove, storing, sync_folder, write_file
 from edgekit_runtime.install.errors import NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.planted import planted
 from edgekit_runtime.install.records import Generation
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def stage(root: Root, generation: Generation) -> None:
             with storing(folder):
                 sync_folder(root.generations)
             return
-        raise PlantedError("a generation that was not made yet stands there", where=str(folder), do="Remove it")
+        what = "a generation that was not made yet stands there"
+        raise PlantedError(what, where=str(folder), do="Install again, which takes the next number")
     drop_folder(draft)
     make_folder(draft)
     write_file(draft / "generation.json", json.dumps(generation.as_json(), sort_keys=True, indent=1) + "\n")
@@ -104,9 +106,7 @@ def drop_folder(folder: Path) -> None:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
-            raise PlantedError(
-                "something that is no folder stands where a generation does", where=str(folder), do="Remove it"
-            )
+            raise planted("something that is no folder stands where a generation does", folder)
         for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
                 drop_folder(Path(entry.path))

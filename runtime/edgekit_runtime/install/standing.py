@@ -22,7 +22,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError, IntegrityError
 from edgekit_runtime.install.disk import storing
-from edgekit_runtime.install.errors import InstallBusyError, InstallError, StorageError
+from edgekit_runtime.install.errors import InstallBusyError, StorageError
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
@@ -100,7 +100,7 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
     current = None if number is None else root.record(number)
-    previous = _perhaps(root, journal.current if on_trial else journal.previous)
+    previous = root.perhaps(journal.current if on_trial else journal.previous)
     slot, (store, refusal) = root.slot(), _trusted(root)
     burned = journal.binding(store)
     return Status(
@@ -157,12 +157,3 @@ def _head(lease: Lease) -> Header:
                 break
             data += chunk
     return read_header(data, where)
-
-
-def _perhaps(root: Root, number: int | None) -> Generation | None:
-    if number is None:
-        return None
-    try:
-        return root.record(number)
-    except InstallError:
-        return None

@@ -427,11 +427,27 @@ def test_a_journal_that_is_damaged_stops_no_reader_and_says_how_to_go_on(made, p
     put(made("1"))
     (root / "journal.json").write_bytes(bytes(60))
     assert version(root) == "1"
-    with pytest.raises(InstallRootError, match=r"cannot be understood.*Move it away"):
+    with pytest.raises(InstallRootError, match=r"cannot be understood.*Run: mv "):
         put(made("2"))
     (root / "journal.json").unlink()
     put(made("2"))
     assert version(root) == "2"
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("content", [None, b"{", b"[]"])
+def test_a_record_that_is_damaged_is_healed_by_installing(content, version, made, put, root):
+    """What answers cannot be opened then, and its message leads out."""
+    put(made("1"))
+    record = root / "generations" / "1" / "generation.json"
+    record.unlink()
+    if content is not None:
+        record.write_bytes(content)
+        with pytest.raises(EdgekitError, match=f"Install its bundle again.*edgekit rollback --root {root}"):
+            open_bundle(root)
+    assert put(made(version)).generation.number == 2
+    with open_bundle(root) as model:
+        assert model.describe()["version"] == version
 
 
 def test_current_follows_the_journal_whatever_a_cut_left(made, put, root):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from installed import current, events, names
 
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.install import status
+from edgekit_runtime.install.planted import planted
 
 SECRET = b"not edgekit's\n"
 
@@ -87,6 +90,12 @@ def link_at_objects(root: Path, made, victim: Path):
     (root / "incoming").symlink_to(victim.parent)
 
 
+def follow(do: str) -> None:
+    """Run the command that an error says to run, if it does."""
+    for command in re.findall(r"Run: (.+?); ", do):
+        subprocess.run(command, shell=True, check=True)
+
+
 PLANTED = [
     link_at_object,
     hard_link_at_object,
@@ -125,6 +134,9 @@ def test_nothing_planted_is_followed(plant, made, put, root, tmp_path):
         assert model.predict(tiny.RED).top(1)[0].label == "red"
     if plant is not link_at_lock:  # without a lock nothing is written, not even an event
         assert [one["code"] for one in events(root)[before:]] == ["planted"]
+    follow(caught.value.do)
+    assert put(made("2")).generation.version == "2", "what the message says to do is enough"
+    assert victim.read_bytes() == SECRET
 
 
 LEADS_ELSEWHERE = ["/etc", "../outside", "generations/../../outside", "generations/0", "generations/-1"]
@@ -139,10 +151,54 @@ def test_a_current_that_leads_elsewhere_is_never_followed(target, made, put, roo
         with pytest.raises(EdgekitError) as caught:
             command(root)
         assert caught.value.code == "planted"
-        assert "edgekit status" in caught.value.do
-    (root / "current").unlink()
+        assert caught.value.do.endswith(f"; then: edgekit status --root {root}, which points it at what answers")
+    follow(caught.value.do)
     status(root)
     assert current(root) == "generations/1", "what the message says to do is enough"
+
+
+KEPT = ["journal.json", "slot.json", "generations/1/generation.json"]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_file_of_ours_with_a_second_name_becomes_one_of_its_own(name, made, put, root, tmp_path):
+    """A backup by hard links did that, and nothing may be lost with it."""
+    put(made("1")), put(made("2"))
+    (tmp_path / "backup").hardlink_to(root / name.replace("/1/", "/2/"))
+    with pytest.raises(EdgekitError, match="a second name elsewhere") as caught:
+        status(root)
+    assert "nothing is lost" in caught.value.do
+    follow(caught.value.do)
+    assert (status(root).current.number, status(root).previous.number) == (2, 1)
+
+
+WORDS = {
+    "journal.json": "where a rollback leads is forgotten",
+    "slot.json": "--trust and --profile",
+    "generations/1/generation.json": "install its bundle again",
+    "incoming": "begins anew",
+    "incoming/1f00.part": "begins anew",
+    "objects/1f00.ekb": "install it again",
+    "generations/2": "nothing is lost",
+    "current.new": "nothing is lost",
+    "lock": "nothing is lost",
+    "objects": "Put the folder itself there again",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_goes_with_it_is_said(name, tmp_path):
+    path = tmp_path / "my root" / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/etc/passwd")
+    error = planted("a link", path)
+    assert WORDS[name] in error.do
+    assert name == "objects" or f"rm -f '{path}'" in error.do
+    path.unlink()
+    path.mkdir()
+    (path / "mine").write_text("kept")
+    follow(planted("a folder", path).do)
+    assert (path.with_name(path.name + ".aside") / "mine").read_text() == "kept"
 
 
 def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
