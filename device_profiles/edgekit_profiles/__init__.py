@@ -12,7 +12,17 @@ from edgekit_profiles.anchors import HostTimes
 from edgekit_profiles.catalogue import Catalogue, open_catalogue
 from edgekit_profiles.cores import CoreType, features_of, identify, known_types
 from edgekit_profiles.errors import AnchorError, CannotEstimateError, ProfileError, UnknownProfileError
-from edgekit_profiles.estimate import Estimate, Grade, Known, estimate, has_anchor, layer_terms, measured, milliseconds
+from edgekit_profiles.estimate import (
+    Estimate,
+    Grade,
+    Known,
+    estimate,
+    has_anchor,
+    has_rates,
+    layer_terms,
+    measured,
+    milliseconds,
+)
 from edgekit_profiles.loader import load, names, parse
 from edgekit_profiles.profile import (
     Accelerator,
@@ -63,6 +73,7 @@ __all__ = [
     "estimate",
     "features_of",
     "has_anchor",
+    "has_rates",
     "identify",
     "in_mode",
     "installable",

@@ -32,6 +32,7 @@ __all__ = [
     "Known",
     "estimate",
     "has_anchor",
+    "has_rates",
     "layer_terms",
     "measured",
     "milliseconds",
@@ -126,6 +127,11 @@ def estimate(
     return replace(_estimate(case, known), host=known.host)
 
 
+def has_rates(profile: Profile) -> bool:
+    """Whether anything can be estimated for its cores: the others are measured, by a build on such a machine or by `bench`."""
+    return profile.core.type in constants()["cores"]
+
+
 def has_anchor(profile: Profile, workload: Workload, framework: str, given: tuple[Anchor, ...] = ()) -> bool:
     """Whether the board's MobileNetV1 is known for this engine, precision and the profile's threads: whether a ratio to
     it would be of use. Raises CannotEstimateError."""
@@ -194,7 +200,7 @@ def _check(profile: Profile, workload: Workload, framework: str, threads: int) -
         cores = f"{profile.core.count} core{'s' * (profile.core.count > 1)}"
         do = "Ask for 1 thread" if profile.core.count == 1 else f"Ask for 1 to {profile.core.count} threads"
         raise CannotEstimateError(f"{threads} threads on {cores}", where=where, do=do)
-    if profile.core.type not in constants()["cores"]:
+    if not has_rates(profile):
         raise CannotEstimateError(f"no rate was fitted for {profile.core.type} cores", where=where, do=MEASURE)
 
 

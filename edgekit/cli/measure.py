@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
-from edgekit.cli.output import refuse_unwritable
+from edgekit.cli.output import refuse_unwritable, say
+
+if TYPE_CHECKING:
+    from edgekit_profiles import Profile
 
 __all__ = ["measure"]
 
@@ -61,9 +64,10 @@ def measure(
     catalogue = catalogue_of(profile_paths)
     if profile is None:
         board = detect(facts, catalogue)
-        name = board.profile.name if board.profile and board.sure in ("certain", "likely") else ""
+        known = board.profile if board.sure in ("certain", "likely") else None
     else:
-        name = catalogue.load(profile).name
+        known = catalogue.load(profile)
+    name = known.name if known else ""
     plan = Plan(threads=threads or default_threads(), profile=name, model=facts.model)
     found = measure_anchors(folder, plan, lambda line: click.echo(f"timing {line}", err=True))
     if output is not None:
@@ -71,12 +75,14 @@ def measure(
     if as_json:
         print_json(found)
     else:
-        for line in _lines(found, output):
-            click.echo(line)
+        for line in _lines(found, output, known):
+            say(line)
     return 0 if found["steady"] else 1
 
 
-def _lines(found: dict[str, Any], output: Path | None) -> Iterator[str]:
+def _lines(found: dict[str, Any], output: Path | None, known: Profile | None) -> Iterator[str]:
+    from edgekit_profiles import has_rates
+
     board, now = found["board"], found["conditions"]
     yield f"MobileNetV1 1.0 224 on {board['model'] or board['machine']}: {board['profile'] or 'no profile knows this board'}"
     yield f"  {'engine':<24} {'precision':<10} {'threads':>7} {'best':>9} {'median':>9} {'p95':>9}  ms"
@@ -102,6 +108,9 @@ def _lines(found: dict[str, Any], output: Path | None) -> Iterator[str]:
         yield f"  not steady {reason}"
     if found["changed"]:
         yield "  next       mend that, and measure again: the workstation refuses this file"
+    elif known is not None and not has_rates(known):  # no anchor is ever asked for there
+        yield f"  next       nothing is estimated for {known.core.type} cores: time the bundle itself here, and take that:"
+        yield f"             edgekit bench BUNDLE -o RECORD.json; edgekit estimate BUNDLE --profile {known.name} --record RECORD.json"
     elif output is not None:
         name = board["profile"] or "NAME"
         yield f"  next       on the workstation: edgekit estimate BUNDLE --profile {name} --anchor {output.name}"
