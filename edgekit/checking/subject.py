@@ -24,7 +24,7 @@ from edgekit.errors import OutputError
 from edgekit.model_file import form_of, read_model
 from edgekit_runtime.bundle import Target, read_bundle
 from edgekit_runtime.bundle.secrets import Given, Secret, find_secret
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.errors import BundleError, EdgekitError, MissingExtraError
 
 if TYPE_CHECKING:
     from edgekit_runtime.engines import Engine
@@ -86,7 +86,8 @@ def _of_file(path: Path, form: str, folder: Path) -> Subject:
         do = f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR"
         return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what, do_for_replay=do)
     except EdgekitError as error:
-        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what)
+        do = f"{error.do}; or pass the bundle" if isinstance(error, MissingExtraError) else ""
+        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what, do_for_replay=do)
     return Subject(path, len(data), only, bundle, made_up=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -218,6 +219,14 @@ def test_a_model_file_that_finds_no_room_to_be_tried_in_says_where_to_make_some(
     (found,) = [one for one in checked.findings if one.code == "replay-impossible"]
     assert found.what == "the bundle cannot be written: File too large"
     assert found.do == f"Make room in {tmp_path}, or name another folder with TMPDIR"
+
+
+def test_a_model_file_that_cannot_be_tried_without_an_extra_says_which(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rfc8785", None)
+    (tmp_path / "net.tflite").write_bytes(tiny.model_bytes("tflite-f32"))
+    checked = check(Request(tmp_path / "net.tflite", load("raspberry-pi-4")))
+    (found,) = [one for one in checked.findings if one.code == "replay-impossible"]
+    assert found.do == "Run: pip install 'edgekit-deploy[convert]'; or pass the bundle"
 
 
 @pytest.mark.parametrize("text", ["1.21", "1.21.0", "1.21.0.0", "01.21"])
