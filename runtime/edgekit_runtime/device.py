@@ -108,7 +108,7 @@ class Device:
 
         Raises EngineError, ClosedError, QueueFull, BudgetExceeded.
         """
-        due = math.inf if late else request.due
+        due = math.inf if late or request.budget_ms is None else request.due
         return self.finish(request, self._batcher.call(tensors, due=due, priority=request.priority))
 
     def run(self, tensors: Tensors) -> Served[Tensors]:

@@ -16,23 +16,22 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify
-from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
-from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, InputError
+from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError
 from edgekit_runtime.forked import ForkGuard, promised
+from edgekit_runtime.intake import Intake, Named, own
 from edgekit_runtime.opened import Opened
 from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
@@ -41,7 +40,6 @@ from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
-    from edgekit_runtime.contract.geometry import Geometry
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
 
@@ -83,12 +81,7 @@ class Journey:
         self.opened = opened
         self.contract = opened.bundle.manifest.contract
         self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit, hang_s=options.hang_s)
-        ready = {t.name: np.dtype(t.dtype) for t in opened.prepared.entry.inputs if t.quantization is not None}
-        self._decoders = {
-            spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
-        }
-        self._shapes = {spec.name: spec.shape for spec in self.contract.inputs}
-        self._placed = self.contract.task == "detection"
+        self._intake = Intake(self.contract, opened.prepared.entry.inputs)
         self.cache = cache
         self._flights: Flights[_Landed] = Flights()
         self._namespace = opened.namespace
@@ -136,7 +129,7 @@ class Journey:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(pending)
         elif isinstance(pending, Future):
-            own = {name: kept(value) for name, value in self._admitted(self._named(inputs)).items()}
+            own = {name: kept(value) for name, value in self._intake.take(inputs).items()}
             self._settle_following(answer, request, own, pending)
         elif isinstance(pending, _Away):
             away = pending
@@ -173,7 +166,7 @@ class Journey:
             raise ClosedError("the model was closed", do="Open the bundle again")
         if self.contract.state != "none":
             raise needs_session(self.contract)
-        named = self._admitted(self._named(inputs))
+        named = self._intake.take(inputs)
         cache = self.cache
         if cache is None or not cache.pays(request.start):
             return self._prepare(request, named, keep)
@@ -185,23 +178,23 @@ class Journey:
         request.key = key
         hit = cache.lookup(key, hash_s=hashed - request.start, left_s=request.due - hashed)
         if hit is not None:
-            if self._placed:
-                request.geometry = self._locate(named)
+            if self._intake.placed:
+                request.geometry = self._intake.locate(named)
             return self._answer(request, hit.outputs, "cache")
         if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
             return self._prepare(request, named, keep)
         flight, leads = self._flights.join(key)
         if not leads:
-            if self._placed:
-                request.geometry = self._locate(named)
+            if self._intake.placed:
+                request.geometry = self._intake.locate(named)
             return flight
         request.leads = True
         return self._prepare(request, named, keep)
 
-    def _prepare(self, request: Request, named: Mapping[str, Any], keep: bool) -> Answer | _Away | Tensors:
+    def _prepare(self, request: Request, named: Named, keep: bool) -> Answer | _Away | Tensors:
         """decode, compare, decide; for the device: adapt."""
         before = perf_counter()
-        items = self._decode(request, named)
+        items, request.geometry = self._intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
         if self.cache is not None and (look := self.cache.similar(items)) is not None:
@@ -215,25 +208,11 @@ class Journey:
             except BudgetExceeded as refusal:
                 return self._stale(request, named, refusal)
             if away is not None:
-                return _Away(away, dict(zip(items, _own(list(items.values()), named), strict=True)) if keep else items)
+                return _Away(away, dict(zip(items, own(list(items.values()), named), strict=True)) if keep else items)
         tensors = self.device.adapt(request, items)
-        return _own(tensors, named) if keep else tensors
+        return own(tensors, named) if keep else tensors
 
-    def _decode(self, request: Request, named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        if not self._placed:
-            return {name: self._decoders[name](value) for name, value in named.items()}
-        items = {}
-        for name, value in named.items():
-            items[name], geometry = self._decoders[name].place(value)
-            request.geometry = request.geometry or geometry
-        return items
-
-    def _locate(self, named: Mapping[str, Any]) -> Geometry | None:
-        """Where a picture that was not decoded lies: of an encoded one its head is read."""
-        found = (self._decoders[name].locate(value) for name, value in named.items())
-        return next((geometry for geometry in found if geometry is not None), None)
-
-    def _stale(self, request: Request, named: Mapping[str, Any], refusal: BudgetExceeded) -> Answer:
+    def _stale(self, request: Request, named: Named, refusal: BudgetExceeded) -> Answer:
         """An answer past its time, where the caller takes one; else what refused it."""
         if not request.stale_ok or self.cache is None:
             raise refusal
@@ -350,31 +329,6 @@ class Journey:
             self.meter.refused()
         self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
 
-    def _named(self, inputs: Any) -> Mapping[str, Any]:
-        names = self._decoders.keys()
-        if isinstance(inputs, Mapping):
-            if inputs.keys() == names:
-                return inputs
-            unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
-            what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
-            raise InputError(what, do=f"Inputs: {', '.join(names)}")
-        if len(names) != 1:
-            raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
-        return {next(iter(names)): inputs}
-
-    def _admitted(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What stands for something else replaced by that; what is far too large is refused before it is hashed or copied."""
-        for name, value in named.items():
-            if type(value) is not np.ndarray or value.shape != self._shapes[name]:
-                return {name: self._decoders[name].admit(value) for name, value in named.items()}
-        return named
-
     def _need_hosts(self) -> Hosts:
         assert self.opened.hosts is not None
         return self.opened.hosts
-
-
-def _own(arrays: Tensors, named: Mapping[str, Any]) -> Tensors:
-    """Those that are still the caller's memory, which may change before they are read, copied."""
-    given = [value for value in named.values() if isinstance(value, np.ndarray)]
-    return [array.copy() if any(np.may_share_memory(array, one) for one in given) else array for array in arrays]

@@ -99,7 +99,7 @@ class Batcher(Generic[Item, Result]):
         self._mode: Mode = costs.mode
         self._queue_limit = queue_limit
         self._inline = inline
-        self._barging = inline and self._mode == "barge"
+        self._barging, self._batches = inline and self._mode == "barge", self._mode == "batch"
         patience = PATIENCE_HAND_OFFS * costs.hand_off_s
         self._patience_s = min(LONGEST_PATIENCE_S, patience) if self._mode == "barge" else 0.0
         self._fresh()
@@ -121,34 +121,33 @@ class Batcher(Generic[Item, Result]):
         due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a second
         of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
         """
-        if self._barging and not priority:
-            gate = self._gate
-            if gate.line or not gate.acquire(False):
-                return self._barge(item, due)
-            runs = self._runs
-            try:  # as `_run_inline` does, without another call: a tiny network runs no longer than these lines
-                if self._queue.refusal is not None:
-                    raise copy(self._queue.refusal)
-                clock = runs.clock
-                runs.started = start = clock()
-                result = runs.one(item)
-                ran = clock() - start
-                runs.alone = alone = runs.alone + 1
-                if not alone & runs.unlearnt:
-                    runs.learn(start, ran)
-                return _served(Served, (result, 0.0, ran, 1))
-            finally:
-                runs.started = None
+        gate, barges = self._gate, self._barging and not priority
+        if (not barges and not self._first()) or gate.line or not gate.acquire(False):
+            return self._barge(item, due) if barges else self._wait_for(item, due, priority)
+        runs, queue = self._runs, self._queue
+        try:  # as `_run_inline` does, without another call: what a lone caller pays is made of calls
+            if queue.refusal is not None:
+                raise copy(queue.refusal)
+            if self._batches:
+                self._came()
+            clock = runs.clock
+            runs.started = start = clock()
+            result = runs.one(item)
+            ran = clock() - start
+            runs.alone = alone = runs.alone + 1
+            if not alone & runs.unlearnt:
+                runs.learn(start, ran)
+                if self._batches:
+                    self._left(start + ran)
+            return _served(Served, (result, 0.0, ran, 1))
+        finally:
+            runs.started = None
+            if gate.line:
+                gate.leave()
+            else:
+                gate.release()
                 if gate.line:
-                    gate.leave()
-                else:
-                    gate.release()
-                    if gate.line:
-                        gate.released()
-        if self._inline and not self._queue.lanes and not self._would_hold() and self._gate.try_enter():
-            self._came()
-            return self._run_inline(item, 0.0)
-        return self._wait_for(item, due, priority)
+                    gate.released()
 
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served[Result]]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
@@ -248,7 +247,8 @@ class Batcher(Generic[Item, Result]):
             runs.alone = alone = runs.alone + 1
             if not alone & runs.unlearnt:
                 runs.learn(start, ran)
-                self._left(start + ran)
+                if self._batches:
+                    self._left(start + ran)
             return Served(result, queued_s, ran, 1)
         finally:
             runs.started = None
@@ -257,19 +257,21 @@ class Batcher(Generic[Item, Result]):
     def _left(self, now: float) -> None:
         """A caller that ran its own item goes, and others wait: it may come back."""
         queue = self._queue
-        if self._mode == "batch" and queue.lanes:
+        if queue.lanes.live:
             with queue.mutex:
                 queue.returns.left(1, now)
 
-    def _would_hold(self) -> bool:
-        """Whether the worker would hold this request, the only one, for callers that come back."""
-        if self._mode != "batch" or not self._queue.returns.away:
+    def _first(self) -> bool:
+        """Whether nobody is before a caller that came now, and the worker would not hold it, the only one, for those that come
+        back."""
+        queue = self._queue
+        if not self._inline or queue.lanes.live:
             return False
-        return would_hold(self._costs, self._queue.returns, self._clock())
+        return not (self._batches and queue.returns.away and would_hold(self._costs, queue.returns, self._clock()))
 
     def _came(self) -> None:
         queue = self._queue
-        if self._mode == "batch" and queue.returns.away:
+        if queue.returns.away:
             with queue.mutex:
                 queue.returns.came(self._clock())
 

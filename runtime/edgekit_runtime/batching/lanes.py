@@ -19,17 +19,17 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """len: how many wait."""
+    """live: how many wait; `len` says the same."""
 
     def __init__(self, age_s: float = 1.0) -> None:
         self._age_s = age_s
         self._lanes: dict[int, deque[Request]] = {}
-        self._live = 0
+        self.live = 0
         self._gaps = 0
         self._soonest = float("inf")
 
     def __len__(self) -> int:
-        return self._live
+        return self.live
 
     def __iter__(self) -> Iterator[Request]:
         """All that wait, lane by lane."""
@@ -40,7 +40,7 @@ class Lanes:
         if lane is None:
             lane = self._lanes[request.priority] = deque()
         lane.append(request)
-        self._live += 1
+        self.live += 1
         self._soonest = min(self._soonest, request.due)
 
     def pop(self) -> Request | None:
@@ -48,20 +48,20 @@ class Lanes:
         lane = self._next()
         if lane is None:
             return None
-        self._live -= 1
+        self.live -= 1
         return lane.popleft()
 
     def put_back(self, request: Request) -> None:
         """Undo a `pop`."""
         self._lanes.setdefault(request.priority, deque()).appendleft(request)
-        self._live += 1
+        self.live += 1
         self._soonest = min(self._soonest, request.due)
 
     def dropped(self) -> None:
         """One that waited here was cancelled or told: its state says so, its place becomes a gap."""
-        self._live -= 1
+        self.live -= 1
         self._gaps += 1
-        if self._gaps > 32 and self._gaps > self._live:
+        if self._gaps > 32 and self._gaps > self.live:
             for priority, lane in list(self._lanes.items()):
                 self._lanes[priority] = deque(r for r in lane if r.state is State.WAITING)
             self._gaps = 0
@@ -90,7 +90,7 @@ class Lanes:
                 if request.queued_at > came_before:
                     break
                 total += 1
-        return min(total, self._live)
+        return min(total, self.live)
 
     def _next(self) -> deque[Request] | None:
         best, best_key = None, float("inf")
@@ -116,5 +116,5 @@ class Lanes:
                 (taken if wanted(request) else kept).append(request)
             self._lanes[priority] = kept
         self._gaps = 0
-        self._live -= len(taken)
+        self.live -= len(taken)
         return taken

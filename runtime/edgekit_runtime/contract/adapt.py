@@ -93,10 +93,10 @@ class Adapter:
         """
         if self._limits is None:
             return 0, 0
-        turn, skip = divmod(next(self._asked), CLIP_EVERY)
-        if skip:
+        asked = next(self._asked)
+        if asked % CLIP_EVERY:
             return 0, 0
-        seen = tensor.reshape(-1).view(np.uint8)[turn % self._stride :: self._stride]
+        seen = tensor.reshape(-1).view(np.uint8)[asked // CLIP_EVERY % self._stride :: self._stride]
         # +1 (int8: +129) carries the two limits, and nothing else, to 0 and 1.
         return int(np.count_nonzero((seen + self._limits) < 2)), seen.size
 

@@ -59,8 +59,7 @@ def _way(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], N
     if tensor.quantization is None or np.dtype(tensor.dtype).itemsize != 1:
         return lambda value: dequantize(value, tensor, dtype)
     every = np.arange(256, dtype=np.uint8).view(tensor.dtype)
-    table = dequantize(every, tensor, dtype)
-    return lambda value: table.take(value.view(np.uint8))
+    return dequantize(every, tensor, dtype).take  # which counts negative indexes from the end: -1 is byte 255
 
 
 def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -69,7 +69,8 @@ class TFLiteEngine(Engine):
             self._invoke()
         except (ValueError, RuntimeError) as error:
             raise EngineError(f"the inference failed: {error}", where=self.info.name) from error
-        return [self._get(index) for index in self._output_indexes]
+        outputs = self._output_indexes
+        return [self._get(outputs[0])] if len(outputs) == 1 else [self._get(index) for index in outputs]
 
     def reset(self) -> None:
         """A new interpreter of the same bytes. `reset_all_variables` would not do: it leaves resource variables

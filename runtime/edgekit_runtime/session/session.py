@@ -10,15 +10,13 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.carry import Carry
-from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.errors import EdgekitError, InputError, SessionError
 from edgekit_runtime.forked import ForkGuard, promised
+from edgekit_runtime.intake import Intake, own
 from edgekit_runtime.request import checked_budget
 from edgekit_runtime.session.parts import SessionParts, Tensors
 from edgekit_runtime.session.turns import Turns, closed
@@ -46,10 +44,7 @@ class Session:
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
         entry, self.contract = parts.entry, parts.contract.of_caller
         self._parts, self._forget, self._guard = parts, forget, ForkGuard()
-        ready = {tensor.name: np.dtype(tensor.dtype) for tensor in entry.inputs if tensor.quantization is not None}
-        self._decoders = {
-            spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in self.contract.inputs
-        }
+        self._intake = Intake(self.contract, entry.inputs)
         self._carry = Carry(parts.contract, entry.inputs, entry.outputs)
         self._adapters = [(t.name, Adapter(parts.contract.input(t.name), t)) for t in self._carry.asked]
         self._finisher = Finisher(self.contract, entry.outputs)
@@ -149,16 +144,13 @@ class Session:
         self._check_open()
         frame = _Frame(budget_ms)
         try:
-            named = {name: self._decoders[name].admit(value) for name, value in self._named(inputs).items()}
-            items = {name: self._decoders[name](value) for name, value in named.items()}
+            self._refuse_state(inputs)
+            named = self._intake.take(inputs)
+            items, _ = self._intake.decode(named)
             decoded = perf_counter()
             frame.tensors = [adapter(items[name]) for name, adapter in self._adapters]
             if keep:
-                given = [value for value in named.values() if isinstance(value, np.ndarray)]
-                shared = [any(np.may_share_memory(tensor, array) for array in given) for tensor in frame.tensors]
-                frame.tensors = [
-                    tensor.copy() if alias else tensor for tensor, alias in zip(frame.tensors, shared, strict=True)
-                ]
+                frame.tensors = own(frame.tensors, named)
         except EdgekitError as error:
             self._parts.failed(error)
             raise
@@ -233,22 +225,13 @@ class Session:
         if self._turns.closed:
             raise closed()
 
-    def _named(self, inputs: Any) -> Mapping[str, Any]:
-        names = self._decoders.keys()
+    def _refuse_state(self, inputs: Any) -> None:
         if not isinstance(inputs, Mapping):
-            if len(names) == 1:
-                return {next(iter(names)): inputs}
-            raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
-        if inputs.keys() == names:
-            return inputs
+            return
         carried = {pair.input for pair in self._parts.contract.carried or ()} & inputs.keys()
         if carried:
-            raise InputError(
-                f"'{min(carried)}' is the state, which the session carries", do=f"Pass {', '.join(names)} alone"
-            )
-        unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
-        what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
-        raise InputError(what, do=f"Inputs: {', '.join(names)}")
+            names = ", ".join(spec.name for spec in self.contract.inputs)
+            raise InputError(f"'{min(carried)}' is the state, which the session carries", do=f"Pass {names} alone")
 
     def _free(self) -> None:
         if self._engine is not None:
