@@ -116,7 +116,7 @@ class Queue:
         """Until something is queued; False when nothing is taken any more and nothing is there."""
         while True:
             with self.mutex:
-                if self.lanes:
+                if self.lanes.live:
                     return True
                 if self.refusal is not None:
                     return False
@@ -174,30 +174,33 @@ class Queue:
                     self.counts["cancelled"] += 1  # in this very moment
             if batch:
                 late += self.lanes.hopeless(now + costs.seconds(len(batch)) + costs.seconds(1))
-            late = self._ended(late, "expired")
+            if late:
+                late = self._ended(late, "expired")
             self.running = batch
-        return list(batch), late
+        return batch, late
 
     def end(self, batch: Sequence[Request], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
         """The batch ran: tell everybody. Outside the gate, because a caller's callback may ask for the next inference."""
+        waiting: list[Waiting] = []
+        promised: list[tuple[Request, Outcome]] = []
         with self.mutex:
-            told = [(request, outcome) for request, outcome in zip(batch, outcomes, strict=True) if request.end()]
-            self.running = []
-            self.counts["failed"] += sum(isinstance(outcome, BaseException) for _, outcome in told)
-            if self._batches:
-                self.returns.left(len(told), clock())
-            waiting = [request for request, _ in told if isinstance(request, Waiting)]
-            for request, outcome in told:
+            for request, outcome in zip(batch, outcomes, strict=True):
+                if not request.end():
+                    continue
+                if isinstance(outcome, BaseException):
+                    self.counts["failed"] += 1
                 if isinstance(request, Waiting):
                     request.hand(outcome)
+                    waiting.append(request)
+                else:
+                    promised.append((request, outcome))
+            self.running = []
+            if self._batches:
+                self.returns.left(len(waiting) + len(promised), clock())
             first = wake_all(waiting)
         for one in first:
             one.wake()
-        if len(waiting) == len(told):
-            return
-        for request, outcome in told:
-            if isinstance(request, Waiting):
-                continue
+        for request, outcome in promised:
             with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
                 request.tell(outcome)
 

@@ -122,6 +122,8 @@ class Waiting(Request):
 
 def wake_all(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
     """Let each wake two others; returns those that the caller must wake. The mutex is held, and all have their outcome."""
+    if len(waiting) <= 2:
+        return waiting
     order = sorted(waiting, key=lambda request: request.leaf)
     able = len(order) - sum(request.leaf for request in order)
     for n, request in enumerate(order[:able]):

@@ -19,14 +19,15 @@ from edgekit_runtime.batching.request import Outcome, Request, Served, State, fo
 __all__ = ["Runs"]
 
 _UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 0}
-"""Runs in callers' threads of which nothing is learnt, for each one of which something is: learning costs some microseconds."""
+"""Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and tens of
+them where the run before has emptied the processor's caches."""
 
 
 class Runs:
     """started: when the present run began, None between runs. last_run: when the last one did that something was learnt of.
 
-    alone: runs in callers' threads. unlearnt: a mask over their number; where it is not 0, nothing is learnt. batches: size
-    -> how many of the worker's.
+    alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of runs;
+    where it is not 0, nothing is learnt.
     """
 
     __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "run", "started", "unlearnt")
@@ -85,6 +86,7 @@ class Runs:
         finally:
             ran = self.clock() - start
             self.started = None
-        self.batches[count] += 1
-        self.costs.observe(count, ran)
+        self.batches[count] = runs = self.batches[count] + 1
+        if not runs & self.unlearnt:
+            self.costs.observe(count, ran)
         return [Served(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
