@@ -179,7 +179,12 @@ def _quiet_stderr() -> Iterator[None]:
     except OSError:  # no stderr at all: a daemon
         yield
         return
-    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # too many open files: a notice does no harm
+        os.close(saved)
+        yield
+        return
     try:
         os.dup2(null, 2)
         yield

@@ -41,7 +41,7 @@ from edgekit_runtime.install.records import Generation, Slot
 from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.source import Source, head_of, source_of
-from edgekit_runtime.install.staging import adopt, generation_of, stage
+from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage
 from edgekit_runtime.install.states import Abandoned, Accepted, Begun, Event, Failed, Passed, Restarted, Work, react
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import Vouched, judge, seen_after
@@ -214,7 +214,8 @@ class _Installing:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
         head = self._judging().head(header)
         answers = self._root.perhaps(self._journal.current)
-        if answers is not None and (answers.header, answers.unsigned) == (head.name, not head.vouched.trusted):
+        told = (head.name, not head.vouched.trusted)
+        if answers is not None and (answers.header, answers.unsigned) == told and is_whole(self._root, answers.object):
             raise _AlreadyHereError
         part = self._root.part(self._source.kept)
         make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))

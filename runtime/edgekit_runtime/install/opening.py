@@ -7,6 +7,8 @@ Rules:
 - the bundle is read through the descriptor that holds it, and checked as when it was installed;
 - a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that does not
   open is an error: nobody is given another model than the one that was decided on;
+- what the machine failed in says nothing against a bundle: it counts as one of the three starts that may fail, and the
+  committed generation answers until the next one;
 - where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched;
 - a journal that cannot be read stops nobody who only reads: `current` leads to a whole generation all the same.
 """
@@ -14,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,6 +41,7 @@ from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.starts import Start, begin
 from edgekit_runtime.install.states import Failed, react
+from edgekit_runtime.install.way_out import with_way_out
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -47,11 +51,15 @@ if TYPE_CHECKING:
     from edgekit_runtime.opened import Opened
     from edgekit_runtime.trust import Trust, Vouched
 
+    _How = tuple[Trust, Given, Callable[[Bundle], Opened]]
+
 __all__ = ["Held", "give_up", "open_root"]
 
 _WAIT_S = 10.0
 _ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
 """What says that a generation is not to be used here; anything else is the application's affair."""
+_MACHINES = tuple(os.strerror(code) for code in (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC))
+"""As the system says it, and whoever passes it on. Memory is not among them: how much it takes is the bundle's own."""
 
 
 class Held:
@@ -107,25 +115,60 @@ def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: C
     Raises InstallRootError, NoGenerationError, StorageError, and what reading the bundle and `make` raise.
     """
     root = Root.open(path)
+    try:
+        return _tried(root, (trust, secret, make))
+    except EdgekitError as error:
+        from edgekit_runtime.install.standing import way_back
+
+        back = None
+        with contextlib.suppress(EdgekitError, OSError):
+            back = way_back(root)
+        with_way_out(error, root, back)
+        raise
+
+
+def _tried(root: Root, how: _How) -> Opened:
+    """What is on trial, and where that does not open, the committed one."""
     lease, generation, start = _acquired(root)
     try:
-        return _opened(root, lease, generation, start, (trust, secret, make))
+        return _opened(root, lease, generation, start, how)
     except BaseException as error:
         lease.release()
         if start is None:
             raise
         start.fail()
-        if not isinstance(error, _ITS_OWN):
+        if not of_the_machine(error):
+            if not isinstance(error, _ITS_OWN):
+                raise
+            give_up(root, generation.number, error)
+        number = _other_than(root, generation.number)
+        if number is None:
             raise
-        give_up(root, generation.number, error)
-        if root.pointed() in (None, generation.number):
-            raise
-    lease, generation, start = _acquired(root)
+    lease, generation = root.hold(number)
     try:
-        return _opened(root, lease, generation, start, (trust, secret, make))
+        return _opened(root, lease, generation, None, how)
     except BaseException:
         lease.release()
         raise
+
+
+def _other_than(root: Root, number: int) -> int | None:
+    """The committed generation, where that is another."""
+    try:
+        current = root.journal().current
+    except InstallError:
+        return None
+    return current if current != number else None
+
+
+def of_the_machine(error: BaseException) -> bool:
+    """Whether it says nothing against the bundle: no more open files, a disk that does not give its bytes."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, StorageError) or any(sign in str(found) for sign in _MACHINES):
+            return True
+        found = found.__cause__
+    return False
 
 
 def give_up(root: Root, number: int, error: EdgekitError) -> None:
@@ -172,7 +215,7 @@ def _opened(
     lease: Lease,
     generation: Generation,
     start: Start | None,
-    how: tuple[Trust, Given, Callable[[Bundle], Opened]],
+    how: _How,
 ) -> Opened:
     trust, secret, make = how
     given = _given(trust)

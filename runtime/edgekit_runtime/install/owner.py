@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.errors import InstallError, NoGenerationError
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
@@ -25,10 +26,13 @@ from edgekit_runtime.install.reading import Rules, read_held, store_of
 from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.states import Activated, Event, Failed, react
+from edgekit_runtime.install.way_out import with_way_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from edgekit_runtime.bundle import Bundle
 
 __all__ = ["activate", "rollback"]
 
@@ -90,22 +94,28 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
             do="Install it again, which goes on there",
         )
     if number != journal.answering:
-        lease, _ = root.hold(number)
-        try:
-            allowed = generation.unsigned and not trust
-            bundle, _ = read_held(lease, store_of(root, trust), Rules(allowed, new=False))
-        finally:
-            lease.release()
+        bundle = _read_again(root, generation, trust)
         if bundle.digest != generation.bundle:
             raise InstallError(
                 f"generation {number} holds another bundle than was installed",
-                where=str(lease.path),
+                where=str(root.object(generation.object)),
                 do="Install it again",
             )
     if number != journal.current or journal.on_trial is not None:
         _take(root, journal, Activated(number))
         root.events.tell(event, generation=number, bundle=generation.bundle)
     return generation
+
+
+def _read_again(root: Root, generation: Generation, trust: Sequence[str | Path]) -> Bundle:
+    lease, _ = root.hold(generation.number)
+    try:
+        allowed = generation.unsigned and not trust
+        return read_held(lease, store_of(root, trust), Rules(allowed, new=False))[0]
+    except EdgekitError as error:
+        raise with_way_out(error, root) from None
+    finally:
+        lease.release()
 
 
 def _take(root: Root, journal: Journal, event: Event) -> Journal:

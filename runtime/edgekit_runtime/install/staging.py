@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.install.disk import make_folder, move, open_regular, remove, storing, sync_folder, write_file
-from edgekit_runtime.install.errors import NoGenerationError, PlantedError
+from edgekit_runtime.install.errors import InstallError, NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.planted import planted
 from edgekit_runtime.install.records import Generation
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Attempt
     from edgekit_runtime.trust import Vouched
 
-__all__ = ["adopt", "drop_folder", "generation_of", "stage"]
+__all__ = ["adopt", "drop_folder", "generation_of", "is_whole", "stage"]
 
 _READ_BYTES = 1 << 20
 
@@ -96,6 +96,14 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
         sync_folder(root.objects)
         sync_folder(root.incoming)
     return path
+
+
+def is_whole(root: Root, sha256: str) -> bool:
+    """Whether the object is there, and is what it was."""
+    try:
+        return _sha256(root.object(sha256)) == sha256
+    except (OSError, InstallError):
+        return False
 
 
 def drop_folder(folder: Path) -> None:

@@ -32,9 +32,10 @@ from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import failed_starts
 from edgekit_runtime.install.trial_record import read_seen
+from edgekit_runtime.install.way_out import with_way_out
 from edgekit_runtime.trust import TrustStore, vouch
 
-__all__ = ["Status", "status"]
+__all__ = ["Status", "status", "way_back"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
     previous = root.perhaps(journal.current if on_trial else journal.previous)
     slot, (store, refusal) = root.slot(), _trusted(root)
     burned = journal.binding(store)
+    previous_refusal = refusal or _refusal(root, store, previous)
+    back = previous.number if previous is not None and previous_refusal is None else None
     return Status(
         root.path,
         "empty" if number is None else "trial" if on_trial else "committed",
@@ -115,10 +118,18 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
         slot.trust,
         read_seen(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
-        refusal or _refusal(root, store, current),
-        refusal or _refusal(root, store, previous),
+        refusal or _refusal(root, store, current, back),
+        previous_refusal,
         slot.profile,
     )
+
+
+def way_back(root: Root) -> int | None:
+    """The generation before, where a rollback leads to it and it would open. Raises EdgekitError where that cannot be told."""
+    journal = root.journal()
+    previous = None if journal.on_trial is not None else root.perhaps(journal.previous)
+    opens = previous is not None and _refusal(root, store_of(root), previous) is None
+    return previous.number if previous is not None and opens else None
 
 
 def _trusted(root: Root) -> tuple[TrustStore | None, str | None]:
@@ -129,8 +140,10 @@ def _trusted(root: Root) -> tuple[TrustStore | None, str | None]:
         return None, str(error)
 
 
-def _refusal(root: Root, store: TrustStore | None, generation: Generation | None) -> str | None:
-    """Why it would not be opened, by its head and whom this root trusts."""
+def _refusal(
+    root: Root, store: TrustStore | None, generation: Generation | None, back: int | None = None
+) -> str | None:
+    """Why it would not be opened, by its head and whom this root trusts. back: where a rollback leads."""
     if generation is None:
         return None
     try:
@@ -144,7 +157,7 @@ def _refusal(root: Root, store: TrustStore | None, generation: Generation | None
             raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
         vouch(store, header.manifest_bytes, header.signatures, new=False, allow_unsigned=allowed, where=where)
     except EdgekitError as error:
-        return str(error)
+        return str(with_way_out(error, root, back))
     return None
 
 

@@ -32,7 +32,7 @@ from edgekit_runtime.trust.errors import (
 
 __all__ = ["Revoked", "Role", "TrustStore", "TrustedKey"]
 
-_SIGN = "Sign it: edgekit keys sign BUNDLE --sign KEY; or trust the key that did"
+_SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
 
 @dataclass(frozen=True)
@@ -137,19 +137,19 @@ class TrustStore:
         elif revoked:
             why = self.revoked[revoked[0]].why
             kind, what = RevokedKeyError, f"the bundle is signed by {self._names(revoked)}, which was revoked"
-            what, do = what + (f": {why}" if why else ""), "Build or sign it again with a key that is trusted"
+            what, do = what + (f": {why}" if why else ""), "Ask its sender to sign it with another key; nothing else lets it in"
         elif late:
-            kind, do = KeyExpiredError, "Set the clock if it is wrong; else sign it with a key that is not expired"
+            kind, do = KeyExpiredError, "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
             until = tell_time(self.keys[late[0]].expires_s or 0)
             what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.told}"
         elif false:
-            kind, do = BadSignatureError, "Copy or build it again: it was damaged, or changed by somebody else"
+            kind, do = BadSignatureError, "Copy it again: it was damaged, or changed by somebody else"
             what = f"the signature in the name of {self._names(false)} does not hold"
         elif counted:
             kind, do = TooFewSignaturesError, "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
             what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
         else:
-            kind, do = UnknownKeyError, _SIGN
+            kind, do = UnknownKeyError, "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
             what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
         return kind(what, where=where, do=do)
 

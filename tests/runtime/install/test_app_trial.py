@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import tiny
 from installed import UNSIGNED, current, events, names
 
 from edgekit.packaging.terms import Terms
-from edgekit_runtime import EdgekitError, TrialPendingError, open_bundle
+from edgekit_runtime import EdgekitError, StorageError, TrialPendingError, open_bundle
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.install import activate, collect, rollback, status
 from edgekit_runtime.install.promise import Seen, Verdict, judge
@@ -177,6 +180,83 @@ def test_one_that_does_not_open_makes_way_at_once(on_trial, root):
         assert model.describe()["version"] == "1"
     assert status(root).failure.code == "bundle-format"
     assert current(root) == "generations/1"
+
+
+def refuses_to_read(monkeypatch, error):
+    """The board, the first time that a bundle is read."""
+    from edgekit_runtime.install import opening
+
+    real, refused = opening.read_held, []
+
+    def read(*arguments):
+        if not refused:
+            refused.append(True)
+            raise error
+        return real(*arguments)
+
+    monkeypatch.setattr(opening, "read_held", read)
+
+
+NOT_ITS_FAULT = {
+    "a disk that does not give its bytes": StorageError("the disk refused: Input/output error"),
+    "no more open files": OSError(errno.EMFILE, "Too many open files"),
+    "a library that cannot be opened": ImportError("libfoo.so: cannot open shared object file: Too many open files"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ITS_FAULT)
+def test_what_the_board_failed_in_is_one_failed_start_and_no_verdict(case, on_trial, root, monkeypatch):
+    refuses_to_read(monkeypatch, NOT_ITS_FAULT[case])
+    with open_bundle(root) as model:
+        assert model.describe()["version"] == "1", "the committed one answers meanwhile"
+        assert model.describe()["installed"]["state"] == "committed"
+    assert (status(root).state, status(root).failed_starts) == ("trial", 1)
+    with open_bundle(root) as model:
+        assert model.describe()["version"] == "2"
+
+
+def test_a_board_that_fails_again_and_again_leads_back_with_the_third_start(on_trial, root, monkeypatch):
+    for _ in range(3):
+        refuses_to_read(monkeypatch, StorageError("the disk refused: Input/output error"))
+        with open_bundle(root) as model:
+            assert model.describe()["version"] == "1"
+        monkeypatch.undo()
+    found = status(root)
+    assert (found.state, found.current.number, found.failure.code) == ("committed", 1, "trial-failed")
+
+
+def test_without_a_committed_one_what_the_board_failed_in_is_told(made, put, root, monkeypatch):
+    put(made("1"), APP)
+    refuses_to_read(monkeypatch, StorageError("the disk refused: Input/output error"))
+    with pytest.raises(StorageError):
+        open_bundle(root)
+    assert status(root).state == "trial"
+
+
+def test_whatever_file_cannot_be_opened_the_trial_goes_on(on_trial, root):
+    """Too many open files, at each place where an opening opens one."""
+    with open_bundle(root):  # what is imported and measured once
+        pass
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    outcomes = []
+    for more in range(100):
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+        try:
+            with open_bundle(root) as model:
+                outcomes.append(model.describe()["version"])
+        except (EdgekitError, OSError):
+            outcomes.append("none")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert status(root).state == "trial", (more, outcomes)
+        for start in (root / "generations" / "2" / "starts").iterdir():
+            start.unlink()
+        if outcomes[-1] == "2":
+            break
+    assert outcomes[0] == "none"
+    assert outcomes[-1] == "2", outcomes
 
 
 def test_the_first_one_of_all_that_fails_leaves_nothing_that_answers(made, put, root):
