@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from edgekit.cli.secret_options import secret
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
     from edgekit_runtime.contract import Contract
+    from edgekit_runtime.install import Generation, Root
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["inspect"]
@@ -25,7 +27,7 @@ _DISTRUSTED = "NOT trusted here"
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @trust
 @secret
 @click.option(
@@ -33,51 +35,78 @@ _DISTRUSTED = "NOT trusted here"
 )
 @as_json
 def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: bool, as_json: bool) -> None:
-    """Check BUNDLE (every digest and its signature) and show what it holds.
+    """Check BUNDLE, or what answers in an install ROOT (every digest and its signature), and show what it holds.
 
-    With --trust a bundle that is not signed as it asks is refused. Without, what this machine trusts is asked, and what it
-    says is shown.
+    With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is asked, and
+    what it says is shown.
     """
-    from edgekit_runtime.bundle import read_bundle
-
-    opened = read_bundle(bundle, trust=trust, secret=secret) if trust else _judged(bundle, secret)
+    with _found(bundle) as (path, root, generation):
+        opened = _read(path, root, trust, secret)
     if sbom:
         from edgekit.packaging.sbom import sbom as bill
 
         print_json(bill(opened))
         return
     if as_json:
-        print_json(
-            {
-                "manifest": opened.manifest.as_json(),
-                "signed_by": list(opened.signed_by),
-                "trusted": opened.trusted,
-                "trust": opened.told,
-                "encrypted": opened.manifest.encrypted_with is not None,
-                "locked": opened.locked,
-            }
-        )
+        print_json(_json(opened, root, generation))
         return
+    if root is not None and generation is not None:
+        click.echo(
+            f"generation {generation.number} of {root.path}, installed from {generation.source} at {generation.at}"
+        )
     for line in _lines(opened):
         say(line)
 
 
-def _judged(path: Path, secret: str | None) -> Bundle:
-    """With what this machine trusts has to say about it; whatever that is, the bundle is shown."""
+@contextmanager
+def _found(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
+    """The file; of a root that which answers there, held while it is read. Raises InstallRootError, NoGenerationError."""
+    from edgekit_runtime.install import Root, is_root
+
+    if not is_root(path):
+        yield path, None, None
+        return
+    root = Root.open(path)
+    lease, generation = root.hold_current()
+    try:
+        yield lease.path, root, generation
+    finally:
+        lease.release()
+
+
+def _json(opened: Bundle, root: Root | None, generation: Generation | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "manifest": opened.manifest.as_json(),
+        "signed_by": list(opened.signed_by),
+        "trusted": opened.trusted,
+        "trust": opened.told,
+        "encrypted": opened.manifest.encrypted_with is not None,
+        "locked": opened.locked,
+    }
+    if root is not None and generation is not None:
+        told["installed"] = {"root": str(root.path), "generation": generation.as_json()}
+    return told
+
+
+def _read(path: Path, root: Root | None, trust: tuple[Path, ...], secret: str | None) -> Bundle:
+    """With what this machine, or the root, has to say about it; whatever that is, the bundle is shown."""
     from dataclasses import replace
 
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.signature import Signature
     from edgekit_runtime.errors import SignatureError
-    from edgekit_runtime.trust import find_trust, vouch
+    from edgekit_runtime.install.reading import store_of
+    from edgekit_runtime.trust import vouch
 
-    store, told = find_trust(), ["not checked: this machine was never told whom to trust"]
+    if trust:
+        return read_bundle(path, trust=trust, secret=secret)
+    store, told = store_of(root), ["not checked: this machine was never told whom to trust"]
 
     def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
         if store is None:
             return False
         try:
-            told[0] = vouch(store, manifest, signatures).told
+            told[0] = vouch(store, manifest, signatures, new=root is None).told
         except SignatureError as error:
             told[0] = f"{_DISTRUSTED}: {error.what}"
             return False

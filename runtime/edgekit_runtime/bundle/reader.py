@@ -169,6 +169,9 @@ def _read(path: Path) -> bytes:
             if size > most:
                 raise BundleError(f"{size:,} bytes is more than a bundle may have ({most:,})", where=str(path))
             return file.read(size + 1)  # room is made for all that is asked for: 2 GiB would be more than a board has
+    except IsADirectoryError as error:
+        do = "Pass a bundle's file; what answers in a root of `edgekit install` is ROOT/current/bundle.ekb"
+        raise BundleError("cannot be read: it is a folder", where=str(path), do=do) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise BundleError(
             f"cannot be read: {getattr(error, 'strerror', None) or error}",
