@@ -2,70 +2,32 @@
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `protobuf`:
-- weights stand in the file: a tensor that says where else they are is refused whatever it says, be it a path out of the
-  folder, an absolute one, an address in memory or an unknown key (CVE-2022-25882, -2024-27318, -2025-51480);
-- a tensor's data are as long as its shape and type say; a shape that is declared stays within what one tensor may have, and
-  so does one that a constant asks an operator to make (ConstantOfShape, Expand);
+Rules, beside those of `protobuf`, `onnx_messages`, `onnx_constants` and `onnx_types`:
 - operators come from `DOMAINS`; those that run other files' code (EPContext) do not; functions, training and models for
   another loader (ORT format) are refused, none of which edgekit writes;
-- what may stand once stands once: readers differ in what they make of a second one;
-- graphs lie in one another no deeper than `MAX_DEPTH`, and there are no more than `MAX_PARTS` parts.
+- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, and what a kernel
+  divides by is at least 1;
+- graphs lie in one another no deeper than `MAX_DEPTH`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from edgekit_runtime.modelfile.facts import ModelFacts, bytes_of, refused
-from edgekit_runtime.modelfile.protobuf import BYTES, EIGHT, FOUR, VARINT, Field, count_varints, fields, signed, varints
+from edgekit_runtime.modelfile.onnx_constants import Constants
+from edgekit_runtime.modelfile.onnx_messages import Messages
+from edgekit_runtime.modelfile.onnx_types import MAX_DEPTH, Types
+from edgekit_runtime.modelfile.protobuf import VARINT, signed, varints
 
-__all__ = ["DOMAINS", "MAX_DEPTH", "MAX_PARTS", "check"]
+__all__ = ["DOMAINS", "check"]
 
 DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 """com.microsoft: what ONNX Runtime's quantizer and optimizer write (QLinearAdd, DynamicQuantizeMatMul, FusedConv)."""
-MAX_DEPTH = 16
-MAX_PARTS = 300_000
-"""Nodes, tensors, values and attributes; MobileNetV2 as QDQ has 2,500."""
 MAX_OPSET, MAX_IR = 1000, 100
 _LOADS_FILES = frozenset({"com.microsoft:EPContext", "com.microsoft:PyOp"})
 _ONCE_MODEL, _ONCE_ATTRIBUTE = frozenset({1, 7}), frozenset({1, 2, 3, 4, 5, 6, 20, 21, 22})
-_ONCE_NODE, _ONCE_TENSOR = frozenset({3, 4, 7}), frozenset({2, 8, 9, 14})
-_BITS = {
-    1: 32,
-    2: 8,
-    3: 8,
-    4: 16,
-    5: 16,
-    6: 32,
-    7: 64,
-    9: 8,
-    10: 16,
-    11: 64,
-    12: 32,
-    13: 64,
-    14: 64,
-    15: 128,
-    16: 16,
-    17: 8,
-    18: 8,
-    19: 8,
-    20: 8,
-    21: 4,
-    22: 4,
-    23: 4,
-    24: 8,
-    25: 2,
-    26: 2,
-}
-"""TensorProto.DataType -> bits an element; strings (8) are of no fixed size."""
-_TYPED = {1: (4, 1), 14: (4, 2), 11: (10, 1), 15: (10, 2), 7: (7, 1), 12: (11, 1), 13: (11, 1)}
-"""Data type -> the field its values stand in where they are no raw bytes, and how many entries make an element; int32_data (5)
-for all others."""
-_WIDTHS = {4: FOUR, 10: EIGHT, 5: VARINT, 7: VARINT, 11: VARINT}
+_ONCE_NODE = frozenset({3, 4, 7})
 _POSITIVE = {
     "strides": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"),
     "dilations": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"),
@@ -81,25 +43,14 @@ _MAKES = {"ConstantOfShape": 0, "Expand": 1}
 """Operators whose output is as large as a constant input says."""
 
 
-class _Tensor(NamedTuple):
-    name: str
-    type: int
-    shape: tuple[int, ...]
-    size: int
-    numbers: tuple[int, ...] | None
-
-
 @dataclass
 class _Found:
-    """What was seen so far. shapes: small whole-number constants by name."""
+    """What was seen so far."""
 
     ops: set[str] = field(default_factory=set)
     operators: int = 0
     graphs: int = 0
     tensors: int = 0
-    constant: int = 0
-    largest: int = 0
-    parts: int = 0
 
 
 def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
@@ -111,20 +62,22 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
 
 class _Walk:
     def __init__(self, data: bytes, max_tensor_bytes: int) -> None:
-        self._data, self._most = data, max_tensor_bytes
+        self._most = max_tensor_bytes
+        self._messages = Messages(data)
+        self._constants, self._types = Constants(self._messages, self._most), Types(self._messages, self._most)
         self._found = _Found()
 
     def model(self) -> ModelFacts:
-        parts = self._fields(0, len(self._data), _ONCE_MODEL, "the model")
+        parts = self._messages.fields(0, len(self._messages.data), _ONCE_MODEL, "the model")
         ir, graph = 0, None
         opsets: dict[str, int] = {}
         for number, kind, value, end in parts:
             if number == 1 and kind == VARINT:
                 ir = value
             elif number == 7:
-                graph = self._span(kind, value, end, "the graph")
+                graph = self._messages.span(kind, value, end, "the graph")
             elif number == 8:
-                domain, version = self._opset(*self._span(kind, value, end, "an opset"))
+                domain, version = self._opset(*self._messages.span(kind, value, end, "an opset"))
                 if opsets.setdefault(domain, version) != version:
                     raise refused(f"it asks for two opsets of '{domain or 'ai.onnx'}'")
             elif number == 20:
@@ -146,46 +99,47 @@ class _Walk:
             found.operators,
             found.graphs,
             found.tensors,
-            found.constant,
-            found.largest,
+            self._constants.bytes,
+            self._types.largest,
         )
 
     def _graph(self, start: int, stop: int, depth: int, outer: dict[str, tuple[int, ...]]) -> None:
         if depth > MAX_DEPTH:
             raise refused(f"its graphs lie more than {MAX_DEPTH} deep in one another")
         self._found.graphs += 1
-        parts = self._fields(start, stop, frozenset(), "a graph")
+        parts = self._messages.fields(start, stop, frozenset(), "a graph")
         numbers = dict(outer)
         for number, kind, value, end in parts:
             if number == 5:
-                tensor = self._tensor(*self._span(kind, value, end, "a constant"))
+                tensor = self._constants.tensor(*self._messages.span(kind, value, end, "a constant"))
                 self._found.tensors += 1
                 if tensor.numbers is not None:
                     numbers[tensor.name] = tensor.numbers
             elif number == 15:
-                self._sparse(*self._span(kind, value, end, "a sparse constant"))
+                self._constants.sparse(*self._messages.span(kind, value, end, "a sparse constant"))
         for number, kind, value, end in parts:
             if number == 1:
-                self._node(*self._span(kind, value, end, "a node"), depth, numbers)
+                self._node(*self._messages.span(kind, value, end, "a node"), depth, numbers)
             elif number in (11, 12, 13):
-                self._value(*self._span(kind, value, end, "a value"))
+                self._found.tensors += 1
+                self._types.value(*self._messages.span(kind, value, end, "a value"))
 
     def _node(self, start: int, stop: int, depth: int, numbers: dict[str, tuple[int, ...]]) -> None:
         inputs: list[str] = []
         outputs: list[str] = []
         op = domain = ""
         attributes: list[tuple[int, int]] = []
-        for number, kind, value, end in self._fields(start, stop, _ONCE_NODE, "a node"):
+        for number, kind, value, end in self._messages.fields(start, stop, _ONCE_NODE, "a node"):
             if number == 1:
-                inputs.append(self._text(kind, value, end))
+                inputs.append(self._messages.text(kind, value, end))
             elif number == 2:
-                outputs.append(self._text(kind, value, end))
+                outputs.append(self._messages.text(kind, value, end))
             elif number == 4:
-                op = self._text(kind, value, end)
+                op = self._messages.text(kind, value, end)
             elif number == 7:
-                domain = self._text(kind, value, end)
+                domain = self._messages.text(kind, value, end)
             elif number == 5:
-                attributes.append(self._span(kind, value, end, "an attribute"))
+                attributes.append(self._messages.span(kind, value, end, "an attribute"))
         if domain not in DOMAINS:
             raise refused(f"it uses {domain}:{op}, and would need a library that is no part of the bundle")
         name = f"{domain or 'ai.onnx'}:{op}"
@@ -208,187 +162,32 @@ class _Walk:
         """Whole numbers that it holds, where it is the value of a constant."""
         name, ints = "", []
         constant: tuple[int, ...] | None = None
-        for number, kind, value, end in self._fields(start, stop, _ONCE_ATTRIBUTE, "an attribute"):
+        for number, kind, value, end in self._messages.fields(start, stop, _ONCE_ATTRIBUTE, "an attribute"):
             if number == 1:
-                name = self._text(kind, value, end)
+                name = self._messages.text(kind, value, end)
             elif number in (3, 8):
                 ints += (
-                    [signed(value)] if kind == VARINT else varints(self._data, *self._span(kind, value, end, "ints"))
+                    [signed(value)]
+                    if kind == VARINT
+                    else varints(self._messages.data, *self._messages.span(kind, value, end, "ints"))
                 )
             elif number in (5, 10):
-                constant = self._tensor(*self._span(kind, value, end, "a constant")).numbers
+                constant = self._constants.tensor(*self._messages.span(kind, value, end, "a constant")).numbers
             elif number in (6, 11):
-                self._graph(*self._span(kind, value, end, "a graph"), depth + 1, numbers)
+                self._graph(*self._messages.span(kind, value, end, "a graph"), depth + 1, numbers)
             elif number in (22, 23):
-                self._sparse(*self._span(kind, value, end, "a sparse constant"))
+                self._constants.sparse(*self._messages.span(kind, value, end, "a sparse constant"))
         if ints and op in _POSITIVE.get(name, ()) and min(ints) < 1:
             raise refused(f"{op} has {name} {ints}, which would be divided by")
         return tuple(ints) if name in ("value_int", "value_ints") else constant
 
-    def _value(self, start: int, stop: int) -> None:
-        name = ""
-        types: list[tuple[int, int]] = []
-        for number, kind, value, end in self._fields(start, stop, frozenset({1, 2}), "a value"):
-            if number == 1:
-                name = self._text(kind, value, end)
-            elif number == 2:
-                types.append(self._span(kind, value, end, "a type"))
-        self._found.tensors += 1
-        for one in types:
-            self._type(*one, name, 0)
-
-    def _type(self, start: int, stop: int, name: str, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise refused(f"the type of '{name}' lies more than {MAX_DEPTH} deep in itself")
-        for number, kind, value, end in self._fields(start, stop, frozenset({1, 4, 5, 7, 8, 9}), "a type"):
-            if number not in (1, 4, 5, 7, 8, 9):
-                continue
-            span = self._span(kind, value, end, "a type")
-            if number in (1, 8):
-                self._declared(*span, name)
-            elif number in (4, 9):
-                for _, inner, at, to in self._fields(*span, frozenset({1}), "a type"):
-                    self._type(*self._span(inner, at, to, "a type"), name, depth + 1)
-
-    def _declared(self, start: int, stop: int, name: str) -> None:
-        element, shape = 0, None
-        for number, kind, value, end in self._fields(start, stop, frozenset({1, 2}), "a type"):
-            if number == 1 and kind == VARINT:
-                element = value
-            elif number == 2:
-                shape = self._span(kind, value, end, "a shape")
-        if element not in _BITS and element != 8:
-            raise refused(f"'{name}' is of element type {element}, which ONNX does not have")
-        if shape is None:
-            return
-        sides = []
-        for number, kind, value, end in self._fields(*shape, frozenset(), "a shape"):
-            if number != 1:
-                continue
-            for inner, wire, side, _ in self._fields(*self._span(kind, value, end, "a side"), frozenset(), "a side"):
-                if inner == 1 and wire == VARINT and signed(side) != -1:  # -1: some exporters' word for a free side
-                    sides.append(signed(side))
-        size = bytes_of(tuple(sides), _BITS.get(element, 0), f"'{name}'", self._most)
-        self._found.largest = max(self._found.largest, size)
-
-    def _tensor(self, start: int, stop: int) -> _Tensor:
-        name, kind_of, shape = "", 0, []
-        raw: int | None = None
-        typed: dict[int, list[Field]] = {}
-        for part in self._fields(start, stop, _ONCE_TENSOR, "a constant"):
-            number, kind, value, end = part
-            if number == 1:
-                shape += (
-                    [signed(value)] if kind == VARINT else varints(self._data, *self._span(kind, value, end, "dims"))
-                )
-            elif number == 2 and kind == VARINT:
-                kind_of = value
-            elif number == 8:
-                name = self._text(kind, value, end)
-            elif number == 9:
-                raw_start, raw_end = self._span(kind, value, end, "raw data")
-                raw = raw_end - raw_start
-                typed.setdefault(9, []).append(part)
-            elif number in (4, 5, 6, 7, 10, 11):
-                typed.setdefault(number, []).append(part)
-            elif number == 13:
-                self._external(*self._span(kind, value, end, "a place"), name)
-            elif number == 14 and value != 0:
-                raise refused(f"the weights '{name}' are said to stand in another file, which a bundle does not have")
-            elif number == 3:
-                raise refused(f"the constant '{name}' is one piece of several")
-        what = f"the constant '{name}'"
-        if kind_of not in _BITS and kind_of != 8:
-            raise refused(f"{what} is of element type {kind_of}, which ONNX does not have")
-        sides = tuple(shape)
-        size = bytes_of(sides, _BITS.get(kind_of, 0), what)
-        self._check_data(what, kind_of, sides, raw, typed)
-        self._found.constant += size
-        return _Tensor(name, kind_of, sides, size, self._numbers(kind_of, sides, typed))
-
-    def _check_data(
-        self, what: str, kind: int, shape: tuple[int, ...], raw: int | None, typed: dict[int, list[Field]]
-    ) -> None:
-        count = math.prod(shape)
-        if raw is not None and raw and kind != 8:
-            if raw != (count * _BITS[kind] + 7) // 8:
-                raise refused(f"{what} has {raw:,} bytes of data, and its shape {list(shape)} asks for others")
-            return
-        number, each = (6, 1) if kind == 8 else _TYPED.get(kind, (5, 1))
-        found = sum(self._entries(part) for part in typed.get(number, ()))
-        wanted = -(-count * _BITS[kind] // 8) if _BITS.get(kind, 8) < 8 else count * each
-        if found != wanted:
-            raise refused(f"{what} has {found:,} elements, and its shape {list(shape)} asks for {wanted:,}")
-
-    def _entries(self, part: Field) -> int:
-        """How many values a field of typed data holds: one, or many packed together."""
-        number, kind, value, end = part
-        if number == 6 or kind != BYTES:
-            return 1
-        width = _WIDTHS[number]
-        if width == VARINT:
-            return count_varints(self._data, value, end)
-        return (end - value) // (4 if width == FOUR else 8)
-
-    def _numbers(self, kind: int, shape: tuple[int, ...], typed: dict[int, list[Field]]) -> tuple[int, ...] | None:
-        """The values of a small int64 constant, which may be a shape."""
-        if kind != 7 or math.prod(shape) > 16:
-            return None
-        found: list[int] = []
-        for _, wire, value, end in typed.get(9, ()):
-            if wire == BYTES:
-                piece = self._data[value:end]
-                found += [int.from_bytes(piece[n : n + 8], "little", signed=True) for n in range(0, len(piece), 8)]
-        for _, wire, value, end in typed.get(7, ()):
-            found += varints(self._data, value, end) if wire == BYTES else [signed(value)]
-        return tuple(found)
-
-    def _sparse(self, start: int, stop: int) -> None:
-        for number, kind, value, end in self._fields(start, stop, frozenset({1, 2}), "a sparse constant"):
-            if number in (1, 2):
-                self._tensor(*self._span(kind, value, end, "a constant"))
-            elif number == 3:
-                sides = [signed(value)] if kind == VARINT else varints(self._data, value, end)
-                bytes_of(tuple(sides), 64, "a sparse constant", self._most)
-
-    def _external(self, start: int, stop: int, name: str) -> None:
-        entry = {}
-        for number, kind, value, end in self._fields(start, stop, frozenset(), "a place"):
-            entry[number] = self._text(kind, value, end)
-        key, where = entry.get(1, ""), entry.get(2, "")
-        raise refused(f"the weights '{name}' stand elsewhere ({key} {where!r:.80}), which a bundle does not have")
-
     def _opset(self, start: int, stop: int) -> tuple[str, int]:
         domain, version = "", 0
-        for number, kind, value, end in self._fields(start, stop, frozenset({1, 2}), "an opset"):
+        for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 2}), "an opset"):
             if number == 1:
-                domain = self._text(kind, value, end)
+                domain = self._messages.text(kind, value, end)
             elif number == 2 and kind == VARINT:
                 version = value
         if not 1 <= version <= MAX_OPSET:
             raise refused(f"it asks for opset {version} of '{domain or 'ai.onnx'}'")
         return ("" if domain == "ai.onnx" else domain), version
-
-    def _text(self, kind: int, value: int, end: int) -> str:
-        start, stop = self._span(kind, value, end, "a name")
-        return self._data[start:stop].decode("utf-8", "replace")
-
-    def _span(self, kind: int, value: int, end: int, what: str) -> tuple[int, int]:
-        if kind != BYTES:
-            raise refused(f"the protobuf is damaged: {what} at byte {end} is a number")
-        return value, end
-
-    def _fields(self, start: int, stop: int, once: Iterable[int], what: str) -> list[Field]:
-        """A message's fields, with those that may stand only once checked to."""
-        found = fields(self._data, start, stop)
-        self._found.parts += len(found)
-        if self._found.parts > MAX_PARTS * 8:
-            raise refused(f"it has more than {MAX_PARTS * 8:,} parts")
-        if once and len(found) > 1:
-            seen: set[int] = set()
-            for number, *_ in found:
-                if number in once:
-                    if number in seen:
-                        raise refused(f"{what} says field {number} twice")
-                    seen.add(number)
-        return found
