@@ -37,6 +37,11 @@ __all__ = ["PushRequest", "Pushed", "bench_on", "push"]
 _SMALL = 1 << 20
 _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
 _INSTALL_S, _BENCH_S = 3600.0, 3600.0
+_AS_BEFORE = "What was installed there before goes on as it was"
+_NO_KEY = (
+    "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, of mode 600, "
+    "and push again. What was installed there before goes on as it was"
+)
 Say = Callable[[str], None]
 
 
@@ -82,7 +87,8 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
     """say: told what happens, a sentence a step. Raises SshError, BoardRefusedError, and what `pack` raises."""
     from edgekit_runtime.bundle import read_bundle
 
-    name = package_name(read_bundle(request.bundle).manifest.name)
+    manifest = read_bundle(request.bundle).manifest
+    name = package_name(manifest.name)
     with Connection(request.address) as connection, tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder:
         board = probe(connection, catalogue, request.prefix)
         profile = suited(board, request.profile, request.address.to)
@@ -106,7 +112,7 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         _check_room(board, packed, request.address.to)
         sent, kept, size = _send(connection, packed, prefix, say)
         say(f"installing into {prefix}")
-        lines = _install(connection, packed, prefix)
+        lines = _install(connection, packed, prefix, manifest.encrypted_with)
         selftest = json.loads(connection.check('cat "$1"', f"{prefix}/current/selftest.json"))
         record = None
         if request.bench is not None:
@@ -216,7 +222,8 @@ def _tar(files: dict[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
-def _install(connection: Connection, packed: Packed, prefix: str) -> tuple[str, ...]:
+def _install(connection: Connection, packed: Packed, prefix: str, key: str | None) -> tuple[str, ...]:
+    """key: the id of the key that its blobs are encrypted with, which is never sent; None where they are not."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
     lines = tuple(line for line in done.out.splitlines() if line.strip())
@@ -226,7 +233,7 @@ def _install(connection: Connection, packed: Packed, prefix: str) -> tuple[str, 
         raise ShippingError(
             f"it was not installed: {why or (lines[-1] if lines else 'the installer said nothing')}",
             where=connection.address.to,
-            do="What was installed there before goes on as it was",
+            do=_NO_KEY if key is not None and f"key {key:.12}" in why else _AS_BEFORE,
         )
     _store(connection, prefix, "prune", packed.release)
     return lines

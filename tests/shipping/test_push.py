@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import tiny
 from conftest import Ran
 from shipping.conftest import REAL_ENGINE
 from shipping.test_install import ours
@@ -20,6 +22,7 @@ from edgekit.shipping.package import packed_files
 from edgekit.shipping.push import _send
 from edgekit.shipping.remote_board import suited
 from edgekit_profiles import load, open_catalogue
+from edgekit_runtime.bundle.secrets import Secret
 
 ENGINE = ("--engine", REAL_ENGINE)
 pytestmark = pytest.mark.network
@@ -157,6 +160,35 @@ def test_nothing_is_written_beside_the_prefix(pushed, far):
 def test_the_root_folder_is_no_prefix(board, tiny_bundle):
     ran = edgekit(board, "push", tiny_bundle, board.to, "--prefix", "/", "--json")
     assert (ran.code, ran.json["error"]["what"]) == (1, "/ itself is no place for it")
+
+
+def test_an_encrypted_bundle_needs_its_key_there_and_takes_none_along(pushed, far, real_package, tmp_path, monkeypatch):
+    """S23: nothing on the board has the key but the file that somebody put there."""
+    key, settings = hashlib.sha256(b"a key of this test").digest(), tmp_path / "settings"
+    bundle = tiny.bundle(tmp_path, secret=Secret([key]))
+    given = ("--prefix", far / "apps" / "tiny", "--wheel", ours(real_package), "--no-bench", *ENGINE, "--json")
+    mine = tmp_path / "mine.secret"
+    mine.write_text(key.hex())
+    mine.chmod(0o600)
+    with Sshd(tmp_path / "sshd", {"XDG_CONFIG_HOME": str(settings)}) as board:
+        monkeypatch.delenv("EDGEKIT_SECRET", raising=False)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+        unchecked = edgekit(board, "push", bundle, board.to, *given)
+        assert (unchecked.code, unchecked.json["error"]["code"]) == (1, "secret-missing")
+        assert "--no-check" in unchecked.json["error"]["do"]
+        monkeypatch.setenv("EDGEKIT_SECRET", f"file:{mine}")
+        without = edgekit(board, "push", bundle, board.to, *given)
+        assert (without.code, without.json["error"]["code"]) == (1, "shipping")
+        assert "/etc/edgekit/secret" in without.json["error"]["do"]
+        (settings / "edgekit").mkdir(parents=True)
+        mine.rename(settings / "edgekit" / "secret")
+        done = edgekit(board, "push", bundle, board.to, *given, "--no-check")
+    assert done.code == 0, done.err
+    assert done.json["selftest"]["ok"] is True
+    for path in (path for path in (far / "apps" / "tiny").rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        assert key not in data
+        assert key.hex().encode() not in data
 
 
 def test_removing_it_there_leaves_nothing(pushed, board, far):
