@@ -2,7 +2,7 @@
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `flatbuffer`:
+Rules, beside those of `flatbuffer`, `tflite_tensors`, `tflite_sparse` and `tflite_rules`:
 - every index (of a tensor, a buffer, an operator code, a graph, in signatures and metadata too) is in range;
 - a constant has as many bytes as its shape and type say; a buffer behind the flatbuffer lies inside the file;
 - a tensor that is computed declares no more than one tensor may have; no side is negative;
@@ -14,78 +14,34 @@ Rules, beside those of `flatbuffer`:
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
 
 from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.facts import ModelFacts, bytes_of, refused
 from edgekit_runtime.modelfile.flatbuffer import Span, Table, read
+from edgekit_runtime.modelfile.tflite_rules import check_node
+from edgekit_runtime.modelfile.tflite_sparse import check_sparsity
+from edgekit_runtime.modelfile.tflite_tensors import (
+    BITS,
+    Node,
+    Tensor,
+    check_quantization,
+    check_strings,
+    integers,
+    slots,
+)
 
-__all__ = ["BITS", "KNOWN_CUSTOM", "Node", "Tensor", "check", "integers", "slot"]
+__all__ = ["KNOWN_CUSTOM", "check"]
 
 KNOWN_CUSTOM = frozenset({"AudioSpectrogram", "Mfcc", "NumericVerify", "TFLite_Detection_PostProcess"})
 """Custom operators that every runtime registers; benchmarks/registered.py asked them."""
 _NEVER = frozenset({"DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "-"})
-BITS = {
-    "FLOAT32": 32,
-    "FLOAT16": 16,
-    "INT32": 32,
-    "UINT8": 8,
-    "INT64": 64,
-    "BOOL": 8,
-    "INT16": 16,
-    "COMPLEX64": 64,
-    "INT8": 8,
-    "FLOAT64": 64,
-    "COMPLEX128": 128,
-    "UINT64": 64,
-    "UINT32": 32,
-    "UINT16": 16,
-    "INT4": 4,
-    "BFLOAT16": 16,
-    "INT2": 2,
-    "UINT4": 4,
-    "FLOAT8_E4M3FN": 8,
-    "FLOAT8_E5M2": 8,
-}
-"""A tensor type's bits an element; types without are of no fixed size (STRING, RESOURCE, VARIANT)."""
 _UNIONS = {
     "BuiltinOptions": schema.BUILTIN_OPTIONS,
     "BuiltinOptions2": schema.BUILTIN_OPTIONS2,
     "QuantizationDetails": schema.QUANTIZATION_DETAILS,
     "SparseIndexVector": schema.SPARSE_INDEX_VECTOR,
 }
-
-
-def slot(table: str, name: str) -> int:
-    """Where a table keeps a field. KeyError for a name that the schema does not have."""
-    names = [word.partition(":")[0] for word in schema.TABLES[table].split()]
-    try:
-        return names.index(name)
-    except ValueError:
-        raise KeyError(f"{table}.{name}") from None
-
-
-class Tensor(NamedTuple):
-    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was read."""
-
-    type: str
-    shape: tuple[int, ...]
-    data: Span | None
-    variable: bool
-    table: Table
-
-
-class Node(NamedTuple):
-    """An operator. options: the name of its table of options and that table."""
-
-    op: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    options: tuple[str, Table] | None
 
 
 @dataclass
@@ -143,8 +99,6 @@ class _Walk:
             self._in_range(index, len(self.buffers), "a metadata buffer")
 
     def graph(self, number: int, graph: Table) -> None:
-        from edgekit_runtime.modelfile.tflite_rules import check_node
-
         where = f"graph {number}"
         tables = graph[_GRAPH["Tensors"]] or []
         tensors = [self._tensor(f"tensor {n} of {where}", table) for n, table in enumerate(tables)]
@@ -193,12 +147,10 @@ class _Walk:
             raise refused(f"{what} is {kind} {list(shape)}, {size:,} bytes, and its buffer has {span.length:,}")
         tensor = Tensor(kind, shape, span, bool(table[_TENSOR["IsVariable"]]), table)
         if table[_TENSOR["Quantization"]] is not None:
-            _check_quantization(self.data, tensor, what)
+            check_quantization(self.data, tensor, what)
         if span is not None and kind == "STRING":
-            _check_strings(self.data, tensor, what)
+            check_strings(self.data, tensor, what)
         if table[_TENSOR["Sparsity"]] is not None:
-            from edgekit_runtime.modelfile.tflite_sparse import check_sparsity
-
             check_sparsity(self.data, tensor, what)
         return tensor
 
@@ -246,18 +198,9 @@ class _Walk:
             raise refused(f"{what} is number {index}, and there are {most}")
 
 
-def integers(data: bytes, span: Span | None) -> tuple[int, ...]:
-    """A vector of i32."""
-    return () if span is None else struct.unpack_from(f"<{span.length}i", data, span.start)
-
-
-def _slots(table: str) -> dict[str, int]:
-    return {word.partition(":")[0]: place for place, word in enumerate(schema.TABLES[table].split())}
-
-
-_MODEL, _GRAPH, _TENSOR, _OPERATOR = _slots("Model"), _slots("SubGraph"), _slots("Tensor"), _slots("Operator")
-_CODE, _BUFFER, _QUANTIZATION = _slots("OperatorCode"), _slots("Buffer"), _slots("QuantizationParameters")
-_METADATA, _SIGNATURE, _MAP = _slots("Metadata"), _slots("SignatureDef"), _slots("TensorMap")
+_MODEL, _GRAPH, _TENSOR, _OPERATOR = slots("Model"), slots("SubGraph"), slots("Tensor"), slots("Operator")
+_CODE, _BUFFER = slots("OperatorCode"), slots("Buffer")
+_METADATA, _SIGNATURE, _MAP = slots("Metadata"), slots("SignatureDef"), slots("TensorMap")
 _CALLS: dict[str, tuple[int, ...]] = {
     name: places
     for name, text in schema.TABLES.items()
@@ -323,38 +266,3 @@ def _check_calls(calls: list[set[int]]) -> None:
             called.difference_update(ready)
     if left:
         raise refused(f"graph {min(left)} runs itself, at once or through others")
-
-
-def _check_quantization(data: bytes, tensor: Tensor, what: str) -> None:
-    table = tensor.table[_TENSOR["Quantization"]]
-    scales, zeros = table[_QUANTIZATION["Scale"]], table[_QUANTIZATION["ZeroPoint"]]
-    count = scales.length if scales else 0
-    if not count:
-        return
-    if zeros is not None and zeros.length not in (1, count):
-        raise refused(f"{what} has {count} scales and {zeros.length} zero points")
-    if count > 1:
-        axis = table[_QUANTIZATION["QuantizedDimension"]] or 0
-        if not 0 <= axis < len(tensor.shape) or tensor.shape[axis] != count:
-            raise refused(f"{what} has {count} scales along axis {axis} of {list(tensor.shape)}")
-    if count == 1:
-        (value,) = struct.unpack_from("<f", data, scales.start)
-        finite = value - value == 0
-    else:
-        finite = bool(np.isfinite(np.frombuffer(data, "<f4", count, scales.start)).all())
-    if not finite:
-        raise refused(f"{what} has a scale that is no number")
-
-
-def _check_strings(data: bytes, tensor: Tensor, what: str) -> None:
-    """The buffer holds how many there are, then where each begins and the last ends."""
-    span = tensor.data
-    assert span is not None
-    if span.length >= 4:
-        (count,) = struct.unpack_from("<i", data, span.start)
-        wanted = bytes_of(tensor.shape, 8, what)
-        if 0 <= count == wanted and 4 * (count + 2) <= span.length:
-            bounds = integers(data, Span(span.start + 4, count + 1))
-            if bounds[0] == 4 * (count + 2) and bounds[-1] <= span.length and list(bounds) == sorted(bounds):
-                return
-    raise refused(f"the strings of {what} do not lie inside its buffer")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.facts import refused
-from edgekit_runtime.modelfile.tflite import Node, Tensor
+from edgekit_runtime.modelfile.tflite_tensors import Node, Tensor, integers
 
 __all__ = ["check_node"]
 
@@ -116,7 +116,5 @@ _NO_OUTPUT = frozenset({"ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "WHI
 
 def values(data: bytes, tensor: Tensor) -> tuple[int, ...]:
     """A constant of INT32."""
-    from edgekit_runtime.modelfile.tflite import integers
-
     span = tensor.data
     return () if span is None else integers(data, span._replace(length=span.length // 4))

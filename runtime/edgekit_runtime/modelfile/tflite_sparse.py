@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.modelfile.facts import refused
 from edgekit_runtime.modelfile.flatbuffer import Table
-from edgekit_runtime.modelfile.tflite import BITS, Tensor, integers, slot
+from edgekit_runtime.modelfile.tflite_tensors import BITS, Tensor, integers, slot
 
 __all__ = ["check_sparsity"]
 

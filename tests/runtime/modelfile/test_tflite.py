@@ -12,7 +12,8 @@ import tiny
 from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import ModelFacts, check_model
 from edgekit_runtime.modelfile import tflite_schema as tables
-from edgekit_runtime.modelfile.tflite import BITS, KNOWN_CUSTOM
+from edgekit_runtime.modelfile.tflite import KNOWN_CUSTOM
+from edgekit_runtime.modelfile.tflite_tensors import BITS
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="comes with the extra 'litert'")
 flatbuffers = pytest.importorskip("flatbuffers", reason="comes with the extra 'dev'")
