@@ -43,7 +43,7 @@ def _lines(found: Status) -> Iterator[str]:
         yield "  nothing answers here yet"
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
-        yield f"  signed     {'UNSIGNED: ' if found.current.unsigned else ''}{found.current.told}"
+        yield f"  signed     {'UNSIGNED: ' if found.current.unsigned else ''}{found.current.told.removeprefix('signed ')}"
     if found.refusal is not None:
         yield f"  BUT        it does not open any more: {found.refusal}"
     if found.seen is not None:
@@ -62,7 +62,7 @@ def _lines(found: Status) -> Iterator[str]:
     if found.profile is not None:
         yield f"  board      {found.profile}, as `edgekit install --profile` said"
     if found.unfinished is not None:
-        doing = "works now" if found.busy else "was cut off: install it again, which goes on there"
+        doing = "works now" if found.busy else "is not finished: the same install goes on there"
         yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"
     if found.failure is not None:
         yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"

@@ -75,7 +75,11 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
         )
         if profile is None and before is not None:
             _compare(before)
-        done = put(bundle, root, asked)
+        try:
+            done = put(bundle, root, asked)
+        except KeyboardInterrupt:
+            click.echo("\nwhat answered before answers on; the same command goes on where this one stopped", err=True)
+            raise
         bar.end()
     if as_json:
         print_json(_json(done))
@@ -178,7 +182,7 @@ def _lines(done: Installed, before: str | None) -> list[str]:
         lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
     if done.already:
         return [*lines, f"generation {made.number} already answers: {named}"]
-    lines.append(f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told}")
+    lines.append(f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told.removeprefix('signed ')}")
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
     if done.trial is not None:

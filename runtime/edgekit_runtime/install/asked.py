@@ -1,23 +1,25 @@
-"""What an install is asked for, and what came of it."""
+"""What an install is asked for, what of that the root remembers, and what came of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from edgekit_runtime.install.errors import InstallRootError
 from edgekit_runtime.install.fetch import Fetching
 from edgekit_runtime.install.journal import TrialBy
+from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.prove import Proof, Proving
-from edgekit_runtime.install.records import Generation
+from edgekit_runtime.install.records import Generation, Slot
 from edgekit_runtime.install.rules import Board
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Given
 
-__all__ = ["Asked", "Installed"]
+__all__ = ["Asked", "Installed", "told_now"]
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,16 @@ class Installed:
     selftest: Proof | None = None
     trial: Proof | None = None
     profile: str | None = None
+
+
+def told_now(root: Root, asked: Asked) -> Slot:
+    """What the root was told, with what it is told now. A slot.json that cannot be read is made anew where the owner says
+    again whom to trust: nothing else of it decides what may come in. Raises InstallRootError."""
+    try:
+        slot = root.slot()
+    except InstallRootError:
+        if not asked.trust:
+            raise
+        slot = Slot()
+    trust = tuple(str(Path(one).absolute()) for one in asked.trust)
+    return replace(slot, trust=trust or slot.trust, profile=asked.profile or slot.profile)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.asked import Asked, Installed
+from edgekit_runtime.install.asked import Asked, Installed, told_now
 from edgekit_runtime.install.collecting import make_room
 from edgekit_runtime.install.errors import (
+    DowngradeError,
     DownloadError,
     DownloadSizeError,
     InstallError,
@@ -37,12 +37,23 @@ from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, prove
 from edgekit_runtime.install.reading import Rules, read_held, store_of
-from edgekit_runtime.install.records import Generation, Slot
+from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.source import Source, head_of, source_of
 from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage
-from edgekit_runtime.install.states import Abandoned, Accepted, Begun, Event, Failed, Passed, Restarted, Work, react
+from edgekit_runtime.install.states import (
+    Abandoned,
+    Accepted,
+    Begun,
+    Event,
+    Failed,
+    Interrupted,
+    Passed,
+    Restarted,
+    Work,
+    react,
+)
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import Vouched, judge, seen_after
 
@@ -84,19 +95,6 @@ def _kept(source: str | os.PathLike[str]) -> str:
     return ""
 
 
-def _told_now(root: Root, asked: Asked) -> Slot:
-    """What the root was told, with what it is told now. A slot.json that cannot be read is made anew where the owner says
-    again whom to trust: nothing else of it decides what may come in."""
-    try:
-        slot = root.slot()
-    except InstallRootError:
-        if not asked.trust:
-            raise
-        slot = Slot()
-    trust = tuple(str(Path(one).absolute()) for one in asked.trust)
-    return replace(slot, trust=trust or slot.trust, profile=asked.profile or slot.profile)
-
-
 class _AlreadyHereError(Exception):
     """The head says that it is what answers."""
 
@@ -108,7 +106,7 @@ class _Installing:
         self._root, self._source, self._asked = root, source, asked
         self._journal = settle(root, asked.clock)
         self._store = store_of(root, asked.trust)
-        self._slot = _told_now(root, asked)
+        self._slot = told_now(root, asked)
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
@@ -119,12 +117,17 @@ class _Installing:
             raise TrialPendingError(
                 f"generation {pending} is on trial with the application",
                 where=str(self._root.path),
-                do="Wait for it; or decide: edgekit activate, or edgekit rollback",
+                do=f"Wait for it; or decide: edgekit activate --root {self._root.path}, or edgekit rollback",
             )
         try:
             event: Event | None = self._first()
             while event is not None:
                 event = self._next(event)
+        except KeyboardInterrupt:  # the owner's word, and nothing that a bundle took down
+            with contextlib.suppress(EdgekitError):
+                self._journal = self._root.journal()
+                self._take(Interrupted())
+            raise
         except _AlreadyHereError:
             self._take(Abandoned())
             self._remember()
@@ -212,10 +215,14 @@ class _Installing:
 
     def _judge(self, header: Header) -> int:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
-        head = self._judging().head(header)
-        answers = self._root.perhaps(self._journal.current)
-        told = (head.name, not head.vouched.trusted)
-        if answers is not None and (answers.header, answers.unsigned) == told and is_whole(self._root, answers.object):
+        try:
+            head = self._judging().head(header)
+        except DowngradeError:  # after a rollback: what answers is no step back
+            if self._answers(name_of(header)) is not None:
+                raise _AlreadyHereError from None
+            raise
+        answers = self._answers(head.name)
+        if answers is not None and answers.unsigned != head.vouched.trusted:
             raise _AlreadyHereError
         part = self._root.part(self._source.kept)
         make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))
@@ -223,6 +230,12 @@ class _Installing:
         self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, until))
         self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers))
         return head.total
+
+    def _answers(self, name: str) -> Generation | None:
+        """What answers, where it is the very same bundle, and whole."""
+        answers = self._root.perhaps(self._journal.current)
+        same = answers is not None and answers.header == name and is_whole(self._root, answers.object)
+        return answers if same else None
 
     def _judging(self) -> Judging:
         asked = self._asked

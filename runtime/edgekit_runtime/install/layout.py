@@ -236,14 +236,17 @@ class Root:
                 return []
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
 
+    def told_numbers(self) -> str:
+        """Which generations there are, in words."""
+        return f"There are {', '.join(map(str, self.numbers())) or 'none'}"
+
     def record(self, number: int) -> Generation:
         """Raises NoGenerationError, InstallRootError."""
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
-            raise NoGenerationError(
-                f"there is no generation {number}", where=str(self.path), do=f"Run: edgekit status --root {self.path}"
-            )
+            told = f"{self.told_numbers()}: edgekit status --root {self.path}"
+            raise NoGenerationError(f"there is no generation {number}", where=str(self.path), do=told)
         do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
         found: Generation = parsed(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):

@@ -54,7 +54,9 @@ def activate(
         wanted = number if number is not None else journal.on_trial
         if wanted is None:
             raise NoGenerationError(
-                "no generation is on trial", where=str(root.path), do="Name one: edgekit activate --root ROOT N"
+                "no generation is on trial",
+                where=str(root.path),
+                do=f"Name one: edgekit activate --root {root.path} N; {root.told_numbers()}",
             )
         return _switch(root, journal, wanted, "activated", trust)
 
@@ -79,7 +81,9 @@ def rollback(
             return back
         if journal.previous is None:
             raise NoGenerationError(
-                "there is no generation before this one", where=str(root.path), do="Install the bundle that you want"
+                "there is no generation before this one",
+                where=str(root.path),
+                do="What answers is all there is; install the bundle that you want",
             )
         return _switch(root, journal, journal.previous, "rolled-back", trust)
 

@@ -99,17 +99,21 @@ def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: s
         raise DowngradeError(
             f"it has no rollout_seq, and {burned.seq} was accepted here before",
             where=where,
-            do=f"Build it with --rollout-seq {burned.seq + 1} or higher",
+            do=_higher(burned),
         )
     if seq < burned.seq:
         raise DowngradeError(
             f"its rollout_seq {seq} is older than {burned.seq}, which was accepted here before",
             where=where,
-            do=f"Build it with --rollout-seq {burned.seq + 1} or higher; `edgekit rollback` returns to the one before",
+            do=f"{_higher(burned)}; `edgekit rollback` and `edgekit activate` go back to what is still here",
         )
     if seq == burned.seq and digest != burned.bundle:
         raise SequenceReusedError(
             f"its rollout_seq {seq} was accepted here before, of another bundle ({burned.bundle[:12]})",
             where=where,
-            do=f"Build it with --rollout-seq {burned.seq + 1} or higher",
+            do=_higher(burned),
         )
+
+
+def _higher(burned: Burned) -> str:
+    return f"Install one that was built with --rollout-seq {burned.seq + 1} or higher"

@@ -26,6 +26,7 @@ Rules:
 - a refusal leaves `current` where it was; a trial by the application that fails points it at the previous generation;
 - a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the bundle
   was accepted as the newest there is;
+- what the owner interrupts by hand counts as no failure;
 - a state is written before its work begins, so whatever is found in a journal may have been begun.
 """
 
@@ -45,6 +46,7 @@ __all__ = [
     "Begun",
     "Event",
     "Failed",
+    "Interrupted",
     "Passed",
     "Restarted",
     "Step",
@@ -124,6 +126,11 @@ class Restarted:
 
 
 @dataclass(frozen=True)
+class Interrupted:
+    """The owner ended the command by hand: what was begun is begun again, and nothing of it counts."""
+
+
+@dataclass(frozen=True)
 class Abandoned:
     """Another bundle is asked for than the unfinished one."""
 
@@ -135,7 +142,7 @@ class Activated:
     generation: int
 
 
-Event = Begun | Accepted | Passed | Failed | Restarted | Abandoned | Activated
+Event = Begun | Accepted | Passed | Failed | Restarted | Interrupted | Abandoned | Activated
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,9 @@ def react(journal: Journal, event: Event) -> Step:
     attempt = journal.attempt
     if isinstance(event, Activated):
         return _activated(journal, event.generation)
+    if isinstance(event, Interrupted):
+        counts = attempt is not None and attempt.state in ("selftest", "trial") and journal.on_trial is None
+        return Step(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
     if attempt is None:
         if isinstance(event, Begun):
             begun = Attempt("fetching", event.source, event.trial, event.at)

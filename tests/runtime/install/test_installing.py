@@ -60,10 +60,12 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
     put(made("1")), put(made("2"))
     assert activate(root, 1).version == "1"
     assert version(root) == "1"
-    with pytest.raises(NoGenerationError, match="there is no generation 7"):
+    with pytest.raises(NoGenerationError, match="there is no generation 7") as caught:
         activate(root, 7)
-    with pytest.raises(NoGenerationError, match="no generation is on trial"):
+    assert caught.value.do == f"There are 1, 2: edgekit status --root {root}"
+    with pytest.raises(NoGenerationError, match="no generation is on trial") as caught:
         activate(root)
+    assert caught.value.do == f"Name one: edgekit activate --root {root} N; There are 1, 2"
     assert version(root) == "1"
 
 
@@ -116,6 +118,7 @@ def test_going_back_unburns_nothing(made, put, root):
     with pytest.raises(DowngradeError):
         put(made("0", Terms(rollout_seq=1)))
     assert status(root).rollout_seq == 2
+    assert put(made("1", Terms(rollout_seq=1))).already, "what answers is no step back"
     assert put(made("2", Terms(rollout_seq=2))).generation.version == "2"
 
 
@@ -397,6 +400,19 @@ class TestTheBoardsName:
             put(made("2", key=key), replace(signed, trust=()))
         assert put(made("2", key=key), signed).generation.number == 2
         assert status(root).trust == (str(public),)
+
+
+@pytest.mark.parametrize("stage", ["selftest", "trial"])
+def test_what_the_owner_interrupts_by_hand_counts_as_no_failure(stage, made, put, root):
+    def interrupt(now, done, total):
+        if now == stage:
+            raise KeyboardInterrupt
+
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            put(made("1"), fetching=replace(UNSIGNED.fetching, progress=interrupt))
+        assert status(root).unfinished.state == stage
+    assert put(made("1")).generation.number == 1
 
 
 @pytest.mark.parametrize("stage", CUTS)

@@ -16,6 +16,7 @@ from edgekit_runtime.install.states import (
     Activated,
     Begun,
     Failed,
+    Interrupted,
     Passed,
     Restarted,
     Tidy,
@@ -123,6 +124,18 @@ def test_a_spontaneous_reboot_goes_on_where_it_was_and_three_in_a_test_end_it(st
     assert (journal.attempt is None) == over
     if over:
         assert f"{MOST_TRIES} times" in journal.failure.what
+
+
+@pytest.mark.parametrize("trial", ["here", "app"])
+@pytest.mark.parametrize("state", STATES)
+def test_an_interruption_by_hand_changes_nothing_that_counts(state, trial):
+    journal = reached(state, trial)
+    for _ in range(5):
+        step = react(journal, Interrupted())
+        assert (step.work, step.tidy, step.journal.answering) == (None, (), journal.answering)
+        journal = react(step.journal, Restarted(NOW)).journal
+    assert journal == reached(state, trial)
+    assert react(BEFORE, Interrupted()).journal == BEFORE
 
 
 @pytest.mark.parametrize("failed", range(5))
