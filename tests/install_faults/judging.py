@@ -23,10 +23,14 @@ _LEFT = re.compile(r"\.new$|\.part$|^incoming/")
 
 @dataclass(frozen=True)
 class Judged:
-    """version: what answered right after the fault, None for nothing. wrong: what does not hold, a sentence each."""
+    """version: what answered right after the fault, None for nothing. wrong: what does not hold, a sentence each.
+
+    failed_starts: of a trial by the application, as the status counts them.
+    """
 
     version: str | None
     wrong: list[str]
+    failed_starts: int = 0
 
 
 def judge(kit: Kit, scene: Scene, root: Path) -> Judged:
@@ -43,8 +47,11 @@ def judge(kit: Kit, scene: Scene, root: Path) -> Judged:
         wrong.append(f"nothing answers: {first}")
     if version not in (scene.before, scene.after, scene.also):
         wrong.append(f"version {version} answers")
-    if version is not None:
+    if version is None:
+        wrong += _nothing_yet(settled)
+    else:
         wrong += _clean(settled, version)
+        wrong += [f"it answers {first['label']} to what is red"] if first["label"] != "red" else []
     if done.get("code", 0) != 0 or "error" in done:
         wrong.append(f"the same again: {done}")
     if third.get("version") != scene.after:
@@ -54,7 +61,21 @@ def judge(kit: Kit, scene: Scene, root: Path) -> Judged:
     if scene.after is not None:
         wrong += _clean(last, scene.after)
     wrong += what_remains(root, last)
-    return Judged(version, wrong)
+    return Judged(version, wrong, _failed_starts(settled))
+
+
+def _nothing_yet(status: dict[str, Any]) -> list[str]:
+    """No root, or an empty one, and no other trouble."""
+    if status["code"] == 0 and json.loads(status["out"])["state"] == "empty":
+        return []
+    if status["code"] == 1 and "no bundle was ever installed here" in status["out"] + status["err"]:
+        return []
+    return [f"nothing answers, and the status says {status}"]
+
+
+def _failed_starts(status: dict[str, Any]) -> int:
+    told = json.loads(status["out"]) if status["code"] == 0 else {}
+    return int(told.get("trial", {}).get("failed_starts", 0))
 
 
 def _clean(status: dict[str, Any], version: str) -> list[str]:

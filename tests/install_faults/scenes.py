@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from install_faults.forks import Forks
+from install_faults.serving import Served
 from tiny import bundle
 
 from edgekit.packaging import SigningKey, Terms
@@ -38,6 +39,13 @@ class Kit:
     trust: Path
     key: SigningKey
     _made: dict[str, Path] = field(default_factory=dict)
+    _served: dict[str, Served] = field(default_factory=dict)
+
+    def served(self, version: str) -> Served:
+        """A server of it, until this process ends."""
+        if version not in self._served:
+            self._served[version] = Served(self.bundles[version]).__enter__()
+        return self._served[version]
 
     def install(self, version: str, root: Path, *more: str) -> Step:
         return self.install_from(str(self.bundles[version]), root, *more)
@@ -46,7 +54,7 @@ class Kit:
         return ["cli", "install", source, "--root", str(root), "--trust", str(self.trust), "--profile", "x86-64", *more]
 
     def lay(self, scene: Scene, folder: Path) -> Path:
-        """A copy of the scene's root, at folder/root."""
+        """A copy of the scene's root, where in the folder it says."""
         if scene.name not in self._made:
             made = self.folder / f"root-{scene.name}"
             for step in scene.make(self, made):
@@ -58,7 +66,7 @@ class Kit:
                     assert "error" not in ended.note, (step, ended.note)
             scene.spoil(made)
             self._made[scene.name] = made
-        root = folder / "root"
+        root = folder / scene.where
         if self._made[scene.name].exists():
             shutil.copytree(self._made[scene.name], root, symlinks=True)
         else:
@@ -95,7 +103,8 @@ def _nothing(root: Path) -> None:
 class Scene:
     """before, after: the versions that answer; None for nothing. operation: what is done. again: what ends in `after`,
     whatever became of the operation: only the last step must succeed. spoil: what a root has that no command puts there.
-    also: what may answer besides where the disk fails, because a trial that cannot be opened is given up.
+    also: what may answer besides where the disk fails, because a trial that cannot be opened is given up. where: the root, below
+    the folder that a point has for itself.
     """
 
     name: str
@@ -106,6 +115,7 @@ class Scene:
     again: Callable[[Kit, Path], list[Step]]
     spoil: Callable[[Path], None] = _nothing
     also: str | None = None
+    where: str = "root"
 
 
 def _root(command: str, *arguments: str) -> Callable[[Kit, Path], Step]:

@@ -2,7 +2,8 @@
 
 with Served(path) as served:
     served.stops_at = 3000          # the connection breaks there; with `hangs`, nothing more comes
-    served.url, served.sent         # bytes of bodies that were asked for: (start, length)
+    served.ends = [3000]            # the next connection breaks there, those after it do not
+    served.url, served.asked        # from which byte each asked
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["Served"]
 class Served:
     def __init__(self, path: Path) -> None:
         self.data, self.stops_at, self.hangs = path.read_bytes(), -1, False
-        self.asked: list[int] = []
+        self.asked, self.ends = list[int](), list[int]()
         self._over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/tiny.ekb"
@@ -45,7 +46,8 @@ class Served:
                 self.send_header("Content-Length", str(len(served.data) - start))
                 self.send_header("ETag", '"one"')
                 self.end_headers()
-                end = len(served.data) if served.stops_at < 0 else served.stops_at
+                end = served.ends.pop(0) if served.ends else served.stops_at
+                end = len(served.data) if end < 0 else end
                 self.wfile.write(served.data[start:end])
                 self.wfile.flush()
                 if served.hangs and end < len(served.data):

@@ -18,6 +18,7 @@ __all__ = ["Call", "calls_of"]
 _LINE = re.compile(r"^(\w+)\((.*?)(?:\)\s+= (.*))?$")
 _BY_DESCRIPTOR = frozenset(
     {"fsync", "fdatasync", "ftruncate", "fchmod", "fstat", "read", "pread64", "flock", "getdents64"}
+    | {"writev", "pwritev", "pwritev2", "sendfile", "fallocate", "fsetxattr"}
 )
 _ARGUMENT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"|<((?:\\x[0-9a-f]{2})*)>')
 

@@ -7,9 +7,11 @@ The durable steps of an install, in their order. Each is complete before the nex
 leaves `current` where it was, or where it goes:
 
  1. the folders of a new root, then slot.json, which makes it one       (write .new, fsync, rename, fsync folder: "durably")
+    those that it lies in were flushed before, in the folder of each
  2. journal.json: fetching                                              durably
  3. incoming/KEY.json: what the server calls this file                  durably
- 4. incoming/KEY.part grows; journal.json once its head was accepted    durably; the part is fsynced when it is whole
+ 4. incoming/KEY.part grows; journal.json once its head was accepted    durably; the part is fsynced every ten seconds, and
+    when it is whole, then its folder; 3 again says how much of it was
  5. journal.json: fetched                                               durably
  6. KEY.part -> objects/SHA256.ekb                                      chmod, rename, fsync both folders
  7. journal.json: verified, with the number of the new generation       durably
@@ -27,6 +29,8 @@ way back: the journal without the trial, then `current` to the generation before
 
 After a cut the journal is right and `current` may be one step behind it: `status`, `open_bundle`, `install` and every other
 command put it where the journal says first (`settling`).
+
+After a kill a name may be there that no folder was flushed for: whoever builds on it flushes the folder first.
 """
 
 from __future__ import annotations

@@ -74,6 +74,7 @@ def sweep(root: Root, journal: Journal) -> Collected:
     for entry in _entries(root.generations):
         if _DRAFT.fullmatch(entry.name):
             drop_folder(entry)
+    _drop_parts(root, journal, done)  # before the objects: a power cut amid a rename leaves one file under both names
     for entry in _entries(root.objects):
         found = _OBJECT.fullmatch(entry.name)
         if found is None or found[1] in objects or not sure:
@@ -85,6 +86,10 @@ def sweep(root: Root, journal: Journal) -> Collected:
             remove(entry)
     for entry in root.drafts():
         remove(entry)
+    return done
+
+
+def _drop_parts(root: Root, journal: Journal, done: Collected) -> None:
     keep = root.part(journal.attempt.source) if journal.attempt else None
     for entry in _entries(root.incoming):
         if entry.suffix == ".part" and entry != keep:
@@ -92,7 +97,6 @@ def sweep(root: Root, journal: Journal) -> Collected:
             drop_part(entry)
         elif entry.name.endswith((".json", ".new")) and entry.with_suffix(".part") != keep:
             remove(entry)
-    return done
 
 
 def make_room(root: Root, journal: Journal, size: int) -> None:

@@ -26,8 +26,10 @@ from edgekit_runtime.install.planted import planted
 __all__ = [
     "clear_link",
     "create_draft",
+    "drop_twin",
     "free_bytes",
     "make_folder",
+    "make_folders",
     "move",
     "open_regular",
     "point",
@@ -167,6 +169,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folders(folder: Path) -> None:
+    """A folder, and those that it lies in, durably, also where a run that was cut off made some. Raises OSError.
+
+    They are the owner's: one of them may be a link.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing or [folder]):
+        sync_folder(made.parent.resolve())
+    with contextlib.suppress(PermissionError):  # the last one that was there may be of such a run
+        sync_folder((missing or [folder])[-1].parent.parent.resolve())
+
+
 def make_folder(folder: Path) -> None:
     """A folder of ours, durably. Raises PlantedError where a link or a file has its name."""
     with storing(folder):
@@ -215,6 +230,13 @@ def remove(path: Path) -> None:
         except FileNotFoundError:
             return
         sync_folder(path.parent)
+
+
+def drop_twin(name: Path, other: Path) -> None:
+    """Where a power cut came amid a rename from one folder to another, a file may have both names: the old one goes."""
+    with storing(name), contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(name.lstat(), other.lstat()):
+            remove(name)
 
 
 def free_bytes(folder: Path) -> int:

@@ -7,6 +7,8 @@ Rules:
   more is taken;
 - what a broken connection left is kept with the server's validator, and goes on only where the server says that it is still
   the same file; whatever was put together wrongly all the same fails its digests later;
+- it goes on behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the length of
+  what came, and other bytes;
 - too slow for half a minute, or too long in all, is an error: it never waits for ever;
 - the file is flushed to the disk before anybody is told that it is there.
 """
@@ -23,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, write_file
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
 from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError, FinalError
 from edgekit_runtime.install.http import Limits, WrongPartError
 from edgekit_runtime.install.source import Source, Stream
@@ -31,6 +34,7 @@ from edgekit_runtime.install.source import Source, Stream
 __all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
 
 _COPY = 1 << 20
+_FLUSH_S = 10.0
 _WAITS_S = (0.5, 2.0, 5.0)
 
 Judge = Callable[[Header], int]
@@ -91,9 +95,22 @@ class _Part:
         self._size, self._need = 0, 1
         self._began = self._slow_from = how.clock()
         self._slow_bytes = 0
+        self._flushed_at = how.clock()
 
     def close(self) -> None:
+        """What arrived is kept, as far as the disk takes it."""
+        with contextlib.suppress(OSError, EdgekitError):
+            if self._size != self._wanted:
+                self._flush()
         os.close(self._descriptor)
+
+    def _flush(self) -> None:
+        """And say how much it is, where it can be gone on with."""
+        validator, flushed = self._known()
+        if validator and flushed != self._size:
+            os.fsync(self._descriptor)
+            self._write_facts(validator)
+        self._flushed_at = self._how.clock()
 
     def fetch(self, source: Source) -> Fetched:
         validator = self._recover()
@@ -119,31 +136,34 @@ class _Part:
             except DownloadError as error:
                 failed = error
                 tries = 1 if self._size > before else tries + 1
-                validator = self._known()
+                validator, _ = self._known()
             if tries >= limits.tries:
                 raise type(failed)(failed.what, where=self._told, do=failed.do) from failed
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
+        sync_folder(self._path.parent)
         assert self._header is not None
         return Fetched(self._path, self._digest.hexdigest(), self._size, self._header)
 
     def _recover(self) -> str:
         """Take over what an earlier fetch left, where it can be gone on with."""
-        validator = self._known()
+        validator, flushed = self._known()
         if not validator:
             self._restart()
             return ""
-        while chunk := os.read(self._descriptor, _COPY):
+        while chunk := os.read(self._descriptor, min(_COPY, flushed - self._size)):
             self._take(chunk, write=False)
+        os.ftruncate(self._descriptor, self._size)
         return validator
 
-    def _known(self) -> str:
-        """The validator of what is here."""
-        with contextlib.suppress(ValueError, AttributeError, TypeError):
+    def _known(self) -> tuple[str, int]:
+        """The validator of what is here, empty where there is none, and how much of it was flushed."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             found = json.loads(read_text(_facts(self._path)) or "null")
-            if isinstance(found["validator"], str):
-                return str(found["validator"])
-        return ""
+            validator, flushed = found["validator"], found["flushed"]
+            if isinstance(validator, str) and isinstance(flushed, int):
+                return validator, max(0, flushed)
+        return "", 0
 
     def _restart(self) -> None:
         os.ftruncate(self._descriptor, 0)
@@ -167,6 +187,8 @@ class _Part:
                 self._take(chunk)
                 self._check_length(stream.total)
                 self._check_pace()
+                if self._how.clock() - self._flushed_at >= _FLUSH_S:
+                    self._flush()
         if self._wanted is None:
             if stream.total is not None and self._size < stream.total:
                 raise DownloadError("the connection ended early", where=self._told, do="Try again")
@@ -184,9 +206,12 @@ class _Part:
 
     def _remember(self, validator: str) -> None:
         if validator:
-            write_file(_facts(self._path), json.dumps({"validator": validator[:500]}))
+            self._write_facts(validator)
         else:
             remove(_facts(self._path))
+
+    def _write_facts(self, validator: str) -> None:
+        write_file(_facts(self._path), json.dumps({"validator": validator[:500], "flushed": self._size}))
 
     def _take(self, chunk: bytes, *, write: bool = True) -> None:
         if self._wanted is not None and self._size + len(chunk) > self._wanted:

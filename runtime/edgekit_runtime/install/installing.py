@@ -41,7 +41,7 @@ from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.source import Source, head_of, source_of
-from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage
+from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage, still_here
 from edgekit_runtime.install.states import (
     Abandoned,
     Accepted,
@@ -168,6 +168,8 @@ class _Installing:
             return False
         if attempt.state == "fetching":
             return True
+        if not still_here(self._root, self._root.part(attempt.source), attempt.object):
+            return False
         if (
             attempt.state != "fetched" and self._root.slot() != self._slot
         ):  # whom to trust, what board it is: judged before
@@ -249,8 +251,7 @@ class _Installing:
         attempt = self._attempt()
         part = self._root.part(attempt.source)
         self._say("verify")
-        if part.exists():
-            adopt(self._root, part, attempt.object)
+        adopt(self._root, part, attempt.object)
         bundle, _ = self._bundle()
         self._judging().admit(bundle.manifest, bundle.digest)
         for entry in bundle.manifest.artifacts:

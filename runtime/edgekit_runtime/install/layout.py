@@ -34,6 +34,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
+    make_folders,
     point,
     put_link,
     read_text,
@@ -92,9 +93,8 @@ class Root:
         with storing(root.path):
             if root.path.exists() and not root.path.is_dir():
                 raise InstallRootError("is no folder", where=str(root.path), do="Name a folder, new or empty")
-            root.path.mkdir(parents=True, exist_ok=True)
+            make_folders(root.path)
             strangers = sorted(entry.name for entry in root.path.iterdir() if entry.name not in _OWN | _DRAFTS)
-            sync_folder(root.path.parent)
         if strangers:
             raise InstallRootError(
                 f"the folder holds other things ({strangers[0]:.40})",

@@ -4,6 +4,7 @@
 
 Rules:
 - the journal decides and `current` follows, in this order, whoever does it;
+- what is read here is flushed before anything is built on it: a power cut does not take it back;
 - three starts of the application that failed lead back to the previous generation, also where nobody starts it again;
 - an install that was cut off is left as it is: the next one of the same bundle goes on, of another one begins anew.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable
 
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.collecting import sweep
+from edgekit_runtime.install.disk import storing, sync_folder
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
@@ -43,6 +45,8 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
 def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
     """Raises InstallRootError, StorageError, PlantedError."""
     journal = root.journal()
+    with storing(root.path):  # whoever wrote it may have been killed before its name was flushed
+        sync_folder(root.path)
     trial = journal.on_trial
     if trial is None:
         return apply(root, journal, Step(journal, (Tidy.POINT,)))

@@ -16,7 +16,16 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.install.disk import make_folder, move, open_regular, remove, storing, sync_folder, write_file
+from edgekit_runtime.install.disk import (
+    drop_twin,
+    make_folder,
+    move,
+    open_regular,
+    remove,
+    storing,
+    sync_folder,
+    write_file,
+)
 from edgekit_runtime.install.errors import InstallError, NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.planted import planted
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Attempt
     from edgekit_runtime.trust import Vouched
 
-__all__ = ["adopt", "drop_folder", "generation_of", "is_whole", "stage"]
+__all__ = ["adopt", "drop_folder", "generation_of", "is_whole", "stage", "still_here"]
 
 _READ_BYTES = 1 << 20
 
@@ -81,12 +90,23 @@ def _recorded(root: Root, generation: Generation) -> bool:
         return False
 
 
+def still_here(root: Root, part: Path, sha256: str) -> bool:
+    """Whether what was fetched is. A power cut may take it on its way from one folder to the other."""
+    return _there(part) or _there(root.object(sha256))
+
+
 def adopt(root: Root, part: Path, sha256: str) -> Path:
     """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""
     path = root.object(sha256)
     with storing(path):
+        drop_twin(part, path)
+        if not _there(part):  # moved by a run that was killed before that was flushed
+            sync_folder(root.objects)
+            sync_folder(root.incoming)
+            return path
         try:
             if _sha256(path) == sha256:
+                sync_folder(root.objects)
                 remove(part)
                 return path
         except FileNotFoundError:

@@ -36,6 +36,7 @@ class Start:
         """In order: it counts no more."""
         with contextlib.suppress(OSError):
             self._path.unlink()
+            sync_folder(self._path.parent)  # else a power cut brings it back, as one that failed
         self._lease.release()
 
     def fail(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import os
 import socket
 import threading
@@ -57,6 +59,46 @@ def test_what_arrived_is_kept_for_the_next_install(made, put, root, quick):
         assert put(url, quick).state == "committed"
     assert script.asked[-1]["Range"] == f"bytes={len(data) // 2}-"
     assert names(root / "incoming") == []
+
+
+def test_what_a_power_cut_may_have_left_behind_what_was_flushed_is_fetched_again(made, put, root, quick):
+    """The length of what came, and zeros: nothing says which bytes those are, so they are asked for anew."""
+    data = made("1").read_bytes()
+    script = Script(data, cuts=[len(data) // 2, 0, 0, 0, None])
+    with serving(script) as url:
+        with pytest.raises(EdgekitError):
+            put(url, quick)
+        (part,) = (root / "incoming").glob("*.part")
+        with part.open("ab") as file:
+            file.write(bytes(500))
+        assert put(url, quick).state == "committed"
+    assert script.asked[-1]["Range"] == f"bytes={len(data) // 2}-"
+
+
+def test_a_long_download_is_flushed_every_ten_seconds(made, tmp_path):
+    """So that a power cut costs no more than that of it."""
+    data, known = made("1").read_bytes(), []
+
+    class Stream:
+        start, total, validator, sent = 0, len(data), '"x"', 0
+
+        def read(self):
+            if self.sent:
+                known.append(json.loads((tmp_path / "x.json").read_text())["flushed"])
+            self.sent += 512
+            return data[self.sent - 512 : self.sent]
+
+        def close(self):
+            pass
+
+    source = replace(source_of("http://x/net.ekb"), opens=lambda start, validator: Stream())
+    seconds = itertools.count(step=4)
+    how = Fetching(Limits(least_rate=0.0), clock=lambda: next(seconds))
+    fetched = fetch(source, tmp_path / "x.part", lambda header: len(data), how)
+    assert fetched.size == len(data)
+    assert known[0] == 0
+    assert 4 < len(set(known)) < len(known)
+    assert known[-1] > len(data) - 2048
 
 
 def test_a_file_that_changed_meanwhile_is_fetched_from_its_first_byte(made, put, root, quick):

@@ -38,6 +38,14 @@ def test_what_is_installed_answers_and_lies_there_under_the_name_of_all_its_byte
     assert [one["event"] for one in events(root)] == ["committed"]
 
 
+def test_the_folders_that_a_root_lies_in_are_the_owners_and_may_be_links(made, put, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "var").symlink_to("disk")
+    for root in (tmp_path / "var" / "camera", tmp_path / "var" / "of" / "two" / "cameras"):
+        assert install(made("1"), root, UNSIGNED).generation.number == 1
+        assert version(root) == "1"
+
+
 def test_the_next_one_takes_its_place_and_the_one_before_is_kept(made, put, root):
     for each in ("1", "2", "3"):
         put(made(each))
