@@ -1,14 +1,19 @@
-"""Fixtures that more than one room's tests share. Everything is made under pytest's temporary folders, once a session."""
+"""Fixtures that more than one room's tests share. Everything is made under pytest's temporary folders, once a session; what
+takes long, once for all of its processes.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import share_profile
+from once import once
 
 # Two small networks are trained and converted here; more threads only fight each other.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -19,6 +24,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # A shell that starts the tests in the background ignores Ctrl-C for all that they start: the tests that send it would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+share_profile()
 
 
 @dataclass(frozen=True)
@@ -36,24 +43,29 @@ class Digits:
 
 
 @pytest.fixture(scope="session")
-def digits_model(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+def digits_model(request: pytest.FixtureRequest) -> Digits:
     """Trained in a few seconds; 97 % or better on the held-out digits, or the fixture fails."""
     pytest.importorskip("keras")
+    return _digits(once(request, "digits", lambda folder: _make_digits(_digits(folder))))
+
+
+def _digits(folder: Path) -> Digits:
+    return Digits(folder / "digits.keras", folder / "calibration.npz", folder / "evaluation.npz")
+
+
+def _make_digits(digits: Digits) -> None:
     from sklearn.datasets import load_digits
 
-    folder = tmp_path_factory.mktemp("digits")
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     x = (pixels / 16.0).astype(np.float32).reshape(-1, 8, 8, 1)[order]
     y = labels.astype(np.int64)[order]
-    digits = Digits(folder / "digits.keras", folder / "calibration.npz", folder / "evaluation.npz")
     np.savez(digits.calibration, x=x[:200])
     np.savez(digits.evaluation, x=x[1200:], y=y[1200:])
     model = _train_digits(x[:1200], y[:1200])
     model.save(digits.model)
     accuracy = float((model.predict_on_batch(x[1200:]).argmax(1) == y[1200:]).mean())
     assert accuracy >= 0.97, f"the digits network reached only {accuracy:.3f}"
-    return digits
 
 
 def _train_digits(x, y):
@@ -76,13 +88,14 @@ def _train_digits(x, y):
 
 
 @pytest.fixture(scope="session")
-def digits_onnx(digits_model: Digits) -> Path:
-    """The same network as float ONNX, beside the Keras file."""
+def digits_onnx(digits_model: Digits, request: pytest.FixtureRequest) -> Path:
+    """The same network as float ONNX."""
     from edgekit_converters import sources
 
-    path = digits_model.model.with_suffix(".onnx")
-    path.write_bytes(sources.load(digits_model.model).onnx())
-    return path
+    def make(folder: Path) -> None:
+        (folder / "digits.onnx").write_bytes(sources.load(digits_model.model).onnx())
+
+    return once(request, "digits-onnx", make) / "digits.onnx"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -116,15 +129,16 @@ class Ran:
         return json.loads(lines[0])
 
 
-def run_edgekit(*arguments: str | Path, cwd: Path) -> Ran:
-    """`edgekit ARGUMENTS` as a person runs it, in a process of its own. A traceback fails the test."""
+def run_edgekit(*arguments: str | Path, cwd: Path, **env: str) -> Ran:
+    """`edgekit ARGUMENTS` as a person runs it, in a process of its own. A traceback fails the test. env: set besides."""
     import subprocess
     import sys
 
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL
-    )
+        command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **env},
+    )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -147,11 +161,25 @@ class Demo:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The whole demo, as `make demo` runs it, in a folder of its own: about a minute."""
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The whole demo, as `make demo` runs it, in a folder of its own: about a minute. This process's own copy."""
+    import json
+
     pytest.importorskip("keras")
-    directory = tmp_path_factory.mktemp("demo")
-    return Demo(directory, run_edgekit("demo", cwd=directory))
+    made = once(request, "demo", _run_demo)
+    directory = tmp_path_factory.mktemp("demo") / "work"
+    shutil.copytree(made / "work", directory, symlinks=True)
+    if (made / "kept").exists():  # what the build remembers, for the builds after it
+        shutil.copytree(made / "kept", os.environ["XDG_CACHE_HOME"], symlinks=True, dirs_exist_ok=True)
+    return Demo(directory, Ran(**json.loads((made / "ran.json").read_text())))
+
+
+def _run_demo(folder: Path) -> None:
+    import json
+
+    (folder / "work").mkdir()
+    ran = run_edgekit("demo", cwd=folder / "work", XDG_CACHE_HOME=str(folder / "kept"))
+    (folder / "ran.json").write_text(json.dumps(asdict(ran)))
 
 
 @pytest.fixture(scope="session")
@@ -193,8 +221,9 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def planted(digits_model: Digits, tmp_path_factory: pytest.TempPathFactory):
+def planted(digits_model: Digits, request: pytest.FixtureRequest):
     """Files that some runtimes refuse, or answer wrongly with: see `planted.Planted`."""
-    from planted import planted as made
+    from planted import Planted, plant
 
-    return made(digits_model.model, digits_model.calibration, tmp_path_factory.mktemp("planted"))
+    made = once(request, "planted", lambda folder: plant(digits_model.model, digits_model.calibration, folder))
+    return Planted.of(made)

@@ -21,6 +21,10 @@ class Planted:
     int8: Path
     attention: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> Planted:
+        return cls(*(folder / f"{name}.tflite" for name in ("version_12", "claims_1", "int8", "attention")))
+
 
 def dynamic_range(model: Path) -> bytes:
     """What TensorFlow's converter makes of a .keras file with no option but its default."""
@@ -69,11 +73,11 @@ def claiming_little(data: bytes) -> bytes:
     return tfl.write(model)
 
 
-def planted(model: Path, examples: Path, folder: Path) -> Planted:
+def plant(model: Path, examples: Path, folder: Path) -> Planted:
     """model: the digits network's .keras; examples: .npz with `x`."""
     import keras
 
-    made = Planted(*(folder / f"{name}.tflite" for name in ("version_12", "claims_1", "int8", "attention")))
+    made = Planted.of(folder)
     dynamic = dynamic_range(model)
     made.version_12.write_bytes(dynamic)
     made.claims_1.write_bytes(claiming_little(dynamic))

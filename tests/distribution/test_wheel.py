@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from distribution.conftest import ROOT, run
+from distribution.conftest import run
 from distribution.wheel_contents import problems
-from parts import missing
 
 HEAVY = ("tensorflow", "keras", "onnx", "tf2onnx", "click", "starlette", "rich", "edgekit", "edgekit_converters")
 
@@ -109,27 +107,3 @@ def test_a_boards_install_resolves_on_aarch64_without_tensorflow(wheel, uv, pyth
     assert not {"tensorflow", "tensorflow-cpu", "keras", "onnx", "torch"} & names
     assert {"click", "numpy", "xxhash", "cryptography"} <= names
     assert len(names) - 1 <= most, sorted(names)
-
-
-def other_python(version: str) -> str | None:
-    """An interpreter of that version: on the path, or one of pyenv's."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for candidate in (shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")):
-        if candidate and subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
-            return str(candidate)
-    return None
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("python", ["3.12", "3.13"])
-def test_the_runtime_passes_its_suite_on_the_other_pythons(wheel, uv, python, tmp_path):
-    found = other_python(python)
-    if found is None:
-        missing(f"Python {python}", f"pyenv install {python}")
-    run([uv, "venv", "--python", found, tmp_path / "venv"])
-    interpreter = tmp_path / "venv" / "bin" / "python"
-    tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100", "rfc8785>=0.1.4", "prometheus-client>=0.20"]
-    run([uv, "pip", "install", "--python", interpreter, f"{wheel}[litert,onnx,image,telemetry]", *tools])
-    suites = ["tests/contracts", "tests/runtime", "tests/packaging"]
-    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites], cwd=ROOT)
-    assert " passed" in done.stdout

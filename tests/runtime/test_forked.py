@@ -172,7 +172,7 @@ def test_forks_while_many_threads_ask_leave_no_child_behind(tmp_path):
             thread.start()
         try:
             assert all(
-                in_child(lambda: refused(lambda: model.predict(tiny.RED)) and not model.close()) for _ in range(60)
+                in_child(lambda: refused(lambda: model.predict(tiny.RED)) and not model.close()) for _ in range(36)
             )
         finally:
             stop.set()

@@ -1,4 +1,4 @@
-"""The rebuilt network is the published one."""
+"""The rebuilt network is the published one. How small its int8 forms are is asked of the demo's, in tests/building."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources, targets, zoo
+from edgekit_converters import sources, zoo
 from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path
 
 pytestmark = pytest.mark.convert
@@ -50,14 +50,6 @@ def test_the_float_onnx_form_has_no_transposes_and_the_same_answers(lite0, photo
 
     model = onnx.load_model_from_string(lite0.onnx())
     assert {"Transpose", "BatchNormalization"}.isdisjoint(node.op_type for node in model.graph.node)
-
-
-@pytest.mark.parametrize("format_", ["tflite", "onnx"])
-def test_int8_is_at_most_three_tenths_of_float(format_: str, lite0, photos) -> None:
-    samples = [[x[None]] for x in photos[0][:8]]
-    small = targets.convert(lite0, targets.recipe({"tflite": "tflite-int8", "onnx": "onnx-int8-qdq"}[format_]), samples)
-    full = targets.convert(lite0, targets.recipe(f"{format_}-f32"))
-    assert len(small.data) <= 0.30 * len(full.data)
 
 
 def test_neither_pytorch_nor_the_weights_package_is_imported() -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, wait
 from time import perf_counter
 
 import pytest
+from examples import examples
 from gated import LONG, Gate, assumed
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -117,7 +118,7 @@ class Futures(RuleBasedStateMachine):
 
 TestFutures = Futures.TestCase
 TestFutures.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

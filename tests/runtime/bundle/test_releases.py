@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import rfc8785
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.data())
 def test_it_agrees_about_any_value_in_any_place(scratch, data):
     """One value of a good manifest is replaced, or taken away; the contract's digest mostly follows."""

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def test_fractions_for_an_integer_input_are_refused():
         adapter(np.array([1.5, 2.0, 3.0]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.floats(0, 255), min_size=3, max_size=3),
     st.lists(st.floats(0.5, 300), min_size=3, max_size=3),

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ ARRAYS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(forms=ARRAYS)
 def test_what_goes_in_comes_out(forms):
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from time import process_time
 
 import pytest
 import tiny
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def judged(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_bytes_that_were_changed(name, data):
     changed = bytearray(FILES[name])
     for _ in range(data.draw(st.integers(1, 8))):
@@ -35,7 +36,7 @@ def test_bytes_that_were_changed(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_words_that_were_changed(name, data):
     """Offsets, lengths and indices are words: the numbers that go wrong are small, huge, or just beyond."""
     changed = bytearray(FILES[name])
@@ -47,13 +48,13 @@ def test_words_that_were_changed(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 1 << 16))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_files_that_end_early(name, size):
     judged(name, FILES[name][:size])
 
 
 @given(st.sampled_from(["x.tflite", "x.onnx"]), st.binary(max_size=400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bytes_that_were_never_a_model(name, data):
     judged(name, data)
     judged(name, b"\0\0\0\0TFL3" + data)

@@ -8,6 +8,7 @@ import struct
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -290,7 +291,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.fixed_dictionaries(
         {}, optional={k: st.lists(entries, max_size=3) | json_values for k in ("inputs", "outputs", "parameters", "id")}
@@ -303,13 +304,13 @@ def test_whatever_json_comes_nothing_but_our_error_is_raised(head, tail, says_le
     _decoded_or_refused(text + tail, str(len(text)) if says_length else None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200), st.none() | st.text(max_size=5) | st.integers(0, 200).map(str))
 def test_whatever_bytes_come_nothing_but_our_error_is_raised(body, length):
     _decoded_or_refused(body, length)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_damaged_message_is_decoded_or_refused(data):
     array = np.arange(6).reshape(1, 6).astype(data.draw(st.sampled_from(["u1", "<f4", "?", "<i8"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,7 +111,7 @@ def test_a_cut_takes_what_was_counted_and_the_totals_stay():
     assert meter.cut() == Cut()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.sampled_from(["record", "cut", "read"]), max_size=60), st.integers(1, 3 * FOLD_EVERY))
 def test_cuts_add_up_to_everything_however_they_fall(steps, burst):
     meter, cut, recorded = Meter(), Cut(), 0

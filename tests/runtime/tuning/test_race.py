@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +112,7 @@ def test_the_first_that_passes_is_looked_for_whatever_the_bound():
     assert board.race(5.0).champion == 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seconds=st.lists(st.one_of(st.none(), st.floats(1e-6, 1.0)), min_size=1, max_size=12),
     load_s=st.floats(0.0, 3.0),
