@@ -46,7 +46,8 @@ test-torch: $(VENV_TORCH)/.test
 fuzz: setup
 	$(BIN)/python -m fuzz
 
-# An install killed, and its disk failing, at every system call, some 3,000 points: an hour. `make test` takes a sample.
+# An install killed, its disk failing, and the power going, at every system call, some 10,000 points: an hour or two. `make test`
+# takes a sample.
 kill: setup
 	$(BIN)/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
 

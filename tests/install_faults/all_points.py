@@ -1,4 +1,4 @@
-"""Every point of every scene, not a sample of them: `make kill`, some minutes.
+"""Every point of every scene, not a sample of them: `make kill`, an hour or two.
 
     .venv/bin/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json [KIND ...]
 

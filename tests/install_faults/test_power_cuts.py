@@ -94,6 +94,24 @@ def test_what_a_killed_install_left_unflushed_is_flushed_by_the_next(kit: Kit, t
     assert not try_cut(kit, next(cut for cut in states if ended(cut)), tmp_path / "cut").wrong
 
 
+KILLED = {
+    "first install in new folders": "mkdir var/lib/root",
+    "used on trial": "fsync root/generations/2/trial.json.new",
+}
+
+
+@pytest.mark.parametrize("scene", KILLED)
+def test_so_is_what_it_made_on_its_way_and_no_draft_stays(scene, kit: Kit, tmp_path: Path):
+    """S17"""
+    found = kill_points(kit, CUT_SCENES[scene], tmp_path / "points")
+    point = next(point for point in found if point.call.told == KILLED[scene])
+    states = cuts_after_a_kill(kit, point, tmp_path / "killed", seeds=())
+    wanted = [cut for cut in states if cut.ended and cut.told.endswith(("nothing", "everything"))]
+    assert wanted
+    for at, cut in enumerate(wanted):
+        assert not try_cut(kit, cut, tmp_path / str(at)).wrong, cut.told
+
+
 def call(name: str, *paths: str, data: bytes = b"", flags: str = "", result: str = "") -> Call:
     return Call(name, 1, paths, data, result or str(len(data)), flags)
 

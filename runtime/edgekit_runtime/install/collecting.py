@@ -65,6 +65,7 @@ def sweep(root: Root, journal: Journal) -> Collected:
         if number in held:
             objects.add(wanted)
             sure = sure and bool(wanted)
+            _drop_drafts(root.generation(number))
         elif wanted and in_use(root.object(wanted)):
             objects.add(wanted)
             done.in_use.append(f"generations/{number}")
@@ -87,6 +88,13 @@ def sweep(root: Root, journal: Journal) -> Collected:
     for entry in root.drafts():
         remove(entry)
     return done
+
+
+def _drop_drafts(folder: Path) -> None:
+    """Of what is written down of a trial."""
+    for entry in _entries(folder):
+        if entry.suffix == ".new" and (entry.is_symlink() or entry.is_file()):
+            remove(entry)
 
 
 def _drop_parts(root: Root, journal: Journal, done: Collected) -> None:

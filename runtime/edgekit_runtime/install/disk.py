@@ -170,16 +170,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """A folder, and those that it lies in, durably, also where a run that was cut off made some. Raises OSError.
+    """A folder, and those that it lies in, durably, one after the other. Raises OSError.
 
-    They are the owner's: one of them may be a link.
+    They are the owner's: one of them may be a link. The last one that is there may be of a run that was killed before it was flushed.
     """
-    missing = [one for one in (folder, *folder.parents) if not one.is_dir()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for made in reversed(missing or [folder]):
-        sync_folder(made.parent.resolve())
-    with contextlib.suppress(PermissionError):  # the last one that was there may be of such a run
-        sync_folder((missing or [folder])[-1].parent.parent.resolve())
+    missing = [one for one in (folder, *folder.parents) if not one.is_dir()] or [folder]
+    with contextlib.suppress(PermissionError):
+        sync_folder(missing[-1].parent.parent.resolve())
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        sync_folder(one.parent.resolve())
 
 
 def make_folder(folder: Path) -> None:
