@@ -7,6 +7,7 @@ Rules:
 - one descriptor is opened; what is checked, and what the child loads at the end, is read from it, whatever becomes of the name;
 - the order is that of distrust: what nobody vouches for is not parsed, and what is not sound is not loaded;
 - the first refusal ends it; what was not checked is told as such, never left out and never taken for good;
+- a root may say that what answers there was taken unsigned: that is no waiver here, because who writes to it writes that;
 - that a bundle is for another board is a refusal where the board was named, and a remark on a workstation.
 """
 
@@ -72,6 +73,13 @@ class Report:
     error: EdgekitError | None = None
 
     @property
+    def by_the_root(self) -> bool:
+        """Whether the root itself says whom to trust, and not the caller or this machine."""
+        from edgekit_runtime.install.reading import BY_THE_ROOT
+
+        return self.vouched is not None and self.vouched.told.endswith(BY_THE_ROOT)
+
+    @property
     def trusted(self) -> bool:
         return self.error is None and self.vouched is not None and self.vouched.trusted
 
@@ -112,7 +120,6 @@ class _Subject:
     store: Callable[[tuple[str | Path, ...]], TrustStore | None]
     seen_s: float | None = None
     installed: bool = False
-    unsigned: bool = False
 
 
 @contextmanager
@@ -122,8 +129,8 @@ def _opened(path: Path) -> Iterator[_Subject]:
 
     if is_root(path):
         root = Root.open(path)
-        lease, generation = root.hold_current()
-        subject = _Subject(lease, lease.path, partial(store_of, root), root.journal().seen_s, True, generation.unsigned)
+        lease, _ = root.hold_current()
+        subject = _Subject(lease, lease.path, partial(store_of, root), root.journal().seen_s, True)
     else:
         lease = _held(path)
         subject = _Subject(lease, path, partial(store_of, None))
@@ -208,7 +215,7 @@ class _Verifying:
             header.signatures,
             now=moment,
             new=not self._subject.installed,
-            allow_unsigned=self._asked.allow_unsigned or (self._subject.unsigned and not self._asked.trust),
+            allow_unsigned=self._asked.allow_unsigned,
             where=self._where,
         )
 

@@ -11,7 +11,7 @@ from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, tru
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
-    from edgekit.verifying import Check
+    from edgekit.verifying import Check, Report
 
 __all__ = ["verify"]
 
@@ -54,7 +54,7 @@ def verify(bundle: Path, as_json: bool, profile: str | None, **options: Any) -> 
     if report.error is not None:
         raise report.error
     left = [check.name for check in report.checks if check.ok is None]
-    click.echo(_verdict(report.trusted, left))
+    click.echo(_verdict(report, left))
     return 0
 
 
@@ -63,9 +63,10 @@ def _print(check: Check) -> None:
     click.echo(f"{mark:<8} {check.name:<18} {check.told}")
 
 
-def _verdict(trusted: bool, left: list[str]) -> str:
+def _verdict(report: Report, left: list[str]) -> str:
     rest = [name for name in left if name != "signature"]
     aside = f"; see the lines marked - ({', '.join(rest)})" if rest else ""
-    if trusted:
-        return f"trusted{aside}"
+    if report.trusted:
+        by = ", by what this root was told; --trust asks somebody else" if report.by_the_root else ""
+        return f"trusted{by}{aside}"
     return f"not trusted: nobody vouches for it, and --allow-unsigned let it pass; all else was checked{aside}"

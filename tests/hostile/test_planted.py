@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,8 +18,8 @@ from hostile.make_corpus import CORPUS
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install import Proving, collect, install, status
+from edgekit_runtime.errors import EdgekitError, SignatureError
+from edgekit_runtime.install import Asked, Proving, collect, install, status
 
 NEWER = CORPUS / "good" / "newer.ekb"
 OBJECT = f"objects/{forge.sha256(NEWER.read_bytes())}.ekb"
@@ -112,6 +113,67 @@ def test_group_14_current_that_leads_out_of_the_root_opens_nothing(root, tmp_pat
             assert (root / "current").readlink() == Path("generations/1"), "it was neither refused nor put right"
     except EdgekitError as error:
         told(error)
+
+
+def plant_generation(root: Path, folder: Path, source: str, how: Asked) -> None:
+    """Somebody installs it in a root of their own, and copies what came of it."""
+    theirs = folder / "theirs"
+    install(CORPUS / source, theirs, how)
+    shutil.copytree(theirs / "generations" / "1", root / "generations" / "2", symlinks=True)
+    record = json.loads((root / "generations" / "2" / "generation.json").read_text())
+    (root / "generations" / "2" / "generation.json").write_text(json.dumps({**record, "number": 2}))
+    shutil.copy(theirs / "objects" / f"{record['object']}.ekb", root / "objects")
+    journal = json.loads((root / "journal.json").read_text())
+    (root / "journal.json").write_text(json.dumps({**journal, "current": 2, "previous": 1, "next": 3}))
+    (root / "current").unlink()
+    (root / "current").symlink_to("generations/2")
+
+
+def an_unsigned_one(root: Path, folder: Path) -> None:
+    plant_generation(root, folder, "good/unsigned.ekb", asked(trust=(), allow_unsigned=True))
+
+
+def one_of_a_key_of_theirs(root: Path, folder: Path) -> None:
+    evil = folder / "evil.pub.pem"
+    evil.write_bytes(forge.public_pem("mallory"))
+    plant_generation(root, folder, "bad/02-unknown-key.ekb", asked(trust=(evil,)))
+    (root / "slot.json").write_text(json.dumps({"format": 1, "trust": [str(evil)]}))
+
+
+@pytest.mark.parametrize("plant", [an_unsigned_one, one_of_a_key_of_theirs])
+def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom_to_trust(plant, root, tmp_path):
+    """S1: The root's own files say what answers and whom it trusts; who names a trust from outside does not ask them."""
+    from edgekit import verifying
+
+    plant(root, tmp_path)
+    with pytest.raises(SignatureError), open_bundle(root, trust=CORPUS / "root.json"):
+        pass
+    report = verifying.verify(root, verifying.Asked(trust=(CORPUS / "root.json",), load=False))
+    assert isinstance(report.error, SignatureError)
+    assert not report.trusted
+
+
+def test_group_14_a_planted_waiver_is_none_for_verify(root, tmp_path):
+    """S9"""
+    from edgekit import verifying
+
+    an_unsigned_one(root, tmp_path)
+    report = verifying.verify(root, verifying.Asked(load=False))
+    assert report.error is not None
+    assert report.error.code == "unsigned"
+    told = verifying.verify(root, verifying.Asked(load=False, allow_unsigned=True))
+    assert (told.error, told.trusted) == (None, False)
+
+
+def test_group_14_a_key_that_the_root_itself_names_is_told_as_such(root, tmp_path):
+    """S1"""
+    from edgekit import verifying
+
+    one_of_a_key_of_theirs(root, tmp_path)
+    said = [one.told for one in verifying.verify(root, verifying.Asked(load=False)).checks if one.name == "signature"]
+    assert "whom this root was told to trust (slot.json), not this machine" in said[0]
+    with open_bundle(root) as model:
+        assert said[0].startswith(model.describe()["installed"]["vouched"])
 
 
 def swapping(with_: Path):

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.trust import Moment
 
-__all__ = ["Rules", "read_held", "store_of"]
+__all__ = ["BY_THE_ROOT", "Rules", "read_held", "store_of"]
+
+BY_THE_ROOT = "whom this root was told to trust (slot.json), not this machine"
+"""Who can write to the root can write that, too: whoever reads a report is to know by whose word it is trusted."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,11 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
 
     Raises TrustError, SignatureError.
     """
-    named = [*trust] or ([*root.slot().trust] if root is not None else [])
-    return load_trust([str(one) for one in named]) if named else find_trust()
+    if trust:
+        return load_trust([str(one) for one in trust])
+    told = root.slot().trust if root is not None else ()
+    store = load_trust(told)
+    return replace(store, told=BY_THE_ROOT) if store is not None else find_trust()
 
 
 def read_held(lease: Lease, store: TrustStore | None, rules: Rules, secret: Given = None) -> tuple[Bundle, Vouched]:

@@ -64,7 +64,8 @@ class Revoked:
 class TrustStore:
     """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json, None
     where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint: SHA-256 in
-    hex of what its signatures are over, by which people compare two root.json; empty without one."""
+    hex of what its signatures are over, by which people compare two root.json; empty without one. told: of who signed, by
+    whose word that counts."""
 
     where: str
     keys: Mapping[str, TrustedKey]
@@ -75,6 +76,7 @@ class TrustStore:
     expires_s: float | None = None
     revoked: Mapping[str, Revoked] = field(default_factory=dict)
     fingerprint: str = ""
+    told: str = "trusted here"
 
     def check(
         self,

@@ -63,7 +63,7 @@ def vouch(
         except (UnsignedError, UnknownKeyError, TooFewSignaturesError) as error:
             waived = error
         else:
-            return Vouched(signers, f"signed by {', '.join(map(store.name_of, signers))}, trusted here")
+            return Vouched(signers, f"signed by {', '.join(map(store.name_of, signers))}, {store.told}")
     if not allow_unsigned:
         if store is not None:
             waived.do += "; or take it as it is with --allow-unsigned"
