@@ -4,11 +4,13 @@ taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit
 
 Rules: the first root is taken on the word of who runs the command, who may pin it by its fingerprint; every later one only
 when the one in force says so. Versions follow one another and none is left out; several files are taken in their order. The
-file in force is replaced whole or not at all. The last one must not have expired: it would refuse all that is new.
+file in force is replaced whole or not at all; one that is damaged is not replaced, because nobody would have said so. The last
+one must not have expired: it would refuse all that is new.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from edgekit.keys.errors import KeysError
 from edgekit.packaging.whole import write_whole
 from edgekit_runtime.trust import Moment, TrustStore, follow, judge, load_root, parse_root
+from edgekit_runtime.trust.finding import load_in_force
 from edgekit_runtime.trust.root import read_root
 
 __all__ = ["Taken", "take_over"]
@@ -37,7 +40,7 @@ def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,
     )
-    current = load_root(to) if to.exists() else None
+    current = load_in_force(to, load_root) if os.path.exists(to) else None  # noqa: PTH110 - False, too, where it may not be looked at
     before = current.version if current is not None else None
     store, data = current, b""
     for candidate, content in candidates:

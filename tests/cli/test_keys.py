@@ -132,6 +132,18 @@ def test_a_key_that_others_can_read_is_told(desk, tmp_path):
     assert (listed.code, f"chmod 600 {path}" in listed.err) == (1, True)
 
 
+def test_the_variable_decides_alone_where_a_board_keeps_it(desk, edgekit, tmp_path, root, monkeypatch):
+    """S9"""
+    desk("new", "alice")
+    desk("trust", "alice")
+    named = tmp_path / "board" / "root.json"
+    monkeypatch.setenv("EDGEKIT_TRUST", str(named))
+    refused = edgekit("verify", tiny.bundle(tmp_path))
+    assert (refused.code, f"{named}: there is no such file, and EDGEKIT_TRUST names it" in refused.err) == (1, True)
+    assert desk("update", root, "--json").json["root"] == str(named)
+    assert f"trust: {named}, version 1" in desk("list").out
+
+
 def test_a_passphrase_comes_from_a_file_the_environment_or_a_person_and_never_from_the_command_line(
     desk, tmp_path, monkeypatch
 ):

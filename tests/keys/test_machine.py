@@ -96,8 +96,13 @@ def test_the_same_one_again_is_no_change(brought):
     assert take(brought, "root-2.json").before == 2
 
 
-def test_a_board_whose_own_file_is_broken_says_so(brought):
+def test_a_board_whose_own_file_is_broken_says_so_and_names_the_way_out(brought):
     take(brought, "root-1.json")
-    (brought / "etc" / "root.json").write_bytes(b"{}")
-    with pytest.raises(TrustError, match=r"etc/root\.json"):
+    there = brought / "etc" / "root.json"
+    there.write_bytes(b"{}")
+    with pytest.raises(TrustError, match=r"etc/root\.json: whom this machine trusts cannot be told") as caught:
         take(brought, "root-2.json")
+    assert "Move it away" in caught.value.do
+    assert there.read_bytes() == b"{}", "never replaced by itself"
+    there.rename(brought / "etc" / "root.json.damaged")
+    assert take(brought, "root-2.json").before is None

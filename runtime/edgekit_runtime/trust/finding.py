@@ -4,10 +4,12 @@
     store = find_trust()                               # None: this machine was never told whom to trust
 
 Rules:
-- looked for in this order: $EDGEKIT_TRUST, the user's configuration folder, /etc/edgekit/trust/root.json. The first that
-  exists decides, and one that does not hold is an error, never a reason to look on;
+- $EDGEKIT_TRUST, once it is set, decides alone, and must exist: a misspelt name may not turn checking off;
+- else it is looked for in the user's configuration folder, then in /etc/edgekit/trust/root.json. The first that exists
+  decides, and one that does not hold is an error, never a reason to look on;
 - what may not be looked at is an error too, but for the folder of a user's own settings;
-- $EDGEKIT_TRUST must exist once it is set: a misspelt name may not turn checking off;
+- one in force that is damaged is never replaced by itself: the error says how a person does it, and that it rests on the
+  person's word then;
 - a file that everybody may write, or in a folder where everybody may put another in its place, is refused.
 """
 
@@ -15,15 +17,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
+from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.errors import NoTrustError, TrustError
 from edgekit_runtime.trust.root import parse_root, read_root
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
 
-__all__ = ["config_dir", "find_trust", "load_trust", "no_trust", "trust_paths"]
+__all__ = ["config_dir", "find_trust", "load_in_force", "load_trust", "no_trust", "trust_paths"]
 
 SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
 
@@ -56,20 +59,45 @@ def load_trust(trust: Trust) -> TrustStore | None:
 def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> TrustStore | None:
     """This machine's own trust, or None where it was never told. Raises TrustError for one that does not hold."""
     environ = os.environ if environ is None else environ
+    named = bool(environ.get("EDGEKIT_TRUST"))
     for path in trust_paths(environ, system=system):
-        named = bool(environ.get("EDGEKIT_TRUST")) and path == Path(environ["EDGEKIT_TRUST"])
+        if named and not os.path.lexists(path):
+            raise TrustError(
+                "there is no such file, and EDGEKIT_TRUST names it",
+                where=str(path),
+                do="Correct or unset EDGEKIT_TRUST; or run: edgekit keys update ROOT.json, which writes it there",
+            )
         if named or _is_there(path, ours=path != system):
             _refuse_everybodys(path)
-            return load_trust(path)
+            return load_in_force(path, load_trust)
     return None
+
+
+def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> TrustStore | None:
+    """What this machine trusts by the file `path`, as `load` reads it. Raises TrustError, SignatureError with the way out of a
+    file that is damaged: nobody else can follow one that cannot be read."""
+    try:
+        return load(path)
+    except SignatureError as error:
+        if not isinstance(error, TrustError) and path.suffix != ".json":
+            raise  # of a public key, which says what it lacks
+        if isinstance(error.__cause__, PermissionError):
+            do = "Let this user read it"
+        else:
+            do = (
+                f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word again, "
+                "so compare its fingerprint"
+            )
+        raise TrustError(f"whom this machine trusts cannot be told: {error.what}", where=str(path), do=do) from error
 
 
 def trust_paths(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> tuple[Path, ...]:
     """Where `find_trust` looks, in its order."""
     environ = os.environ if environ is None else environ
-    named = environ.get("EDGEKIT_TRUST")
+    if named := environ.get("EDGEKIT_TRUST"):
+        return (Path(named),)
     own = config_dir(environ)
-    return (*([Path(named)] if named else []), *([own / "trust" / "root.json"] if own else []), system)
+    return (*([own / "trust" / "root.json"] if own else []), system)
 
 
 def config_dir(environ: Mapping[str, str] | None = None) -> Path | None:

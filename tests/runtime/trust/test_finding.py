@@ -53,8 +53,9 @@ def test_a_variable_that_names_nothing_is_an_error_not_a_reason_to_look_on(place
     environ, put, system = places
     put("own", 2)
     environ["EDGEKIT_TRUST"] = str(tmp_path / "misspelt.json")
-    with pytest.raises(TrustError, match=r"misspelt\.json: cannot be read"):
+    with pytest.raises(TrustError, match=r"misspelt\.json: there is no such file, and EDGEKIT_TRUST names it"):
         find_trust(environ, system=system)
+    assert trust_paths(environ, system=system) == (tmp_path / "misspelt.json",)
 
 
 def test_a_broken_root_is_an_error_not_a_reason_to_look_on(places):
@@ -64,6 +65,20 @@ def test_a_broken_root_is_an_error_not_a_reason_to_look_on(places):
     put("own", 2).write_text("{")
     with pytest.raises(TrustError):
         find_trust(environ, system=system)
+
+
+DAMAGED = {"cut off": b'{"signed": ', "empty": b"", "zeros": bytes(4096), "another's": b"{}"}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_root_in_force_names_the_way_out_and_whose_word_that_is(places, data):
+    environ, put, system = places
+    path = put("own", 2)
+    path.write_bytes(data)
+    with pytest.raises(TrustError, match=f"^{path}: whom this machine trusts cannot be told") as caught:
+        find_trust(environ, system=system)
+    assert f"Move it away, then run: edgekit keys update ROOT.json --to {path}" in caught.value.do
+    assert "on your word again" in caught.value.do
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
