@@ -165,6 +165,7 @@ def _json(done: Installed) -> dict[str, Any]:
         "root": str(done.root),
         "state": done.state,
         "already": done.already,
+        "repaired": done.repaired,
         "profile": done.profile,
         "generation": done.generation.as_json(),
         "selftest": asdict(done.selftest) if done.selftest else None,
@@ -193,5 +194,6 @@ def _lines(done: Installed, before: str | None) -> list[str]:
             f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit activate or rollback decides now"
         )
     else:
-        lines.append(f"generation {made.number} answers: {named}")
+        again = " again; its file was damaged or lost, and was put back" if done.repaired else ""
+        lines.append(f"generation {made.number} answers{again}: {named}")
     return lines

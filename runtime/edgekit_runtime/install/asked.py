@@ -47,6 +47,7 @@ class Asked:
 @dataclass(frozen=True)
 class Installed:
     """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was done.
+    repaired: it answered before, and its file, which was damaged or lost, was put back.
 
     selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board is.
     """
@@ -55,6 +56,7 @@ class Installed:
     generation: Generation
     state: Literal["committed", "trial"]
     already: bool = False
+    repaired: bool = False
     selftest: Proof | None = None
     trial: Proof | None = None
     profile: str | None = None

@@ -30,7 +30,7 @@ from edgekit_runtime.install.errors import (
     TrialPendingError,
 )
 from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.fetch import fetch
+from edgekit_runtime.install.fetch import Fetched, fetch
 from edgekit_runtime.install.journal import Attempt
 from edgekit_runtime.install.judging import Judging, name_of
 from edgekit_runtime.install.layout import Root, is_root
@@ -96,7 +96,7 @@ def _kept(source: str | os.PathLike[str]) -> str:
 
 
 class _AlreadyHereError(Exception):
-    """The head says that it is what answers."""
+    """Every byte of it says that it is what answers."""
 
 
 class _Installing:
@@ -110,6 +110,8 @@ class _Installing:
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
+        self._same: Generation | None = None  # what answers, where the head is the very same
+        self._repaired = False
 
     def run(self) -> Installed:
         pending = self._journal.on_trial
@@ -131,7 +133,7 @@ class _Installing:
         except _AlreadyHereError:
             self._take(Abandoned())
             self._remember()
-            return self._done(already=True)
+            return self._done(already=not self._repaired)
         failure = self._journal.failure
         if self._journal.attempt is None and failure is not None:  # it went down too often: that was the end of it
             raise TrialFailedError(
@@ -149,21 +151,22 @@ class _Installing:
         state: Literal["committed", "trial"] = "trial" if self._journal.on_trial else "committed"
         if not already:
             facts = {"generation": number, "bundle": generation.bundle, "what": generation.told}
-            self._root.events.tell("installed" if state == "trial" else "committed", **facts)
+            event = "repaired" if self._repaired else "installed" if state == "trial" else "committed"
+            self._root.events.tell(event, **facts)
         found = self._proofs.get
         proofs = (found("selftest"), found("trial"))
-        return Installed(self._root.path, generation, state, already, *proofs, self._slot.profile)
+        return Installed(self._root.path, generation, state, already, self._repaired, *proofs, self._slot.profile)
 
     def _first(self) -> Event:
         """Go on with an unfinished install of the same bundle, or begin."""
         attempt = self._journal.attempt
         if attempt is not None:
-            if self._same(attempt):
+            if self._goes_on(attempt):
                 return Restarted(self._now())
             self._take(Abandoned())
         return Begun(self._source.kept, self._asked.trial, self._now())
 
-    def _same(self, attempt: Attempt) -> bool:
+    def _goes_on(self, attempt: Attempt) -> bool:
         if (attempt.source, attempt.trial) != (self._source.kept, self._asked.trial):
             return False
         if attempt.state == "fetching":
@@ -212,32 +215,57 @@ class _Installing:
         return Passed()
 
     def _fetch(self) -> Event:
+        """All of it, whatever its head says: a copy of what answers may be damaged behind its head."""
         fetched = fetch(self._source, self._root.part(self._source.kept), self._judge, self._asked.fetching)
-        return Passed(fetched.sha256)
+        if self._same is None or fetched.sha256 != self._same.object:
+            self._same = None
+            return Passed(fetched.sha256)
+        if not is_whole(self._root, fetched.sha256):
+            self._put_back(fetched)
+        raise _AlreadyHereError
+
+    def _put_back(self, fetched: Fetched) -> None:
+        """What answers was damaged or lost: the same bytes under the same name, and no new generation."""
+        self._say("verify")
+        adopt(self._root, fetched.path, fetched.sha256)
+        bundle, _ = self._bundle()
+        for entry in bundle.manifest.artifacts:
+            check_artifact(bundle, entry)
+        self._say("selftest")
+        self._proofs["selftest"] = prove("selftest", self._without_blobs(), self._asked.proving)
+        self._repaired = True
 
     def _judge(self, header: Header) -> int:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
+        judging, same = self._judging(), self._answers(name_of(header))
         try:
-            head = self._judging().head(header)
+            head = judging.head(header)
         except DowngradeError:  # after a rollback: what answers is no step back
-            if self._answers(name_of(header)) is not None:
-                raise _AlreadyHereError from None
-            raise
-        answers = self._answers(head.name)
-        if answers is not None and answers.unsigned != head.vouched.trusted:
-            raise _AlreadyHereError
+            if same is None:
+                raise
+            head = replace(judging, binding=None).head(header)
+        else:
+            same = same if same is not None and same.unsigned != head.vouched.trusted else None
+        self._same = same
         part = self._root.part(self._source.kept)
         make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))
         until = self._store.expires_s if self._store is not None else None
         self._journal = replace(self._journal, seen_s=seen_after(self._asked.clock(), self._journal.seen_s, until))
-        self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers))
+        past = same is None and self._leads_past(header.digest)
+        self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers, past))
         return head.total
 
     def _answers(self, name: str) -> Generation | None:
-        """What answers, where it is the very same bundle, and whole."""
+        """What answers, where its head is the very same."""
         answers = self._root.perhaps(self._journal.current)
-        same = answers is not None and answers.header == name and is_whole(self._root, answers.object)
-        return answers if same else None
+        return answers if answers is not None and answers.header == name else None
+
+    def _leads_past(self, bundle: str) -> bool:
+        """Whether what answers is no way back from that bundle, and the one before it may be."""
+        if self._journal.current is None or self._journal.previous is None:
+            return False
+        answers = self._root.perhaps(self._journal.current)
+        return answers is None or answers.bundle == bundle or not is_whole(self._root, answers.object)
 
     def _judging(self) -> Judging:
         asked = self._asked
@@ -271,7 +299,7 @@ class _Installing:
             from edgekit_runtime.bundle.secrets import find_secret
             from edgekit_runtime.install.lock import hold
 
-            path = self._root.object(self._attempt().object)
+            path = self._root.object(self._attempt().object if self._same is None else self._same.object)
             try:
                 lease = hold(path)
             except OSError as error:

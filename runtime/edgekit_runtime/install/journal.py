@@ -73,7 +73,8 @@ class Failure:
 class Attempt:
     """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its blobs,
     which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often the
-    self-test, or the trial by the installer, was begun. generation: 0 until it has a number.
+    self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback from it leads past
+    what answers now, which is damaged, lost, or the same bundle.
     """
 
     state: State
@@ -87,6 +88,7 @@ class Attempt:
     signed_by: tuple[str, ...] = ()
     generation: int = 0
     tries: int = 0
+    past: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ Rules:
 - a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the bundle
   was accepted as the newest there is;
 - what the owner interrupts by hand counts as no failure;
+- a rollback leads to the last good bundle that is another: a generation that is damaged, lost or the same takes nobody's place;
 - a state is written before its work begins, so whatever is found in a journal may have been begun.
 """
 
@@ -91,12 +92,13 @@ class Begun:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The head of the bundle is here, was judged, and names all of it."""
+    """The head of the bundle is here, was judged, and names all of it. past: see `journal.Attempt`."""
 
     header: str
     bundle: str
     seq: int | None
     signed_by: tuple[str, ...] = ()
+    past: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def react(journal: Journal, event: Event) -> Step:
         return Step(replace(journal, attempt=None), (Tidy.POINT, Tidy.COLLECT))
     if isinstance(event, Accepted) and attempt.state == "fetching":
         named = {"header": event.header, "bundle": event.bundle, "seq": event.seq, "signed_by": event.signed_by}
-        return Step(_moved(journal, attempt, **named))
+        return Step(_moved(journal, attempt, past=event.past or None, **named))
     if isinstance(event, Passed):
         return _passed(journal, attempt, event)
     if isinstance(event, Failed):
@@ -217,7 +219,9 @@ def _passed(journal: Journal, attempt: Attempt, event: Passed) -> Step:
 
 
 def _committed(journal: Journal, generation: int) -> Step:
-    previous = journal.current if journal.current != generation else journal.previous
+    attempt = journal.attempt
+    past = attempt is not None and attempt.generation == generation and attempt.past
+    previous = journal.previous if past or journal.current == generation else journal.current
     done = replace(journal, current=generation, previous=previous, attempt=None, failure=None)
     return Step(done, (Tidy.POINT, Tidy.COLLECT))
 

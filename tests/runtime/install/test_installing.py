@@ -93,6 +93,88 @@ def test_what_answers_already_is_not_installed_again(made, put, root):
     assert len(events(root)) == 1
 
 
+def damaged(bundle: Path, folder: Path) -> Path:
+    """A copy with one bit of a blob turned; its head is the very same."""
+    data = bytearray(bundle.read_bytes())
+    data[-70] ^= 1
+    copy = folder / "damaged.ekb"
+    copy.write_bytes(data)
+    return copy
+
+
+def lost(stored: Path) -> None:
+    stored.unlink()
+
+
+def spoilt(stored: Path) -> None:
+    stored.chmod(0o644)
+    stored.write_bytes(b"damaged")
+
+
+@pytest.mark.parametrize("rolled_back", [False, True], ids=["", "and is older than what was seen"])
+def test_a_damaged_copy_of_what_answers_is_refused_like_any_other(rolled_back, made, put, root, tmp_path):
+    put(made("1", Terms(rollout_seq=1)))
+    if rolled_back:
+        put(made("2", Terms(rollout_seq=2)))
+        rollback(root)
+    before = len(events(root))
+    with pytest.raises(IntegrityError):
+        put(damaged(made("1", Terms(rollout_seq=1)), tmp_path))
+    assert [(one["event"], one["code"]) for one in events(root)[before:]] == [("refused", "bundle-integrity")]
+    assert version(root) == "1"
+    assert names(root / "incoming") == []
+    assert put(made("1", Terms(rollout_seq=1))).already
+
+
+@pytest.mark.parametrize("harm", [lost, spoilt])
+@pytest.mark.parametrize("rolled_back", [False, True], ids=["", "and is older than what was seen"])
+def test_what_answers_is_repaired_in_its_place_and_the_one_before_stays(rolled_back, harm, made, put, root):
+    first, second = made("1", Terms(rollout_seq=1)), made("2", Terms(rollout_seq=2))
+    put(first), put(second)
+    if rolled_back:
+        rollback(root)
+        first, second = second, first
+    number = status(root).current.number
+    harm(root / "objects" / f"{digest(second)}.ekb")
+    done = put(second)
+    assert (done.repaired, done.already, done.generation.number) == (True, False, number)
+    assert done.selftest is not None
+    assert events(root)[-1]["event"] == "repaired"
+    assert (root / "objects" / f"{digest(second)}.ekb").read_bytes() == second.read_bytes()
+    assert names(root / "generations") == ["1", "2"]
+    assert status(root).previous.object == digest(first)
+    assert put(second).already
+
+
+def no_record(root: Path) -> None:
+    for entry in (root / "generations" / "2").iterdir():
+        entry.unlink()
+    (root / "generations" / "2").rmdir()
+
+
+def no_object(root: Path) -> None:
+    (root / "objects" / f"{status(root).current.object}.ekb").unlink()
+
+
+@pytest.mark.parametrize("harm", [no_record, no_object])
+@pytest.mark.parametrize("trial", ["here", "app"])
+def test_what_was_lost_takes_no_good_ones_place_as_the_one_before(trial, harm, made, put, root):
+    put(made("1")), put(made("2"))
+    harm(root)
+    assert put(made("3"), trial=trial).generation.number == 3
+    if trial == "app":
+        activate(root)
+    assert rollback(root).version == "1"
+    assert version(root) == "1"
+
+
+def test_the_same_bundle_signed_later_leads_back_past_itself(made, put, root, tmp_path):
+    key, public = new_key(tmp_path)
+    put(made("1")), put(made("2"))
+    put(made("2", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+    assert status(root).previous.version == "1"
+
+
 NOTHING_THERE = {
     "no such file": ({"source": "nothing.ekb"}, "cannot be read: No such file"),
     "a folder": ({"source": "."}, "not a regular file"),
