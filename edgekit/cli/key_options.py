@@ -15,7 +15,7 @@ from edgekit.cli.options import PATH
 if TYPE_CHECKING:
     from edgekit.keys import KeyFolder, Signing
 
-__all__ = ["PASSPHRASE", "folder", "folder_of", "passphrase_file", "sign", "signer", "signing_of"]
+__all__ = ["PASSPHRASE", "folder", "folder_of", "passphrase_file", "sign", "signer", "signing_of", "warn_open"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -60,7 +60,12 @@ def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path 
 
     if signer is not None and not keys:
         raise click.UsageError("--signer signs for a public key: name that with --sign.")
-    return Signing(keys, signer, lambda key: passphrase(passphrase_file, f"passphrase of {key}"))
+    return Signing(keys, signer, lambda key: passphrase(passphrase_file, f"passphrase of {key}"), warn_open)
+
+
+def warn_open(key: Path) -> None:
+    """On stderr, where it spoils no --json."""
+    click.echo(f"warning: other users can read {key}. Run: chmod 600 {key}", err=True)
 
 
 def passphrase(file: Path | None, prompt: str, *, twice: bool = False) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -180,7 +181,7 @@ class _Desk:
 
     def signers(self, keyids: Sequence[str]) -> list[Signer]:
         """Those of --sign; without it, those of `keyids` whose private keys are in the folder."""
-        from edgekit.keys import KeysError, Signing, open_signers
+        from edgekit.keys import KeysError, open_signers
 
         if self._asked.keys:
             return open_signers(self._asked, self.own)
@@ -190,8 +191,8 @@ class _Desk:
                 f"none of the keys that could sign it is in {self.own.path}",
                 do="Name one that is elsewhere with --sign KEY",
             )
-        passphrase = self._asked.passphrase
-        return open_signers(Signing(tuple(str(entry.private) for entry in mine), None, passphrase), self.own)
+        asked = replace(self._asked, keys=tuple(str(entry.private) for entry in mine), signer=None)
+        return open_signers(asked, self.own)
 
     def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
         """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it is

@@ -10,7 +10,7 @@ import click
 
 from edgekit.cli.key_minisign import minisign
 from edgekit.cli.key_openssf import openssf
-from edgekit.cli.key_options import folder, folder_of, passphrase, passphrase_file, sign, signer, signing_of
+from edgekit.cli.key_options import folder, folder_of, passphrase, passphrase_file, sign, signer, signing_of, warn_open
 from edgekit.cli.key_roots import renew, revoke, rotate, trust
 from edgekit.cli.key_secret import print_secrets, secret
 from edgekit.cli.key_text import key_json, print_keys, print_store, say_written, store_json
@@ -89,9 +89,9 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
         print_keys(own, entries)
         print_secrets(secrets_in(own))
         print_store(store)
-    if loose := [entry for entry in entries if entry.open_to_others]:
-        for entry in loose:
-            click.echo(f"warning: other users can read {entry.private}. Run: chmod 600 {entry.private}", err=True)
+    if loose := [entry.private for entry in entries if entry.private is not None and entry.open_to_others]:
+        for private in loose:
+            warn_open(private)
         raise click.exceptions.Exit(1)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from edgekit.keys.errors import KeysError
 from edgekit.keys.external import SignatureForm, not_by, signature_from
 from edgekit.keys.folder import KeyFolder
-from edgekit.keys.signers import Signing, is_public
+from edgekit.keys.signers import Signing, is_public, warn_where_open
 from edgekit.packaging.signing import load_private_key
 from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES
 
@@ -50,6 +50,7 @@ def open_elliptic(key: str, signing: Signing, folder: KeyFolder) -> EllipticSign
         raise KeysError(error.what, where=error.where, do=_make(Path(key))) from None
     if is_public(path):
         return _external(path, signing.signer)
+    warn_where_open(path, signing)
     private = load_private_key(path, signing.passphrase, _make(path))
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise _unfit(path)

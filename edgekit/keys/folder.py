@@ -22,7 +22,7 @@ from edgekit_runtime.bundle.signature import keyid_of, load_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust import config_dir
 
-__all__ = ["KeyEntry", "KeyFolder", "default_folder"]
+__all__ = ["KeyEntry", "KeyFolder", "default_folder", "open_to_others"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
@@ -128,8 +128,7 @@ class KeyFolder:
                 mode = os.fstat(file.fileno()).st_mode
         except OSError:
             return KeyEntry(name, keyid_of(raw), raw, public, None)
-        opened = os.name == "posix" and bool(mode & 0o077)
-        return KeyEntry(name, keyid_of(raw), raw, public, private, b"ENCRYPTED" in head, opened)
+        return KeyEntry(name, keyid_of(raw), raw, public, private, b"ENCRYPTED" in head, open_to_others(mode))
 
     def _make(self) -> None:
         try:
@@ -149,6 +148,11 @@ class KeyFolder:
                 where=str(self.path),
                 do=f"Run: chmod 700 {self.path}; or name another with --folder",
             )
+
+
+def open_to_others(mode: int) -> bool:
+    """Whether users besides a private key's owner could do anything with a file of this mode."""
+    return os.name == "posix" and bool(mode & 0o077)
 
 
 def _check_name(name: str) -> None:

@@ -132,6 +132,27 @@ def test_a_key_that_others_can_read_is_told(desk, tmp_path):
     assert (listed.code, f"chmod 600 {path}" in listed.err) == (1, True)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_signing_with_a_key_that_others_can_read_is_done_and_told(desk, tmp_path):
+    """S11"""
+    desk("new", "alice")
+    bundle = tiny.bundle(tmp_path)
+    path = tmp_path / "settings" / "edgekit" / "keys" / "alice.pem"
+    commands = (
+        ["trust", "alice"],
+        ["renew"],
+        ["sign", bundle, "--sign", "alice"],
+        ["minisign", bundle, "--sign", "alice"],
+    )
+    for mode in (0o644, 0o600):
+        path.chmod(mode)
+        for command in commands:
+            done = desk(*command, "--json")
+            assert done.code == 0, done.err
+            said = done.err.count(f"warning: other users can read {path}. Run: chmod 600 {path}")
+            assert said == (mode == 0o644), command
+
+
 def test_the_variable_decides_alone_where_a_board_keeps_it(desk, edgekit, tmp_path, root, monkeypatch):
     """S9"""
     desk("new", "alice")
