@@ -69,13 +69,19 @@ def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None,
 def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """Your keys, and whom this machine trusts.
 
-    Exits 1 where a private key can be read by other users of this machine.
+    Exits 1 where a private key can be read by other users of this machine, and where whom it trusts cannot be told.
     """
     from edgekit.keys.secret import secrets_in
+    from edgekit_runtime.errors import SignatureError
     from edgekit_runtime.trust import find_trust, load_root
 
-    own, store = folder_of(folder), load_root(root) if root else find_trust()
+    own = folder_of(folder)
     entries = own.entries()
+    store, untold = None, None
+    try:
+        store = load_root(root) if root else find_trust()
+    except SignatureError as error:  # one's own keys are listed all the same
+        untold = error
     if as_json:
         print_json(
             {
@@ -83,15 +89,20 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
                 "keys": [key_json(e) for e in entries],
                 "secrets": [{"name": one.name, "id": one.id or None, "file": str(one.path)} for one in secrets_in(own)],
                 "trust": store_json(store),
+                **({"error": untold.as_json()} if untold is not None else {}),
             }
         )
     else:
         print_keys(own, entries)
         print_secrets(secrets_in(own))
-        print_store(store)
+        if untold is None:
+            print_store(store)
     if loose := [entry.private for entry in entries if entry.private is not None and entry.open_to_others]:
         for private in loose:
             warn_open(private)
+    if untold is not None and not as_json:
+        raise untold
+    if loose or untold is not None:
         raise click.exceptions.Exit(1)
 
 

@@ -122,6 +122,37 @@ def test_the_lists_show_keys_and_whom_the_machine_trusts(desk, root):
     assert PASSPHRASE not in listed.out
 
 
+def broken(root, monkeypatch):
+    root.write_text("{")
+    return "Move it away"
+
+
+def missing_by_name(root, monkeypatch):
+    monkeypatch.setenv("EDGEKIT_TRUST", str(root.with_name("gone.json")))
+    return "EDGEKIT_TRUST names it"
+
+
+def everybodys(root, monkeypatch):
+    root.chmod(0o666)
+    return "chmod o-w"
+
+
+@pytest.mark.parametrize("spoil", [broken, missing_by_name, everybodys])
+def test_ones_own_keys_are_listed_also_where_whom_the_machine_trusts_cannot_be_told(desk, root, monkeypatch, spoil):
+    if spoil is everybodys and os.name != "posix":
+        pytest.skip("modes are POSIX's")
+    desk("new", "alice")
+    desk("trust", "alice")
+    words = spoil(root, monkeypatch)
+    listed = desk("list")
+    assert (listed.code, "  alice  " in listed.out, "trust:" in listed.out) == (1, True, False)
+    assert listed.err.startswith("error: ")
+    assert words in listed.err
+    told = desk("list", "--json")
+    assert (told.code, told.json["trust"], told.json["error"]["code"]) == (1, None, "trust")
+    assert [key["name"] for key in told.json["keys"]] == ["alice"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_a_key_that_others_can_read_is_told(desk, tmp_path):
     """S11"""
