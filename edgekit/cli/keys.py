@@ -18,6 +18,8 @@ from edgekit.cli.options import PATH, as_json, print_json
 
 if TYPE_CHECKING:
     from edgekit.keys import KeyFolder
+    from edgekit_runtime.errors import SignatureError
+    from edgekit_runtime.trust import TrustStore
 
 __all__ = ["keys"]
 
@@ -72,16 +74,9 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     Exits 1 where a private key can be read by other users of this machine, and where whom it trusts cannot be told.
     """
     from edgekit.keys.secret import secrets_in
-    from edgekit_runtime.errors import SignatureError
-    from edgekit_runtime.trust import find_trust, load_root
 
     own = folder_of(folder)
-    entries = own.entries()
-    store, untold = None, None
-    try:
-        store = load_root(root) if root else find_trust()
-    except SignatureError as error:  # one's own keys are listed all the same
-        untold = error
+    entries, (store, untold) = own.entries(), _trusted(root)
     if as_json:
         print_json(
             {
@@ -104,6 +99,17 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
         raise untold
     if loose or untold is not None:
         raise click.exceptions.Exit(1)
+
+
+def _trusted(root: Path | None) -> tuple[TrustStore | None, SignatureError | None]:
+    """Whom this machine trusts, or why that cannot be told: one's own keys are listed all the same."""
+    from edgekit_runtime.errors import SignatureError
+    from edgekit_runtime.trust import find_trust, load_root
+
+    try:
+        return load_root(root) if root else find_trust(), None
+    except SignatureError as error:
+        return None, error
 
 
 @keys.command("sign")
