@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
     if as_json:
         print_json(_json(done))
         return
-    for line in _lines(done, before):
+    for line in [*_lines(done, before), *_key(done, options["secret"])]:
         click.echo(line)
 
 
@@ -167,10 +168,26 @@ def _json(done: Installed) -> dict[str, Any]:
         "already": done.already,
         "repaired": done.repaired,
         "profile": done.profile,
+        "encrypted_with": done.encrypted_with,
         "generation": done.generation.as_json(),
         "selftest": asdict(done.selftest) if done.selftest else None,
         "trial": asdict(done.trial) if done.trial else None,
     }
+
+
+def _key(done: Installed, given: str | None) -> list[str]:
+    """Where the application looks for the key, if it would not find the one that was given here."""
+    from edgekit_runtime.bundle.secrets import find_secret
+    from edgekit_runtime.errors import EdgekitError
+
+    if given is None or done.encrypted_with is None:
+        return []
+    with contextlib.suppress(EdgekitError):
+        found = find_secret()
+        if found is not None and found.only(done.encrypted_with):
+            return []
+    places = "as /etc/edgekit/secret, by EDGEKIT_SECRET=file:PATH, or open_bundle(..., secret='file:PATH')"
+    return [f"{'key':<10} not remembered: the application needs it too, {places}"]
 
 
 def _lines(done: Installed, before: str | None) -> list[str]:

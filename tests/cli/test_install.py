@@ -128,6 +128,24 @@ def test_another_name_for_the_board_is_told_with_the_one_before(made, tmp_path):
         assert f"board      {name}, which this root remembers{told}\n" in done.stdout
 
 
+def test_a_key_that_the_application_would_not_find_is_spoken_of(tmp_path, monkeypatch):
+    import tiny
+
+    from edgekit_runtime.bundle.secrets import Secret
+
+    key = bytes(range(7, 39))
+    (tmp_path / "camera.key").write_text(key.hex() + "\n")
+    (tmp_path / "camera.key").chmod(0o600)
+    bundle = tiny.bundle(tmp_path, secret=Secret([key]))
+    given = ("--profile", "x86-64", "--allow-unsigned", "--secret", f"file:{tmp_path / 'camera.key'}")
+    told = "key        not remembered: the application needs it too, as /etc/edgekit/secret, by EDGEKIT_SECRET=file:PATH, or "
+    done = invoked("install", bundle, "--root", tmp_path / "1", *given)
+    assert done.exit_code == 0, done.output
+    assert told in done.stdout
+    monkeypatch.setenv("EDGEKIT_SECRET", f"file:{tmp_path / 'camera.key'}")
+    assert "not remembered" not in invoked("install", bundle, "--root", tmp_path / "2", *given).stdout
+
+
 USAGE = {
     "no root": ("install", "x.ekb"),
     "no bundle": ("install", "--root", "r"),

@@ -50,6 +50,7 @@ class Installed:
     repaired: it answered before, and its file, which was damaged or lost, was put back.
 
     selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board is.
+    encrypted_with: the id of the key that the application needs as well.
     """
 
     root: Path
@@ -60,10 +61,11 @@ class Installed:
     selftest: Proof | None = None
     trial: Proof | None = None
     profile: str | None = None
+    encrypted_with: str | None = None
 
 
-def told_now(root: Root, asked: Asked) -> Slot:
-    """What the root was told, with what it is told now. A slot.json that cannot be read is made anew where the owner says
+def told_now(root: Root, asked: Asked, profile: str | None = None) -> Slot:
+    """What the root was told, with what it is told now. profile: said for the same install before, which is not finished. A slot.json that cannot be read is made anew where the owner says
     again whom to trust: nothing else of it decides what may come in. Raises InstallRootError."""
     try:
         slot = root.slot()
@@ -72,4 +74,4 @@ def told_now(root: Root, asked: Asked) -> Slot:
             raise
         slot = Slot()
     trust = tuple(str(Path(one).absolute()) for one in asked.trust)
-    return replace(slot, trust=trust or slot.trust, profile=asked.profile or slot.profile)
+    return replace(slot, trust=trust or slot.trust, profile=asked.profile or profile or slot.profile)

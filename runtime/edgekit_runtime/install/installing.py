@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
@@ -106,7 +107,7 @@ class _Installing:
         self._root, self._source, self._asked = root, source, asked
         self._journal = settle(root, asked.clock)
         self._store = store_of(root, asked.trust)
-        self._slot = told_now(root, asked)
+        self._slot = told_now(root, asked, self._journal.profile_for(source.kept))
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
@@ -155,7 +156,8 @@ class _Installing:
             self._root.events.tell(event, **facts)
         found = self._proofs.get
         proofs = (found("selftest"), found("trial"))
-        return Installed(self._root.path, generation, state, already, self._repaired, *proofs, self._slot.profile)
+        key = self._read[0].manifest.encrypted_with if self._read is not None else None
+        return Installed(self._root.path, generation, state, already, self._repaired, *proofs, self._slot.profile, key)
 
     def _first(self) -> Event:
         """Go on with an unfinished install of the same bundle, or begin."""
@@ -164,7 +166,7 @@ class _Installing:
             if self._goes_on(attempt):
                 return Restarted(self._now())
             self._take(Abandoned())
-        return Begun(self._source.kept, self._asked.trial, self._now())
+        return Begun(self._source.kept, self._asked.trial, self._now(), self._asked.profile)
 
     def _goes_on(self, attempt: Attempt) -> bool:
         if (attempt.source, attempt.trial) != (self._source.kept, self._asked.trial):
@@ -190,6 +192,7 @@ class _Installing:
         try:
             return self._do(work)
         except EdgekitError as error:
+            self._source.answers_for(error, self._stored())
             keep = isinstance(error, DownloadError) and not isinstance(error, DownloadSizeError)
             with contextlib.suppress(EdgekitError):  # the first error is the one to tell
                 self._take(Failed(error.code, str(error), self._now(), keep))
@@ -299,7 +302,7 @@ class _Installing:
             from edgekit_runtime.bundle.secrets import find_secret
             from edgekit_runtime.install.lock import hold
 
-            path = self._root.object(self._attempt().object if self._same is None else self._same.object)
+            path = self._stored()
             try:
                 lease = hold(path)
             except OSError as error:
@@ -313,6 +316,10 @@ class _Installing:
             finally:
                 lease.release()
         return self._read
+
+    def _stored(self) -> Path:
+        """The object that the bundle is, or becomes."""
+        return self._root.object(self._attempt().object if self._same is None else self._same.object)
 
     def _without_blobs(self) -> Bundle:
         """What a child loads need not be here as well: a small board has room for it once."""

@@ -74,7 +74,7 @@ class Attempt:
     """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its blobs,
     which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often the
     self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback from it leads past
-    what answers now, which is damaged, lost, or the same bundle.
+    what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that the board is, where he did.
     """
 
     state: State
@@ -89,6 +89,7 @@ class Attempt:
     generation: int = 0
     tries: int = 0
     past: bool | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,10 @@ class Journal:
         """The generation that the application tries out, if one is."""
         attempt = self.attempt
         return attempt.generation if attempt and (attempt.state, attempt.trial) == ("trial", "app") else None
+
+    def profile_for(self, source: str) -> str | None:
+        """What was said of the board when the install from there began that is not finished."""
+        return self.attempt.profile if self.attempt is not None and self.attempt.source == source else None
 
     @property
     def kept(self) -> frozenset[int]:

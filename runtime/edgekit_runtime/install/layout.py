@@ -289,7 +289,11 @@ class Root:
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
+    """The owner may reach a root by a link of his own; within it none is followed."""
     try:
-        return Path(path).absolute()
+        found = Path(path).absolute()
+        return found.resolve() if found.is_symlink() else found
     except (TypeError, ValueError) as error:
         raise InstallRootError(f"no path: {error}", do=_NO_ROOT) from error
+    except (OSError, RuntimeError) as error:  # links that lead to each other
+        raise InstallRootError(f"the link leads nowhere: {error}", where=os.fspath(path), do=_NO_ROOT) from error

@@ -7,6 +7,7 @@
 Rules:
 - what is written down is the same from whatever folder an install is asked for, so that the next one knows it again, and
   holds no password;
+- what is wrong with a bundle is told of what the owner named;
 - a file is a regular one: a pipe or a device may never end.
 """
 
@@ -22,8 +23,8 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.install.errors import DownloadError
+from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.install.errors import DownloadError, InstallError, TrialFailedError
 from edgekit_runtime.install.http import Limits, get, told_url
 
 __all__ = ["Source", "Stream", "head_of", "source_of"]
@@ -53,6 +54,11 @@ class Source:
     kept: str
     opens: Callable[[int, str], Stream]
     here: bool = False
+
+    def answers_for(self, error: EdgekitError, stored: Path) -> None:
+        """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is read."""
+        if not isinstance(error, InstallError) or isinstance(error, TrialFailedError):
+            error.where = error.where.replace(str(stored), self.told)
 
 
 def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Source:

@@ -83,11 +83,12 @@ class Tidy(Enum):
 
 @dataclass(frozen=True)
 class Begun:
-    """An install was asked for. at: RFC 3339."""
+    """An install was asked for. at: RFC 3339. profile: see `journal.Attempt`."""
 
     source: str
     trial: TrialBy
     at: str
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def react(journal: Journal, event: Event) -> Step:
         return Step(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
     if attempt is None:
         if isinstance(event, Begun):
-            begun = Attempt("fetching", event.source, event.trial, event.at)
+            begun = Attempt("fetching", event.source, event.trial, event.at, profile=event.profile)
             return Step(replace(journal, attempt=begun), work=Work.FETCH)
         if isinstance(event, Restarted):
             return Step(journal, (Tidy.POINT,))

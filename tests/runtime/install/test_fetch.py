@@ -17,7 +17,7 @@ from downloads import Script, serving
 from installed import UNSIGNED, current, events, names
 
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.install import Fetching, Limits
+from edgekit_runtime.install import Board, Fetching, Limits
 from edgekit_runtime.install.fetch import fetch
 from edgekit_runtime.install.http import told_url
 from edgekit_runtime.install.source import source_of
@@ -59,6 +59,17 @@ def test_what_arrived_is_kept_for_the_next_install(made, put, root, quick):
         assert put(url, quick).state == "committed"
     assert script.asked[-1]["Range"] == f"bytes={len(data) // 2}-"
     assert names(root / "incoming") == []
+
+
+@pytest.mark.parametrize("came", [0, 700], ids=["nothing", "a part"])
+def test_what_the_board_is_need_not_be_said_again_to_go_on(came, made, put, root, quick):
+    data = made("1").read_bytes()
+    with serving(Script(data, cuts=[came, 0, 0, 0, None])) as url:
+        asked = replace(quick, board=Board(("raspberry-pi-4",)))
+        with pytest.raises(EdgekitError) as caught:
+            put(url, asked, profile="x86-64")
+        assert caught.value.code == "download"
+        assert put(url, asked).profile == "x86-64"
 
 
 def test_what_a_power_cut_may_have_left_behind_what_was_flushed_is_fetched_again(made, put, root, quick):

@@ -46,6 +46,20 @@ def test_the_folders_that_a_root_lies_in_are_the_owners_and_may_be_links(made, p
         assert version(root) == "1"
 
 
+def test_a_root_may_be_reached_by_a_link(made, put, root, tmp_path):
+    link, circle = tmp_path / "camera", tmp_path / "circle"
+    link.symlink_to(root.name)
+    circle.symlink_to("circle")
+    assert install(made("1"), link, UNSIGNED).generation.number == 1
+    assert install(made("2"), link, UNSIGNED).generation.number == 2
+    assert rollback(link).version == "1"
+    assert version(link) == version(root) == "1"
+    assert collect(link).removed == []
+    with pytest.raises(EdgekitError, match="link") as caught:
+        install(made("1"), circle, UNSIGNED)
+    assert caught.value.code == "install-root"
+
+
 def test_the_next_one_takes_its_place_and_the_one_before_is_kept(made, put, root):
     for each in ("1", "2", "3"):
         put(made(each))

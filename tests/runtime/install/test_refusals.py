@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,11 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny
+from downloads import Script, serving
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
 from edgekit.packaging.terms import Terms
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.bundle import Promise
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.install import Asked, Board, Proving, status
 from edgekit_runtime.trust import parse_time
 
@@ -71,6 +75,30 @@ def test_is_refused_and_changes_nothing(case, made, put, root):
     assert names(root / "generations") == ["1"]
     found = status(root)
     assert (found.current.number, found.unfinished) == (1, None)
+
+
+@pytest.mark.parametrize("given", ["a path", "a URL with a password"])
+@pytest.mark.parametrize("case", ["slower than promised", "damaged", "encrypted"])
+def test_a_refusal_names_what_was_given_and_nothing_that_is_gone(case, given, made, put, root, tmp_path):
+    bundle = made("2", None, BAD_PROMISE if case == "slower than promised" else None)
+    if case == "damaged":
+        data = bytearray(bundle.read_bytes())
+        data[-70] ^= 1
+        bundle = tmp_path / "damaged.ekb"
+        bundle.write_bytes(data)
+    elif case == "encrypted":
+        bundle = tiny.bundle(tmp_path, secret=Secret([bytes(range(32))]))
+    with contextlib.ExitStack() as stack:
+        source = str(bundle)
+        if given != "a path":
+            url = stack.enter_context(serving(Script(bundle.read_bytes())))
+            source = url.replace("http://", "http://anna:geheim@")
+        with pytest.raises(EdgekitError) as caught:
+            put(source)
+    assert caught.value.where.startswith(source.replace("anna:geheim@", ""))
+    for told in (str(caught.value), status(root).failure.what, events(root)[-1]["what"]):
+        assert str(root) not in told
+        assert "geheim" not in told
 
 
 CLOCKS = {
