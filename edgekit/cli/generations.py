@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.install import ROOT
+from edgekit.cli.install import ROOT, signed_line
 from edgekit.cli.options import as_json, print_json, trust
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _lines(found: Status) -> Iterator[str]:
         yield "  nothing answers here yet"
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
-        yield f"  signed     {'UNSIGNED: ' if found.current.unsigned else ''}{found.current.told.removeprefix('signed ')}"
+        yield f"  signed     {found.current.vouched.removeprefix('signed ')}"
     if found.refusal is not None:
         yield f"  BUT        it does not open any more: {found.refusal}"
     if found.seen is not None:
@@ -52,7 +52,7 @@ def _lines(found: Status) -> Iterator[str]:
         counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
         yield f"  trial      {counted}{failed}"
     if found.previous is not None:
-        yield f"  rollback   to {_named(found.previous)}"
+        yield f"  rollback   to {_named(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
         if found.previous_refusal is not None:
             yield f"  BUT        it does not open any more: {found.previous_refusal}"
     if found.rollout_seq is not None:
@@ -103,8 +103,10 @@ def rollback(root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
 def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None:
     if as_json:
         print_json({"event": event, "generation": made.as_json() if made else None})
-    else:
-        click.echo(line)
+        return
+    click.echo(line)
+    if made is not None:
+        click.echo(signed_line(made))
 
 
 @click.command()

@@ -11,6 +11,7 @@ import click
 
 from edgekit import scores
 from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
+from edgekit.cli.install import signed_line
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
@@ -54,6 +55,7 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
         click.echo(
             f"generation {generation.number} of {root.path}, installed from {generation.source} at {generation.at}"
         )
+        say(signed_line(generation))
     for line in _lines(opened):
         say(line)
 
@@ -222,9 +224,11 @@ def _drop(found: dict[str, Any]) -> str:
 
 
 def _signed(bundle: Bundle) -> str:
+    from edgekit_runtime.install.reading import BY_THE_ROOT
+
     names = "by " + ", ".join(name[:16] for name in bundle.signed_by) if bundle.signed_by else "no"
     if bundle.trusted:
-        return f"{names}, trusted here"
+        return f"{names}, {BY_THE_ROOT if bundle.told.endswith(BY_THE_ROOT) else 'trusted here'}"
     if bundle.told.startswith(_DISTRUSTED):
         return f"{names}; {bundle.told}"
     return f"{names}; not checked (give --trust FILE)" if bundle.signed_by else names

@@ -12,9 +12,9 @@ from edgekit.cli.options import PATH, as_json, print_json, trust
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install import Board, Installed
+    from edgekit_runtime.install import Board, Generation, Installed
 
-__all__ = ["ROOT", "board_of", "install", "remembered"]
+__all__ = ["ROOT", "board_of", "install", "remembered", "signed_line"]
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -175,6 +175,12 @@ def _json(done: Installed) -> dict[str, Any]:
     }
 
 
+def signed_line(made: Generation) -> str:
+    """Who vouched for it; its first word says UNSIGNED where nobody did."""
+    mark, found = ("UNSIGNED", "UNSIGNED: ") if made.unsigned else ("signed", "signed ")
+    return f"{mark:<10} {made.vouched.removeprefix(found)}"
+
+
 def _key(done: Installed, given: str | None) -> list[str]:
     """Where the application looks for the key, if it would not find the one that was given here."""
     from edgekit_runtime.bundle.secrets import find_secret
@@ -199,8 +205,8 @@ def _lines(done: Installed, before: str | None) -> list[str]:
         was = "; before, it was told " + before if before else ""
         lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
     if done.already:
-        return [*lines, f"generation {made.number} already answers: {named}"]
-    lines.append(f"{'signed' if not made.unsigned else 'UNSIGNED':<10} {made.told.removeprefix('signed ')}")
+        return [*lines, signed_line(made), f"generation {made.number} already answers: {named}"]
+    lines.append(signed_line(made))
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
     if done.trial is not None:

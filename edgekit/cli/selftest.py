@@ -38,7 +38,7 @@ def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -
     record = {"bundle": str(bundle), "ok": True, "recipe": told["recipe"], "engine": engine, **tested}
     installed = told["installed"]
     if installed is not None:
-        record |= {key: installed[key] for key in ("generation", "state", "unsigned")}
+        record |= {key: installed[key] for key in ("generation", "state", "unsigned", "vouched")}
     if output is not None:
         _write(output, record)
     if as_json:
@@ -51,6 +51,8 @@ def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -
         f"{where}{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
         f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}"
     )
+    if installed is not None:
+        click.echo(installed["vouched"])
 
 
 def _write(output: Path, record: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def test_of_a_root_what_answers_there_is_shown_by_whom_the_root_trusts(board):
     assert shown.exit_code == 0, shown.output
     first, *rest = shown.stdout.splitlines()
     assert first.startswith(f"generation 1 of {root}, installed from {bundle} at 20")
-    assert any("trusted here" in line for line in rest)
+    assert any("whom this root was told to trust" in line for line in rest)
     told = json.loads(inspected(root, "--json").stdout)
     assert (told["installed"]["generation"]["number"], told["trusted"]) == (1, True)
     alone = json.loads(inspected(bundle, "--json").stdout)

@@ -51,6 +51,46 @@ def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
     assert invoked("gc", "--root", root).output == "0 removed, 0 bytes freed\n"
 
 
+def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
+    """S9"""
+    root, (key, public) = tmp_path / "camera", new_key(tmp_path)
+    invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned")
+    assert invoked("install", made("2", key=key), "--root", root, "--trust", public).exit_code == 0
+    assert "rollback   to generation 1" in (shown := invoked("status", "--root", root).output)
+    assert ", UNSIGNED" in shown
+    reports = {
+        "rollback": invoked("rollback", "--root", root),
+        "activate": invoked("activate", 1, "--root", root),
+        "status": invoked("status", "--root", root),
+        "inspect": invoked("inspect", root),
+        "selftest": invoked("selftest", root, "--allow-unsigned"),
+        "install": invoked("install", made("1"), "--root", root, "--allow-unsigned"),
+    }
+    why = "taken because of --allow-unsigned; what was found then: this machine was never told whom to trust"
+    for name, report in reports.items():
+        assert report.exit_code == 0, (name, report.output)
+        assert "UNSIGNED" in report.output, name
+        assert why in report.output, name
+    told = json.loads(invoked("selftest", root, "--json").stdout)
+    assert (told["unsigned"], told["vouched"]) == (True, f"UNSIGNED: {why}")
+    assert json.loads(invoked("inspect", root, "--json").stdout)["installed"]["generation"]["vouched"].startswith(
+        "UNSIGNED"
+    )
+    events = [json.loads(line) for line in (root / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "rolled-back"
+    assert events[-1]["what"] == f"UNSIGNED: {why}"
+
+
+def test_a_status_never_says_trusted_of_what_is_trusted_no_more(made, tmp_path, monkeypatch):
+    key, public = new_key(tmp_path)
+    root = tmp_path / "r"
+    invoked("install", made("1", key=key), "--root", root, "--trust", public, "--profile", "x86-64")
+    assert (
+        f"signed     by alice.pub.pem ({key.keyid[:8]}), trusted when it was installed"
+        in invoked("status", "--root", root).output
+    )
+
+
 def test_a_signed_one_needs_no_word_from_the_owner(made, tmp_path):
     key, public = new_key(tmp_path)
     done = invoked("install", made("1", key=key), "--root", tmp_path / "r", "--trust", public, "--profile", "x86-64")

@@ -151,9 +151,8 @@ class _Installing:
         number = generation.number
         state: Literal["committed", "trial"] = "trial" if self._journal.on_trial else "committed"
         if not already:
-            facts = {"generation": number, "bundle": generation.bundle, "what": generation.told}
             event = "repaired" if self._repaired else "installed" if state == "trial" else "committed"
-            self._root.events.tell(event, **facts)
+            self._root.events.tell(event, **generation.facts())
         found = self._proofs.get
         proofs = (found("selftest"), found("trial"))
         key = self._read[0].manifest.encrypted_with if self._read is not None else None

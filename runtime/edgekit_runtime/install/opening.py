@@ -66,7 +66,8 @@ class Held:
     """A generation that a model answers with. start: of its trial, None where it is committed."""
 
     def __init__(self, root: Root, generation: Generation, lease: Lease, vouched: Vouched, start: Start | None) -> None:
-        self.root, self.generation, self.told = root, generation, vouched.told
+        self.root, self.generation = root, generation
+        self.told = generation.vouched if generation.unsigned else vouched.told
         self.terms = Terms()
         self.state = "committed" if start is None else "trial"
         self._lease, self._start = lease, start

@@ -107,7 +107,7 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
             )
     if number != journal.current or journal.on_trial is not None:
         _take(root, journal, Activated(number))
-        root.events.tell(event, generation=number, bundle=generation.bundle)
+        root.events.tell(event, **generation.facts())
     return generation
 
 

@@ -32,7 +32,8 @@ class Slot:
 class Generation:
     """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
 
-    unsigned: taken because of --allow-unsigned. told: who vouches for it, in words. at: RFC 3339, when it was staged.
+    unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports show
+    `vouched`. at: RFC 3339, when it was staged.
     """
 
     number: int
@@ -52,9 +53,20 @@ class Generation:
     unsigned: bool = False
     format: int = 1
 
+    @property
+    def vouched(self) -> str:
+        """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each opening."""
+        if self.unsigned:
+            why = self.told.removesuffix("; taken because of --allow-unsigned")
+            return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {why}"
+        return f"{self.told.removesuffix(', trusted here')}, trusted when it was installed"
+
+    def facts(self) -> dict[str, Any]:
+        """For events."""
+        return {"generation": self.number, "bundle": self.bundle, "what": self.vouched}
+
     def as_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = to_json(self)
-        return value
+        return {**to_json(self), "vouched": self.vouched}
 
 
 def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:

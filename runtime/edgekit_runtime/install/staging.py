@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.install.disk import (
     drop_twin,
     make_folder,
@@ -56,7 +57,7 @@ def generation_of(attempt: Attempt, bundle: Bundle, vouched: Vouched) -> Generat
         size=bundle.size,
         source=attempt.source,
         at=attempt.began,
-        told=vouched.told,
+        told=vouched.then,
         seq=manifest.rollout_seq,
         signed_by=vouched.signers,
         unsigned=not vouched.trusted,
@@ -76,7 +77,7 @@ def stage(root: Root, generation: Generation) -> None:
         raise PlantedError(what, where=str(folder), do="Install again, which takes the next number")
     drop_folder(draft)
     make_folder(draft)
-    write_file(draft / "generation.json", json.dumps(generation.as_json(), sort_keys=True, indent=1) + "\n")
+    write_file(draft / "generation.json", json.dumps(to_json(generation), sort_keys=True, indent=1) + "\n")
     with storing(draft):
         (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
         sync_folder(draft)

@@ -84,7 +84,7 @@ class TrialWatch:
                 journal = root.journal()
                 if journal.on_trial == number:
                     apply(root, journal, react(journal, Passed()))
-                    root.events.tell("committed", generation=number, what=verdict.why)
+                    root.events.tell("committed", **{**self._held.generation.facts(), "why": verdict.why})
             return self._follow(kept=True)
         if verdict.says == "back":
             give_up(root, number, TrialFailedError(verdict.why, where=f"generation {number}"))

@@ -32,11 +32,12 @@ __all__ = ["Vouched", "read_vouched", "vouch"]
 @dataclass(frozen=True)
 class Vouched:
     """signers: keyids that count; empty where nobody vouches for the bundle. told: the words for it. code: of the refusal that
-    was waived, empty where there was none."""
+    was waived, empty where there was none. then: what of `told` may be written down, because it does not end to be true."""
 
     signers: tuple[str, ...]
     told: str
     code: str = ""
+    then: str = ""
 
     @property
     def trusted(self) -> bool:
@@ -63,12 +64,13 @@ def vouch(
         except (UnsignedError, UnknownKeyError, TooFewSignaturesError) as error:
             waived = error
         else:
-            return Vouched(signers, f"signed by {', '.join(map(store.name_of, signers))}, {store.told}")
+            signed = f"signed by {', '.join(map(store.name_of, signers))}"
+            return Vouched(signers, f"{signed}, {store.told}", then=signed)
     if not allow_unsigned:
         if store is not None:
             waived.do += "; or take it as it is with --allow-unsigned"
         raise waived
-    return Vouched((), f"{waived.what}; taken because of --allow-unsigned", waived.code)
+    return Vouched((), f"{waived.what}; taken because of --allow-unsigned", waived.code, waived.what)
 
 
 def read_vouched(

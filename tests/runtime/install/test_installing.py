@@ -231,7 +231,7 @@ def test_a_status_says_what_is_there(made, put, root):
     found = status(root)
     assert (found.state, found.current.version, found.previous.version) == ("committed", "2", "1")
     assert found.current.unsigned
-    assert "--allow-unsigned" in found.current.told
+    assert "UNSIGNED: taken because of --allow-unsigned" in found.current.vouched
     assert found.rollout_seq == 5
     assert found.as_json()["current"]["number"] == 2
 
