@@ -66,7 +66,6 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
         walk.graph(number, graph)
     walk.signatures()
     _check_calls(found.calls)
-    constant = sum({span.start: span.length for span in walk.buffers if span is not None}.values())
     return ModelFacts(
         "tflite",
         "schema 3",
@@ -74,9 +73,18 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
         found.operators,
         len(walk.graphs),
         found.tensors,
-        constant,
+        _covered([span for span in walk.buffers if span is not None]),
         found.largest,
     )
+
+
+def _covered(spans: list[Span]) -> int:
+    """Bytes of the file that lie in any of them: buffers may share their bytes, or overlap."""
+    total = behind = 0
+    for start, length in sorted(spans):
+        total += max(start + length - max(start, behind), 0)
+        behind = max(behind, start + length)
+    return total
 
 
 class _Walk:

@@ -86,6 +86,22 @@ def test_what_converters_write_passes(path):
     assert facts.constant_bytes < path.stat().st_size
 
 
+def test_bytes_that_two_buffers_share_count_once():
+    """The second buffer is led into the middle of the first, where the number 8 stands, as a length."""
+    made = model()
+    graph = made.subgraphs[0]
+    constant(made, graph, np.array([8] * 64, np.int32), schema.TensorType.INT32)
+    constant(made, graph, np.array([7, 7], np.int32), schema.TensorType.INT32)
+    data = bytearray(packed(made))
+    first, second = (data.index(np.array(values, np.int32).tobytes()) for values in ([8] * 64, [7, 7]))
+    apart = check_model("tflite", bytes(data)).constant_bytes
+    leads = [at for at in range(0, len(data) - 4, 4) if at + int.from_bytes(data[at : at + 4], "little") == second - 4]
+    middle = first + 80
+    (lead,) = [at for at in leads if at < middle]
+    data[lead : lead + 4] = (middle - lead).to_bytes(4, "little")
+    assert check_model("tflite", bytes(data)).constant_bytes == apart - 8
+
+
 def test_the_facts_are_those_of_the_file():
     data = packed(model())
     facts = check_model("tflite", data)
