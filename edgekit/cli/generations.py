@@ -111,19 +111,24 @@ def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None
 
 @click.command()
 @ROOT
+@click.option("--unfinished", is_flag=True, help="Give up an install that was cut off, too, with what it fetched.")
 @as_json
-def gc(root: Path, as_json: bool) -> None:
-    """Remove what nothing needs: older generations, what failed, what a download left.
+def gc(root: Path, unfinished: bool, as_json: bool) -> None:
+    """Remove what nothing needs: older generations, what failed, downloads that no install goes on with.
 
-    What answers, what answered before, what is on trial, and what a running application has open stays.
+    What answers, what answered before, what is on trial, and what a running application has open stays; so does what an
+    install that was cut off has fetched, because the same install goes on there.
     """
     from edgekit_runtime.install import collect
 
-    done = collect(root)
+    done = collect(root, unfinished=unfinished)
     if as_json:
         told: dict[str, Any] = {"removed": done.removed, "bytes": done.bytes, "in_use": done.in_use}
+        told["unfinished"] = done.unfinished
         print_json(told)
         return
     for name in done.in_use:
         click.echo(f"in use: {name}")
+    if done.unfinished is not None:
+        click.echo(f"kept for an install that was cut off: {done.unfinished}; edgekit gc --unfinished gives it up")
     click.echo(f"{len(done.removed)} removed, {done.bytes:,} bytes freed")

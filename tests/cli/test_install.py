@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from installed import Maker, new_key
+from downloads import Script, serving
+from installed import UNSIGNED, Maker, new_key
 
 from edgekit.packaging.terms import Terms
+from edgekit_runtime import DownloadError
+from edgekit_runtime.install import Fetching, Limits, install
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +170,15 @@ def test_another_name_for_the_board_is_told_with_the_one_before(made, tmp_path):
     for name, told in {"x86-64": "", "raspberry-pi-4": "; before, it was told x86-64"}.items():
         done = invoked("install", both, "--root", root, "--profile", name, "--allow-unsigned")
         assert f"board      {name}, which this root remembers{told}\n" in done.stdout
+
+
+def test_a_collection_says_what_it_keeps_and_how_to_drop_it(made, tmp_path):
+    root, at_once = tmp_path / "r", Fetching(Limits(tries=2), sleep=lambda seconds: None)
+    with serving(Script(made("1").read_bytes(), cuts=[700, 0, 0])) as url, pytest.raises(DownloadError):
+        install(url, root, replace(UNSIGNED, fetching=at_once))
+    assert f"{url}; edgekit gc --unfinished gives it up" in invoked("gc", "--root", root).output
+    assert json.loads(invoked("gc", "--root", root, "--json").stdout)["unfinished"] == url
+    assert invoked("gc", "--root", root, "--unfinished").output.startswith("1 removed, 700 bytes freed")
 
 
 def test_a_key_that_the_application_would_not_find_is_spoken_of(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@
 
 Rules:
 - what answers, what answered before, what is on trial or on its way stays, with its object;
+- what an unfinished install has fetched stays, for it goes on there, unless its owner gives it up;
 - an object that a model has open, in whatever process, stays as well, and is collected another time;
 - where what stays cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone.
@@ -26,6 +27,7 @@ from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.staging import drop_folder
+from edgekit_runtime.install.states import Abandoned, react
 
 __all__ = ["Collected", "collect", "make_room", "sweep"]
 
@@ -38,18 +40,28 @@ _OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
 
 @dataclass
 class Collected:
-    """removed: names below the root. bytes: freed. in_use: what a model has open."""
+    """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes from that
+    was cut off, and whose download or bundle stays for it."""
 
     removed: list[str] = field(default_factory=list)
     bytes: int = 0
     in_use: list[str] = field(default_factory=list)
+    unfinished: str | None = None
 
 
-def collect(path: str | os.PathLike[str], *, wait_s: float = 600.0) -> Collected:
-    """Raises InstallRootError, InstallBusyError, StorageError."""
+def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> Collected:
+    """unfinished: give up an install that was cut off as well, with what it fetched.
+
+    Raises InstallRootError, InstallBusyError, StorageError."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
-        collected = sweep(root, root.journal())
+        journal = root.journal()
+        if unfinished and journal.attempt is not None and journal.on_trial is None:
+            journal = react(journal, Abandoned()).journal
+            root.write_journal(journal)
+        collected = sweep(root, journal)
+        if journal.attempt is not None and journal.on_trial is None:
+            collected.unfinished = journal.attempt.source
     if collected.removed:
         root.events.tell("collected", what=f"{len(collected.removed)} removed, {collected.bytes} bytes")
     return collected

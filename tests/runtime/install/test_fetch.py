@@ -17,7 +17,7 @@ from downloads import Script, serving
 from installed import UNSIGNED, current, events, names
 
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.install import Board, Fetching, Limits
+from edgekit_runtime.install import Board, Fetching, Limits, collect, status
 from edgekit_runtime.install.fetch import fetch
 from edgekit_runtime.install.http import told_url
 from edgekit_runtime.install.source import source_of
@@ -58,6 +58,21 @@ def test_what_arrived_is_kept_for_the_next_install(made, put, root, quick):
         assert part.stat().st_size == len(data) // 2
         assert put(url, quick).state == "committed"
     assert script.asked[-1]["Range"] == f"bytes={len(data) // 2}-"
+    assert names(root / "incoming") == []
+
+
+def test_what_a_cut_install_fetched_is_collected_where_its_owner_gives_it_up(made, put, root, quick):
+    data = made("1").read_bytes()
+    with serving(Script(data, cuts=[len(data) // 2, 0, 0, 0])) as url:
+        with pytest.raises(EdgekitError):
+            put(url, quick)
+        kept = collect(root)
+        assert (kept.removed, kept.unfinished) == ([], status(root).unfinished.source)
+        given_up = collect(root, unfinished=True)
+    assert [Path(name).suffix for name in given_up.removed] == [".part"]
+    assert given_up.bytes == len(data) // 2
+    assert given_up.unfinished is None
+    assert status(root).unfinished is None
     assert names(root / "incoming") == []
 
 
