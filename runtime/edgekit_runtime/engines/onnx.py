@@ -1,7 +1,13 @@
-"""ONNX artifacts through ONNX Runtime on the CPU."""
+"""ONNX artifacts through ONNX Runtime on the CPU.
+
+Rule: it is imported by `import_onnxruntime` alone, here and in the converters. From 1.29 on its own builds write an identity of
+the device into ~/.cache/Microsoft as soon as they are imported, and send what they are used for to Microsoft. Its variable
+ORT_DISABLE_TELEMETRY prevents both if it is set before; its function `disable_telemetry_events` comes too late for either.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +18,7 @@ from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup, version_
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["OnnxEngine", "load_onnxruntime"]
+__all__ = ["OnnxEngine", "import_onnxruntime", "load_onnxruntime"]
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -61,10 +67,17 @@ class OnnxEngine(Engine):
         self._session = None
 
 
-def load_onnxruntime(data: bytes, setup: Setup) -> OnnxEngine:
-    """ONNX Runtime, CPU provider. It has one set of kernels: `setup.kernels` changes nothing."""
+def import_onnxruntime() -> Any:
+    """The module, with its telemetry off, unless somebody set ORT_DISABLE_TELEMETRY otherwise. Raises ImportError."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def load_onnxruntime(data: bytes, setup: Setup) -> OnnxEngine:
+    """ONNX Runtime, CPU provider. It has one set of kernels: `setup.kernels` changes nothing."""
+    onnxruntime = import_onnxruntime()
     version = version_of("onnxruntime") or onnxruntime.__version__
     return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, setup.threads), data)
 
