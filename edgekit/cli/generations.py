@@ -39,13 +39,15 @@ def _lines(found: Status) -> Iterator[str]:
     from edgekit_runtime.install.promise import Terms
 
     yield str(found.root)
-    if found.current is None:
+    if found.current is None and found.refusal is None:
         yield "  nothing answers here yet"
+    elif found.current is None:
+        yield "  nothing answers here"
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
         yield f"  signed     {found.current.vouched.removeprefix('signed ')}"
     if found.refusal is not None:
-        yield f"  BUT        it does not open any more: {found.refusal}"
+        yield f"  BUT        {'it does not open any more: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed starts" if found.failed_starts else ""
         asked, seen = Terms(), found.seen

@@ -172,7 +172,10 @@ def _open(
 def _rooted(path: str | os.PathLike[str]) -> bool:
     """Whether it is an install root; what cannot be looked at is opened as a file, which says why it cannot."""
     try:
-        return (Path(path) / "slot.json").is_file()
+        folder = Path(path)
+        return (folder / "slot.json").is_file() or (
+            (folder / "journal.json").is_file() and (folder / "generations").is_dir()
+        )
     except (OSError, ValueError):
         return False
 

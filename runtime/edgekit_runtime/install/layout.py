@@ -56,15 +56,24 @@ _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
+_MAKE_ANEW = (
+    "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what answers may "
+    "be that BUNDLE"
+)
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder that `edgekit install` made."""
+    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it says so."""
     try:
-        return (Path(path) / "slot.json").is_file()
+        folder = Path(path)
+        return _has(folder, "slot.json") or (_has(folder, "journal.json") and (folder / "generations").is_dir())
     except (OSError, ValueError, TypeError):
         return False
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class Root:
         """Everything a root has, under the lock; what is there already stays. slot.json comes last: it makes it a root."""
         for folder in (self.incoming, self.objects, self.generations):
             make_folder(folder)
-        if not is_root(self.path):
+        if not _has(self.path, "slot.json"):
             self.write_slot(Slot())
 
     @property
@@ -147,7 +156,10 @@ class Root:
     def slot(self) -> Slot:
         """Raises InstallRootError."""
         file = self.path / "slot.json"
-        slot: Slot = parsed(Slot, file, read_text(file), _TELL_AGAIN)
+        text = read_text(file)
+        if text is None:
+            raise InstallRootError("is missing, and with it whom this root trusts", where=str(file), do=_MAKE_ANEW)
+        slot: Slot = parsed(Slot, file, text, _TELL_AGAIN)
         return slot
 
     def write_slot(self, slot: Slot) -> None:

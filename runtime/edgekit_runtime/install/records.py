@@ -76,7 +76,10 @@ def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
     try:
         if text is None:
             raise ValueError("it is missing")
-        return from_json(kind, strict_json(text.encode()), file.name)
+        value = strict_json(text.encode())
+        if isinstance(value, dict) and value.get("format", 1) != 1:
+            raise ValueError("it is not of a format that this runtime knows")
+        return from_json(kind, value, file.name)
     except (ValueError, BundleError) as error:
         why = error.what if isinstance(error, BundleError) else str(error)
         raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error

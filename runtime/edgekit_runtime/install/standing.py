@@ -22,7 +22,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError, IntegrityError
 from edgekit_runtime.install.disk import storing
-from edgekit_runtime.install.errors import InstallBusyError, StorageError
+from edgekit_runtime.install.errors import InstallBusyError, NoGenerationError, StorageError
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
@@ -40,7 +40,7 @@ __all__ = ["Status", "status", "way_back"]
 
 @dataclass(frozen=True)
 class Status:
-    """current: what answers, None where nothing was installed. state: of it. previous: where a rollback leads.
+    """current: what answers, None where nothing was installed or it was lost, which refusal then says. state: of it. previous: where a rollback leads.
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
@@ -100,12 +100,15 @@ def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.ti
 def _told(root: Root, journal: Journal, busy: bool) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
-    current = None if number is None else root.record(number)
+    current, lost = _current(root, number)
     previous = root.perhaps(journal.current if on_trial else journal.previous)
     slot, (store, refusal) = root.slot(), _trusted(root)
     burned = journal.binding(store)
     previous_refusal = refusal or _refusal(root, store, previous)
     back = previous.number if previous is not None and previous_refusal is None else None
+    if lost is not None:
+        lost.do = "Install its bundle again"
+    gone = None if lost is None else str(with_way_out(lost, root, back))
     return Status(
         root.path,
         "empty" if number is None else "trial" if on_trial else "committed",
@@ -118,10 +121,18 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
         slot.trust,
         read_seen(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
-        refusal or _refusal(root, store, current, back),
+        gone or refusal or _refusal(root, store, current, back),
         previous_refusal,
         slot.profile,
     )
+
+
+def _current(root: Root, number: int | None) -> tuple[Generation | None, NoGenerationError | None]:
+    """What `current` leads to; where somebody took that away, this is what there is to tell."""
+    try:
+        return (None if number is None else root.record(number)), None
+    except NoGenerationError as error:
+        return None, error
 
 
 def way_back(root: Root) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -568,6 +569,34 @@ def test_a_record_that_is_damaged_is_healed_by_installing(content, version, made
     assert put(made(version)).generation.number == 2
     with open_bundle(root) as model:
         assert model.describe()["version"] == version
+
+
+def test_a_root_without_its_slot_is_still_one_and_every_reader_says_what_is_missing(made, put, root):
+    put(made("1"))
+    (root / "slot.json").unlink()
+    for ask in (status, open_bundle):
+        with pytest.raises(EdgekitError, match=r"slot.json: is missing.*edgekit install BUNDLE --root") as caught:
+            ask(root)
+        assert caught.value.code == "install-root"
+    assert put(made("1")).already
+    assert status(root).current.number == 1
+
+
+def test_a_slot_of_another_format_is_refused_as_a_journal_is(made, put, root):
+    put(made("1"))
+    (root / "slot.json").write_text('{"format": 2}')
+    with pytest.raises(EdgekitError, match="not of a format that this runtime knows"):
+        status(root)
+
+
+def test_a_status_says_what_answered_and_is_gone_and_where_a_rollback_leads(made, put, root):
+    put(made("1")), put(made("2"))
+    shutil.rmtree(root / "generations" / "2")
+    found = status(root)
+    assert (found.current, found.previous.number) == (None, 1)
+    assert "there is no generation 2" in found.refusal
+    assert f"Install its bundle again; or go back to generation 1: edgekit rollback --root {root}" in found.refusal
+    assert rollback(root).number == 1
 
 
 def test_current_follows_the_journal_whatever_a_cut_left(made, put, root):
