@@ -15,7 +15,7 @@ __all__ = ["selftest"]
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=BUNDLE, metavar="[BUNDLE|ROOT]", required=False)
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
 @trust
@@ -23,15 +23,18 @@ __all__ = ["selftest"]
 @secret
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
-def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -> None:
+def selftest(bundle: Path | None, as_json: bool, output: Path | None, **options: Any) -> None:
     """Open BUNDLE, or what answers in an install ROOT, as an application does: verify it, choose how to run it, replay its
     golden examples, warm up.
+
+    Without BUNDLE it is the install root that this folder is, or the only *.ekb in it, and a line says which.
 
     Exits 1 where an answer is out of tolerance. A crash of the engine is told as a sentence, because the first replay on a
     machine runs in a process of its own (EDGEKIT_SELFTEST=in-process runs it in this one).
     """
     from edgekit_runtime import open_bundle
 
+    bundle = bundle or _here()
     with open_bundle(bundle, **options) as model:
         told = model.describe()
     tested, engine = told["selftest"], told["engine"]
@@ -53,6 +56,21 @@ def selftest(bundle: Path, as_json: bool, output: Path | None, **options: Any) -
     )
     if installed is not None:
         click.echo(installed["vouched"])
+
+
+def _here() -> Path:
+    """What this folder has to be tested: itself, as an install root, or its only bundle."""
+    from edgekit_runtime.install import is_root
+
+    folder = Path.cwd()
+    found = [folder] if is_root(folder) else [one for one in sorted(folder.glob("*.ekb")) if one.is_file()]
+    if len(found) != 1:
+        there = f"it holds {len(found)} of them" if found else "it is no root and holds none"
+        raise click.UsageError(
+            f"Name a BUNDLE or a ROOT. Without it, {folder} must be an install root or hold one *.ekb, and {there}."
+        )
+    click.echo(f"testing {found[0]}", err=True)
+    return found[0]
 
 
 def _write(output: Path, record: dict[str, Any]) -> None:
