@@ -49,7 +49,7 @@ def _lines(found: Status) -> Iterator[str]:
     if found.refusal is not None:
         yield f"  BUT        {'it does not open any more: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
-        failed = f", {found.failed_starts} failed starts" if found.failed_starts else ""
+        failed = f", {found.failed_starts} failed start{'s' * (found.failed_starts > 1)}" if found.failed_starts else ""
         asked, seen = Terms(), found.seen
         counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
         yield f"  trial      {counted}{failed}"

@@ -79,7 +79,8 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
         try:
             done = put(bundle, root, asked)
         except KeyboardInterrupt:
-            click.echo("\nwhat answered before answers on; the same command goes on where this one stopped", err=True)
+            answers = "what answered before answers on" if (root / "current").is_symlink() else "nothing answers yet"
+            click.echo(f"\n{answers}; the same command goes on where this one stopped", err=True)
             raise
         bar.end()
     if as_json:

@@ -35,9 +35,11 @@ __all__ = [
     "point",
     "put_link",
     "read_text",
+    "reading",
     "remove",
     "storing",
     "sync_folder",
+    "unreadable",
     "write_file",
 ]
 
@@ -55,17 +57,34 @@ def storing(path: Path) -> Iterator[None]:
         raise _typed(error, path) from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The same, where nothing is to be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def unreadable(error: OSError, path: Path) -> InstallError:
+    """What is raised where a file or folder does not let itself be read."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        what = f"this user may not read it: {error.strerror}"
+        return StorageError(what, where=str(path), do="Run this as a user who may read the root")
+    return _typed(error, path)
+
+
 def _typed(error: OSError, path: Path) -> InstallError:
     where, why = str(path), error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"there is no room: {why}", where=where, do="Make room, then install again")
+        return DiskFullError(f"there is no room: {why}", where=where, do="Make room, then try again")
     if error.errno == errno.EROFS:
-        return ReadOnlyError("the file system is read-only", where=where, do="Mount it for writing, then install again")
+        return ReadOnlyError("the file system is read-only", where=where, do="Mount it for writing, then try again")
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return planted("a symbolic link stands where edgekit keeps a file", path)
     if error.errno in (errno.EACCES, errno.EPERM):
         return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
-    return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then install again")
+    return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then try again")
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -90,13 +109,12 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def read_text(path: Path) -> str | None:
     """The text of a file that edgekit keeps; None where there is none. Raises StorageError, PlantedError."""
-    try:
-        descriptor = open_regular(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _typed(error, path) from error
-    with storing(path), os.fdopen(descriptor, "rb") as file:
+    with reading(path):
+        try:
+            descriptor = open_regular(path)
+        except FileNotFoundError:
+            return None
+    with reading(path), os.fdopen(descriptor, "rb") as file:
         return file.read(_MOST_TEXT).decode("utf-8", errors="replace")
 
 

@@ -28,7 +28,7 @@ from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
 from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError, FinalError
-from edgekit_runtime.install.http import Limits, WrongPartError
+from edgekit_runtime.install.http import KEPT, Limits, WrongPartError
 from edgekit_runtime.install.source import Source, Stream
 
 __all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
@@ -138,7 +138,8 @@ class _Part:
                 tries = 1 if self._size > before else tries + 1
                 validator, _ = self._known()
             if tries >= limits.tries:
-                raise type(failed)(failed.what, where=self._told, do=failed.do) from failed
+                do = failed.do if self._size and validator else failed.do.removesuffix(KEPT)
+                raise type(failed)(failed.what, where=self._told, do=do) from failed
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
         sync_folder(self._path.parent)

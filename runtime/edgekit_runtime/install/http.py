@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from edgekit_runtime.install.errors import DownloadError, FinalError
-from edgekit_runtime.install.proxy import Proxy, basic, proxy_for
+from edgekit_runtime.install.proxy import KEPT, Proxy, basic, proxy_for
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
-__all__ = ["HttpStream", "Limits", "get", "told_url"]
+__all__ = ["KEPT", "HttpStream", "Limits", "get", "told_url"]
 
 _CHUNK = 256 << 10
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 _MOVED = (301, 302, 303, 307, 308)
 _FOR_NOW = (408, 421, 425, 429)
 _AS_WRITTEN = "/?%:=&~#+!$,;'@()*[]"
-_AGAIN = "Try again later; what arrived is kept"
+_AGAIN = f"Try again later{KEPT}"
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,10 @@ from edgekit_runtime.install.disk import (
     point,
     put_link,
     read_text,
+    reading,
     storing,
     sync_folder,
+    unreadable,
     write_file,
 )
 from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, StorageError
@@ -241,7 +243,7 @@ class Root:
 
     def numbers(self) -> list[int]:
         """Of every generation that is complete."""
-        with storing(self.generations):
+        with reading(self.generations):
             try:
                 names = [entry.name for entry in self.generations.iterdir()]
             except FileNotFoundError:
@@ -250,7 +252,10 @@ class Root:
 
     def told_numbers(self) -> str:
         """Which generations there are, in words."""
-        return f"There are {', '.join(map(str, self.numbers())) or 'none'}"
+        *others, last = [str(number) for number in self.numbers()] or ["none"]
+        if not others:
+            return "There is none" if last == "none" else f"There is generation {last}"
+        return f"There are generations {', '.join(others)} and {last}"
 
     def record(self, number: int) -> Generation:
         """Raises NoGenerationError, InstallRootError."""
@@ -282,7 +287,7 @@ class Root:
                 f"the bundle of generation {number} is gone", where=str(path), do="Install it again"
             ) from error
         except OSError as error:
-            raise StorageError(f"cannot be read: {error.strerror}", where=str(path), do="Check the disk") from error
+            raise unreadable(error, path) from error
 
     def hold_current(self) -> tuple[Lease, Generation]:
         """What answers, held. A switch meanwhile is no error: then it is the other one."""

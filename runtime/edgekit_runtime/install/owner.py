@@ -56,7 +56,7 @@ def activate(
             raise NoGenerationError(
                 "no generation is on trial",
                 where=str(root.path),
-                do=f"Name one: edgekit activate --root {root.path} N; {root.told_numbers()}",
+                do=f"Name one: edgekit activate --root {root.path} N; t{root.told_numbers()[1:]}",
             )
         return _switch(root, journal, wanted, "activated", trust)
 

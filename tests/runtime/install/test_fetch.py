@@ -349,8 +349,9 @@ def test_an_address_with_letters_of_other_languages_is_asked_for_as_browsers_do(
 def test_nobody_there_is_told_with_the_place(put, root, quick):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: Connection refused"):
+    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: Connection refused") as caught:
         put(f"http://127.0.0.1:{port}/net.ekb", quick)
+    assert caught.value.do == "Try again later", "nothing arrived that could be kept"
 
 
 NO_SOURCE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -85,11 +86,32 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
     assert version(root) == "1"
     with pytest.raises(NoGenerationError, match="there is no generation 7") as caught:
         activate(root, 7)
-    assert caught.value.do == f"There are 1, 2: edgekit status --root {root}"
+    assert caught.value.do == f"There are generations 1 and 2: edgekit status --root {root}"
     with pytest.raises(NoGenerationError, match="no generation is on trial") as caught:
         activate(root)
-    assert caught.value.do == f"Name one: edgekit activate --root {root} N; There are 1, 2"
+    assert caught.value.do == f"Name one: edgekit activate --root {root} N; there are generations 1 and 2"
     assert version(root) == "1"
+
+
+def test_what_the_system_refuses_is_told_of_what_was_done(tmp_path):
+    from edgekit_runtime.install.disk import reading, storing
+
+    cases = {
+        (reading, errno.EACCES): (
+            "storage",
+            "this user may not read it: Permission denied. Run this as a user who may read",
+        ),
+        (storing, errno.EACCES): (
+            "storage",
+            "cannot be written: Permission denied. Run this as the user who owns the root",
+        ),
+        (storing, errno.EROFS): ("read-only", "the file system is read-only. Mount it for writing, then try again"),
+        (reading, errno.EIO): ("storage", "the disk refused: Input/output error. Check the disk, then try again"),
+    }
+    for (doing, number), (code, told) in cases.items():
+        with pytest.raises(EdgekitError) as caught, doing(tmp_path):
+            raise OSError(number, os.strerror(number))
+        assert (caught.value.code, told in str(caught.value)) == (code, True), str(caught.value)
 
 
 def test_the_first_one_has_none_to_go_back_to(made, put, root):
