@@ -98,13 +98,17 @@ class Report:
 def verify(path: Path, asked: Asked, tell: Callable[[Check], object] = lambda check: None) -> Report:
     """path: a bundle, or a root of `edgekit install`, of which what answers is meant. tell: called after each check.
 
-    Raises EdgekitError where there is nothing to verify: no such file, no such root. What is wrong with the bundle stands
-    in the report.
+    Raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that was named for an
+    encrypted one cannot be had: that says nothing against the bundle. What is wrong with the bundle stands in the report.
     """
+    from edgekit_runtime.bundle.secret_key import SecretFormatError, SecretUnreadableError
+
     with _opened(path) as subject:
         work = _Verifying(subject, asked, tell)
         try:
             work.run()
+        except (SecretFormatError, SecretUnreadableError):
+            raise
         except EdgekitError as error:
             work.say(work.at, False, error.what)
             work.report.error = error

@@ -58,7 +58,8 @@ trust = click.option(
 allow_unsigned = click.option(
     "--allow-unsigned",
     is_flag=True,
-    help="Take a bundle that nobody vouches for, on a machine that was told whom to trust; every report then says so.",
+    help="Take a bundle that nobody vouches for: not signed, signed by nobody or too few who are trusted here, or on a machine "
+    "that was never told whom to trust; every report then says so.",
 )
 
 profile_path = click.option(

@@ -24,6 +24,8 @@ def strict_json(data: bytes) -> Any:
             raise ValueError("it begins with a byte order mark")
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # an escape may spell half a surrogate pair
+    except json.JSONDecodeError as error:
+        raise ValueError("it is empty" if not text.strip() else f"it is no JSON from line {error.lineno} on") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except UnicodeEncodeError:

@@ -89,6 +89,17 @@ def test_verify_looks_into_it_with_the_key(path: Path, keys, monkeypatch: pytest
     assert all(one["ok"] for one in report["checks"]), report
 
 
+def test_a_key_that_cannot_be_had_is_nothing_against_the_bundle(path: Path, keys, tmp_path: Path):
+    for name, words in (("gone", "secret-unreadable"), ("bad", "secret-format")):
+        (tmp_path / "bad").write_text("no key\n")
+        (tmp_path / "bad").chmod(0o600)
+        given = ("verify", path, "--trust", keys["alice"], "--secret", tmp_path / name)
+        told = said(*given)
+        assert (told.exit_code, "REFUSED" in told.stdout, "ok       signature" in told.stdout) == (1, False, True)
+        assert code(told) == words
+        assert said(*given, "--json").stdout == "", "the error is the one object"
+
+
 def test_a_key_of_something_else_that_lies_on_the_machine_does_not_keep_verify_from_digests(
     path: Path, keys, monkeypatch: pytest.MonkeyPatch
 ):

@@ -35,8 +35,10 @@ REFUSED = {
     b'"\\ud800"': "half a surrogate pair",
     b'{"\\udc00":1}': "half a surrogate pair",
     b"[" * 100_000: "nested too deeply",
-    b"": "Expecting value",
-    b"1 2": "Extra data",
+    b"": "^it is empty$",
+    b" \n": "^it is empty$",
+    b"1 2": "^it is no JSON from line 1 on$",
+    b'{"a": 1}\n}': "^it is no JSON from line 2 on$",
 }
 
 

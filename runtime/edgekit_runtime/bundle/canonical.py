@@ -45,7 +45,8 @@ def parse_canonical(data: bytes, what: str, where: str) -> Any:
     except _NotCanonicalError as error:
         raise BundleError(f"{what} is not canonical JSON: {error}", where=where, do="Build the bundle again") from None
     except ValueError as error:
-        raise BundleError(f"{what} is not JSON ({error})", where=where, do="Build the bundle again") from error
+        at = f", from character {error.pos} on" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise BundleError(f"{what} is not JSON{at}", where=where, do="Build the bundle again") from error
 
 
 def number_text(value: float) -> str:
