@@ -362,11 +362,11 @@ class _Verifying:
         if not ran or not told:
             self.say(self.at, None, f"{info.name} {info.version} came to no test in a process of its own")
             return
-        by = "that made them" if told[0]["same_engine"] else "another than made them"
+        by = "which made them" if told[0]["same_engine"] else "another than made them"
         count = told[0]["examples"]
         self.say(
             self.at,
             True,
-            f"in a process of its own {info.name} {info.version}, {by}, gives {count} of {len(bundle.manifest.golden)} "
-            f"examples: at most {told[0]['worst_steps']:.3g} steps apart, cosine {told[0]['worst_cosine']:.5f}",
+            f"{info.name} {info.version}, {by}, gives {count} of {len(bundle.manifest.golden)} examples in a process of its own: "
+            f"at most {told[0]['worst_steps']:.3g} steps apart, cosine {told[0]['worst_cosine']:.5f}",
         )

@@ -47,7 +47,7 @@ def _lines(found: Status) -> Iterator[str]:
         yield f"  answers    {_named(found.current)}, {found.state}"
         yield f"  signed     {found.current.vouched.removeprefix('signed ')}"
     if found.refusal is not None:
-        yield f"  BUT        {'it does not open any more: ' if found.current is not None else ''}{found.refusal}"
+        yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed start{'s' * (found.failed_starts > 1)}" if found.failed_starts else ""
         asked, seen = Terms(), found.seen
@@ -56,7 +56,7 @@ def _lines(found: Status) -> Iterator[str]:
     if found.previous is not None:
         yield f"  rollback   to {_named(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
         if found.previous_refusal is not None:
-            yield f"  BUT        it does not open any more: {found.previous_refusal}"
+            yield f"  BUT        it does not open: {found.previous_refusal}"
     if found.rollout_seq is not None:
         yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
     for file in found.trust:

@@ -48,7 +48,7 @@ def selftest(bundle: Path | None, as_json: bool, output: Path | None, **options:
         print_json(record)
         return
     examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
-    by = "that made them" if tested["same_engine"] else "another than made them"
+    by = "which made them" if tested["same_engine"] else "another than made them"
     where = "" if installed is None else f"generation {installed['generation']}, {installed['state']}: "
     click.echo(
         f"{where}{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
