@@ -37,6 +37,7 @@ def status(root: Path, as_json: bool) -> None:
 
 def _lines(found: Status) -> Iterator[str]:
     from edgekit_runtime.install.promise import Terms
+    from edgekit_runtime.install.trusting import in_words
 
     yield str(found.root)
     if found.current is None and found.refusal is None:
@@ -60,7 +61,7 @@ def _lines(found: Status) -> Iterator[str]:
     if found.rollout_seq is not None:
         yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
     for file in found.trust:
-        yield f"  trusts     {file}"
+        yield f"  trusts     {in_words(file)}"
     if found.profile is not None:
         yield f"  board      {found.profile}, as `edgekit install --profile` said"
     if found.unfinished is not None:

@@ -86,7 +86,7 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
     if as_json:
         print_json(_json(done))
         return
-    for line in [*_lines(done, before), *_key(done, options["secret"])]:
+    for line in [*_trust(done, options["trust"]), *_lines(done, before), *_key(done, options["secret"])]:
         click.echo(line)
 
 
@@ -195,6 +195,19 @@ def _key(done: Installed, given: str | None) -> list[str]:
             return []
     places = "as /etc/edgekit/secret, by EDGEKIT_SECRET=file:PATH, or open_bundle(..., secret='file:PATH')"
     return [f"{'key':<10} not remembered: the application needs it too, {places}"]
+
+
+def _trust(done: Installed, said: tuple[Path, ...]) -> list[str]:
+    """What the root remembers of --trust."""
+    from contextlib import suppress
+
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.install import Root
+    from edgekit_runtime.install.trusting import in_words
+
+    with suppress(EdgekitError):  # it is installed, whatever the disk says now
+        return [f"{'trusts':<10} {in_words(name)}" for name in Root(done.root).slot().trust] if said else []
+    return []
 
 
 def _lines(done: Installed, before: str | None) -> list[str]:

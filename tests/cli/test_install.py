@@ -101,7 +101,7 @@ def test_a_signed_one_needs_no_word_from_the_owner(made, tmp_path):
     assert done.exit_code == 0, done.output
     assert "UNSIGNED" not in done.output
     shown = invoked("status", "--root", tmp_path / "r").output
-    assert f"trusts     {public}" in shown
+    assert f"trusts     alice.pub.pem ({key.keyid[:8]}), of which this root keeps a copy" in shown
 
 
 def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):

@@ -14,6 +14,7 @@ leaves `current` where it was, or where it goes:
     when it is whole, then its folder; 3 again says how much of it was
  5. journal.json: fetched                                               durably
  6. KEY.part -> objects/SHA256.ekb                                      chmod, rename, fsync both folders
+    trust/NAME, where --trust named a key, and slot.json          durably, both
  7. journal.json: verified, with the number of the new generation       durably
  8. generations/N.new/generation.json and bundle.ekb, then -> N         durably; link, fsync folder, rename, fsync folder
  9. journal.json: staged; then selftest, with the rollout_seq burned    durably, each before the child is started

@@ -64,7 +64,7 @@ class Installed:
     encrypted_with: str | None = None
 
 
-def told_now(root: Root, asked: Asked, profile: str | None = None) -> Slot:
+def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | None = None) -> Slot:
     """What the root was told, with what it is told now. profile: said for the same install before, which is not finished. A slot.json that cannot be read is made anew where the owner says
     again whom to trust: nothing else of it decides what may come in. Raises InstallRootError."""
     try:
@@ -73,5 +73,4 @@ def told_now(root: Root, asked: Asked, profile: str | None = None) -> Slot:
         if not asked.trust:
             raise
         slot = Slot()
-    trust = tuple(str(Path(one).absolute()) for one in asked.trust)
     return replace(slot, trust=trust or slot.trust, profile=asked.profile or profile or slot.profile)

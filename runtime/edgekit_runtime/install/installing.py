@@ -55,6 +55,7 @@ from edgekit_runtime.install.states import (
     Work,
     react,
 )
+from edgekit_runtime.install.trusting import keep, named
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import Vouched, judge, seen_after
 
@@ -107,7 +108,8 @@ class _Installing:
         self._root, self._source, self._asked = root, source, asked
         self._journal = settle(root, asked.clock)
         self._store = store_of(root, asked.trust)
-        self._slot = told_now(root, asked, self._journal.profile_for(source.kept))
+        self._named = named(asked.trust)
+        self._slot = told_now(root, asked, self._named.names, self._journal.profile_for(source.kept))
         self._read: tuple[Bundle, Vouched] | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
@@ -290,6 +292,7 @@ class _Installing:
 
     def _remember(self) -> None:
         """What the owner said beside the bundle, once it is good enough to be said for."""
+        keep(self._root.path, self._named)
         with contextlib.suppress(InstallRootError):
             if self._root.slot() == self._slot:
                 return

@@ -1,6 +1,7 @@
 """The folder of an install root, and what is in it.
 
     ROOT/slot.json            makes the folder a root; whom it trusts
+    ROOT/trust/               its own copies of the public keys that --trust named (`trusting`)
     ROOT/lock                 held by whoever changes something
     ROOT/journal.json         which generation answers, and how far an unfinished install is (`journal`)
     ROOT/events.jsonl         what happened (`events`)
@@ -53,7 +54,7 @@ from edgekit_runtime.install.records import Generation, Slot, parsed
 
 __all__ = ["Root", "is_root"]
 
-_OWN = frozenset({"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current"})
+_OWN = frozenset({"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"})
 _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")

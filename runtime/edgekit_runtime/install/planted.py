@@ -47,7 +47,7 @@ def _away(path: Path) -> str:
         return f"Run: {aside(path)}; {_lost(path)}"
     if path.name in ("objects", "generations"):
         return "Put the folder itself there again: no link in a root is followed. The root as a whole may be one"
-    if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name == "objects"):
+    if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
         copy = shlex.quote(f"{path}.copy")
         return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
     return f"Run: rm -f {name}; {_lost(path)}"
@@ -60,6 +60,8 @@ def _lost(path: Path) -> str:
         return _KEPT[path.name]
     if path.parent.name == "objects":
         return "if a bundle was there before, install it again"
+    if path.parent.name == "trust" or path.name == "trust":
+        return "name the key again with --trust"
     if path.parent.name == "incoming" or path.name == "incoming":
         return "a download that was not whole begins anew"
     return "nothing is lost"

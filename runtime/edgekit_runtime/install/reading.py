@@ -21,6 +21,7 @@ from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
+from edgekit_runtime.install.trusting import kept
 from edgekit_runtime.trust import TrustStore, Vouched, find_trust, load_trust, vouch
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
     """
     if trust:
         return load_trust([str(one) for one in trust])
-    told = root.slot().trust if root is not None else ()
-    store = load_trust(told)
+    store = kept(root.path, root.slot().trust) if root is not None else None
     return replace(store, told=BY_THE_ROOT) if store is not None else find_trust()
 
 

@@ -18,7 +18,7 @@ __all__ = ["Generation", "Slot", "parsed"]
 
 @dataclass(frozen=True)
 class Slot:
-    """trust: files with the keys or the root.json that bundles must be signed by; empty: what this machine trusts.
+    """trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by; empty: what this machine trusts.
 
     profile: what this board is; None: what is found of it at each install.
     """

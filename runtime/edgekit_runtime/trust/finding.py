@@ -23,10 +23,10 @@ from pathlib import Path
 from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.errors import NoTrustError, TrustError
-from edgekit_runtime.trust.root import parse_root, read_root
+from edgekit_runtime.trust.root import is_document, parse_root, read_root
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
 
-__all__ = ["config_dir", "find_trust", "load_in_force", "load_trust", "no_trust", "trust_paths"]
+__all__ = ["config_dir", "find_trust", "load_in_force", "load_trust", "no_trust", "store_in", "trust_paths"]
 
 SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
 
@@ -43,8 +43,14 @@ def load_trust(trust: Trust) -> TrustStore | None:
     paths = [Path(trust)] if isinstance(trust, (str, os.PathLike)) else [Path(one) for one in trust]
     if not paths:
         return None
-    contents = [(str(path), read_root(path)) for path in paths]
-    roots = [(where, data) for where, data in contents if data.lstrip()[:1] == b"{"]
+    return store_in([(str(path), read_root(path)) for path in paths])
+
+
+def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
+    """The store in the contents of files, each with its path. As `load_trust`."""
+    if not contents:
+        return None
+    roots = [(where, data) for where, data in contents if is_document(data)]
     if not roots:
         return _of_keys(contents)
     if len(contents) > 1:
@@ -139,7 +145,8 @@ def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
     for where, data in contents:
         raw = raw_key(parse_public_key(data, where))
         keyid = keyid_of(raw)
-        keys[keyid] = TrustedKey(keyid, Path(where).name, raw)
+        name = Path(where).name.removeprefix(f"{keyid[:16]}-")  # so an install root names its copy
+        keys[keyid] = TrustedKey(keyid, name, raw)
     return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
 
 

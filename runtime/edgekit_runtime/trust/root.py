@@ -34,7 +34,7 @@ from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.errors import RootRollbackError, TrustError
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 
-__all__ = ["MAX_ROOT_BYTES", "ROOT_PAYLOAD_TYPE", "follow", "load_root", "parse_root", "read_root", "signed_part"]
+__all__ = ["MAX_ROOT_BYTES", "ROOT_PAYLOAD_TYPE", "follow", "is_document", "load_root", "parse_root", "read_root", "signed_part"]
 
 ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
 MAX_ROOT_BYTES = 256 << 10
@@ -67,6 +67,11 @@ def read_root(path: Path) -> bytes:
     if len(data) > MAX_ROOT_BYTES:
         raise TrustError(f"more than {MAX_ROOT_BYTES:,} bytes, which no root.json has", where=str(path), do=_AGAIN)
     return data
+
+
+def is_document(data: bytes) -> bool:
+    """Whether it is a root.json, whatever is in it, and no PEM file of a key."""
+    return data.lstrip()[:1] == b"{"
 
 
 def parse_root(data: bytes, where: str) -> TrustStore:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rooted
 import tiny
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
+from edgekit.packaging import SigningKey
 from edgekit.packaging.terms import Terms
 from edgekit_runtime import EdgekitError, IntegrityError, NoGenerationError, SignatureError, open_bundle
 from edgekit_runtime.install import Asked, Board, activate, collect, install, rollback, status
+from edgekit_runtime.install.trusting import named
 
 
 def digest(path: Path) -> str:
@@ -270,7 +274,7 @@ class TestTrust:
         key, public = alice
         done = put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
         assert not done.generation.unsigned
-        assert status(root).trust == (str(public),)
+        assert status(root).trust == (f"trust/{key.keyid[:16]}-alice.pub.pem",)
         with pytest.raises(SignatureError):
             put(made("2"), Asked(board=BOARD, proving=QUICK))
         assert version(root) == "1"
@@ -291,7 +295,7 @@ class TestTrust:
         key, public = alice
         put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
         _, other = new_key(tmp_path, "bob")
-        public.write_bytes(other.read_bytes())
+        next((root / "trust").iterdir()).write_bytes(other.read_bytes())
         with pytest.raises(SignatureError) as error:
             open_bundle(root)
         assert status(root).refusal == str(error.value)
@@ -504,7 +508,7 @@ class TestTheBoardsName:
         _, other = new_key(tmp_path, "bob")
         again = put(made("1", key=key), replace(signed, trust=(public, other), profile="x86-64"))
         assert again.already
-        assert status(root).trust == (str(public), str(other))
+        assert [name[23:] for name in status(root).trust] == ["alice.pub.pem", "bob.pub.pem"]
         assert status(root).profile == "x86-64"
 
     def test_given_anew_has_a_cut_install_judged_anew(self, made, put, root):
@@ -526,7 +530,7 @@ class TestTheBoardsName:
         with pytest.raises(EdgekitError, match="--trust"):
             put(made("2", key=key), replace(signed, trust=()))
         assert put(made("2", key=key), signed).generation.number == 2
-        assert status(root).trust == (str(public),)
+        assert status(root).trust == (f"trust/{key.keyid[:16]}-alice.pub.pem",)
 
 
 @pytest.mark.parametrize("stage", ["selftest", "trial"])
@@ -602,6 +606,71 @@ def test_a_root_without_its_slot_is_still_one_and_every_reader_says_what_is_miss
         assert caught.value.code == "install-root"
     assert put(made("1")).already
     assert status(root).current.number == 1
+
+
+class TestWhomItTrusts:
+    """What --trust named, long after it was named."""
+
+    def signed(self, folder: Path) -> tuple[Asked, SigningKey, Path]:
+        key, public = new_key(folder)
+        return Asked(trust=(public,), board=BOARD, proving=QUICK), key, public
+
+    def test_of_a_key_there_is_a_copy_so_that_the_stick_may_go(self, made, put, root, tmp_path):
+        asked, key, public = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        copy = root / "trust" / f"{key.keyid[:16]}-alice.pub.pem"
+        assert copy.read_bytes() == public.read_bytes()
+        assert copy.stat().st_mode & 0o777 == 0o644
+        public.unlink()
+        assert version(root) == "1"
+        assert put(made("2", key=key), replace(asked, trust=())).generation.signed_by == (key.keyid,)
+        with open_bundle(root) as model:
+            assert model.describe()["trust"].startswith(f"signed by alice.pub.pem ({key.keyid[:8]}), whom this root")
+
+    def test_a_root_of_before_that_has_a_path_opens_and_says_what_to_do_where_that_is_gone(
+        self, made, put, root, tmp_path
+    ):
+        asked, key, public = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        (root / "slot.json").write_text(json.dumps({"format": 1, "trust": [str(public)]}))
+        assert version(root) == "1"
+        moved = public.rename(tmp_path / "elsewhere.pub.pem")
+        with pytest.raises(
+            EdgekitError, match=f"put it back there. Or name another: edgekit install BUNDLE --root {root} --trust"
+        ):
+            open_bundle(root)
+        put(made("1", key=key), replace(asked, trust=(moved,)))
+        assert version(root) == "1"
+
+    def test_a_root_json_is_read_where_it_lies(self, made, put, root, tmp_path):
+        key, _ = new_key(tmp_path)
+        file = tmp_path / "root.json"
+        file.write_bytes(rooted.document(rooted.signed_part(bundle=("ada",), root=("ada",)), "ada"))
+        with pytest.raises(SignatureError):
+            put(made("1", key=key), Asked(trust=(file,), board=BOARD, proving=QUICK))
+        assert named((file,)).names == (str(file),)
+
+    @pytest.mark.parametrize("name", ["trust/../evil.pem", "evil.pub.pem", "../evil.pub.pem", "trust/evil.pub.pem"])
+    def test_a_slot_names_no_file_of_another_place(self, name, made, put, root, tmp_path):
+        asked, key, _ = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        (root / "slot.json").write_text(json.dumps({"format": 1, "trust": [name]}))
+        with pytest.raises(EdgekitError, match="names what is no copy of a key"):
+            open_bundle(root)
+
+    def test_a_link_in_place_of_a_copy_is_not_followed(self, made, put, root, tmp_path):
+        asked, key, public = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        copy = next((root / "trust").iterdir())
+        copy.unlink()
+        copy.symlink_to(public)
+        with pytest.raises(EdgekitError, match="symbolic link") as caught:
+            open_bundle(root)
+        assert caught.value.code == "planted"
+        (root / "trust").rename(tmp_path / "trust")
+        (root / "trust").symlink_to(tmp_path / "trust")
+        with pytest.raises(EdgekitError, match="symbolic link"):
+            open_bundle(root)
 
 
 def test_a_slot_of_another_format_is_refused_as_a_journal_is(made, put, root):

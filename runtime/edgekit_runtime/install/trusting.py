@@ -1,0 +1,97 @@
+"""Whom a root trusts, as `--trust` once said it: its own copies of public keys, or the path of a root.json.
+
+    said = named(("/media/stick/ci.pub.pem",))
+    said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
+    keep(root, said)                         # ROOT/trust/14873a41c0ffee00-ci.pub.pem
+    store = kept(root, root.slot().trust)
+
+Rules:
+- a public key never changes: it is copied, so that the stick or the folder it came from may go;
+- a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no copy;
+- a copy is written whole and flushed before slot.json names it, and read without following a link;
+- a root of before, which remembers the path of a key, is read as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
+from edgekit_runtime.install.disk import make_folder, read_text, write_file
+from edgekit_runtime.install.planted import planted
+from edgekit_runtime.trust.errors import TrustError
+from edgekit_runtime.trust.finding import store_in
+from edgekit_runtime.trust.root import is_document, read_root
+
+if TYPE_CHECKING:
+    from edgekit_runtime.trust import TrustStore
+
+__all__ = ["Named", "in_words", "keep", "kept", "named"]
+
+_COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
+
+
+@dataclass(frozen=True)
+class Named:
+    """names: for slot.json. copies: name and text of those that the root keeps itself."""
+
+    names: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+
+
+def named(trust: Sequence[str | Path]) -> Named:
+    """What is to be remembered of it. Raises TrustError, SignatureError."""
+    names, copies = [], []
+    for one in trust:
+        data = read_root(Path(one))
+        if is_document(data):
+            names.append(str(Path(one).absolute()))
+            continue
+        keyid = keyid_of(raw_key(parse_public_key(data, str(one))))
+        names.append(f"trust/{keyid[:16]}-{Path(one).name[-100:]}")
+        copies.append((names[-1], data.decode("utf-8", "replace")))
+    return Named(tuple(names), tuple(copies))
+
+
+def keep(root: Path, said: Named) -> None:
+    """Raises StorageError, PlantedError."""
+    if said.copies:
+        make_folder(root / "trust")
+    for name, text in said.copies:
+        write_file(root / name, text)
+
+
+def kept(root: Path, names: Sequence[str]) -> TrustStore | None:
+    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, PlantedError."""
+    return store_in([_content(root, name) for name in names])
+
+
+def in_words(name: str) -> str:
+    """For a person: a name of slot.json."""
+    if _COPY.fullmatch(name) is None:
+        return f"{name}, which is read where it lies"
+    return f"{name[23:]} ({name[6:14]}), of which this root keeps a copy"
+
+
+def _content(root: Path, name: str) -> tuple[str, bytes]:
+    command = f"edgekit install BUNDLE --root {root} --trust FILE"
+    again = f"Name it again: {command}"
+    if Path(name).is_absolute():
+        try:
+            return name, read_root(Path(name))
+        except TrustError as error:
+            error.do = f"This root remembers where it lay (slot.json): put it back there. Or name another: {command}"
+            raise
+    path = root / name
+    if _COPY.fullmatch(name) is None:
+        raise TrustError("slot.json names what is no copy of a key", where=str(path), do=again)
+    if path.parent.is_symlink():
+        raise planted("a symbolic link stands where edgekit keeps a folder", path.parent)
+    text = read_text(path)
+    if text is None:
+        raise TrustError("the root's copy of a key that it trusts is missing", where=str(path), do=again)
+    return str(path), text.encode()
