@@ -54,7 +54,9 @@ from edgekit_runtime.install.records import Generation, Slot, parsed
 
 __all__ = ["Root", "is_root"]
 
-_OWN = frozenset({"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"})
+_OWN = frozenset(
+    {"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"}
+)
 _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 Kept = TypeVar("Kept")

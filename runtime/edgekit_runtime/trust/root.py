@@ -34,7 +34,16 @@ from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.errors import RootRollbackError, TrustError
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 
-__all__ = ["MAX_ROOT_BYTES", "ROOT_PAYLOAD_TYPE", "follow", "is_document", "load_root", "parse_root", "read_root", "signed_part"]
+__all__ = [
+    "MAX_ROOT_BYTES",
+    "ROOT_PAYLOAD_TYPE",
+    "follow",
+    "is_document",
+    "load_root",
+    "parse_root",
+    "read_root",
+    "signed_part",
+]
 
 ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
 MAX_ROOT_BYTES = 256 << 10

@@ -139,7 +139,10 @@ class TrustStore:
         elif revoked:
             why = self.revoked[revoked[0]].why
             kind, what = RevokedKeyError, f"the bundle is signed by {self._names(revoked)}, which was revoked"
-            what, do = what + (f": {why}" if why else ""), "Ask its sender to sign it with another key; nothing else lets it in"
+            what, do = (
+                what + (f": {why}" if why else ""),
+                "Ask its sender to sign it with another key; nothing else lets it in",
+            )
         elif late:
             kind, do = KeyExpiredError, "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
             until = tell_time(self.keys[late[0]].expires_s or 0)
