@@ -312,8 +312,14 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
     """The owner may reach a root by a link of his own; within it none is followed."""
     try:
         found = Path(path).absolute()
-        return found.resolve() if found.is_symlink() else found
+        if not found.is_symlink():
+            return found
+        with contextlib.suppress(RuntimeError):  # links in a circle, before Python 3.13
+            found = found.resolve()
+        if found.is_symlink():
+            raise InstallRootError("its links lead to each other", where=os.fspath(path), do=_NO_ROOT)
+        return found
     except (TypeError, ValueError) as error:
         raise InstallRootError(f"no path: {error}", do=_NO_ROOT) from error
-    except (OSError, RuntimeError) as error:  # links that lead to each other
+    except OSError as error:
         raise InstallRootError(f"the link leads nowhere: {error}", where=os.fspath(path), do=_NO_ROOT) from error

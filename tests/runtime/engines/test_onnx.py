@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
+
 ENGINE = "from edgekit_runtime.engines.onnx import import_onnxruntime; import_onnxruntime()"
 CONVERTER = """
 from onnx import TensorProto, helper
@@ -21,6 +23,8 @@ session(data, plain=True).run(None, {"x": [1.0]})
 
 @pytest.mark.parametrize("program", [ENGINE, CONVERTER], ids=["the engine", "a converter"])
 def test_nothing_is_written_into_a_fresh_home(tmp_path, program):
+    if program is CONVERTER:
+        pytest.importorskip("onnx", reason="comes with the extra 'dev'")
     environ = {key: value for key, value in os.environ.items() if key in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")}
     environ |= {"HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}  # no CI, under which it keeps still by itself
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
