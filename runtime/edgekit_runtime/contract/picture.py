@@ -4,7 +4,7 @@
 
 Rules:
 - no more than MAX_PIXELS pixels are ever decoded (128 MiB of Pillow's four bytes a pixel): a few kilobytes of PNG can ask
-  for gigabytes. A JPEG may be larger: where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of
+  for gigabytes. With transparency it is a quarter less, because two such copies are needed. A JPEG may be larger: where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of
   its size and never makes the others;
 - orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame counts;
 - only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on the bytes;
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "MAX_BYTES",
+    "MAX_CONVERTED_PIXELS",
     "MAX_JPEG_PIXELS",
     "MAX_PIXELS",
     "PADDING",
@@ -47,6 +49,9 @@ FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "PPM", "WEBP", "TIFF")
 
 MAX_PIXELS = 2**25
 """Pixels that are decoded, at most: a frame of 8K video fits."""
+
+MAX_CONVERTED_PIXELS = 3 * 2**23
+"""The same for a file whose four bytes a pixel become another four: with transparency, CMYK."""
 
 MAX_BYTES = 2**28
 """Of a picture's file or a camera's buffer: eight bytes for each of the most pixels."""
@@ -132,8 +137,11 @@ def render(
     """
     if 0 in picture.size:
         raise InputError(f"{picture.width} x {picture.height} is no picture", where=where, do="Pass one with pixels")
+    mode = "L" if image.color == "gray" else "RGB"
     reduction = _Reduction(picture, image) if ours and picture.format == "JPEG" else None
     if reduction is None:
+        if ours:
+            _refuse_two_large_copies(picture, mode, where)
         loaded(picture, where)
     orientation = _orientation(picture)
     size = picture.size if reduction is None else reduction.size
@@ -144,9 +152,10 @@ def render(
         box = (box[0] / factor, box[1] / factor, box[2] / factor, box[3] / factor)
         loaded(picture, where)
     try:
-        mode = "L" if image.color == "gray" else "RGB"
         flat = _flatten(picture, where)
         flat = flat if flat.mode == mode else flat.convert(mode)
+        if ours and flat is not picture:
+            picture.close()  # its pixels are needed no more, and a crop of the others is made next
         inner = placement.inner[::-1] if orientation >= 5 else placement.inner
         cut = _cut(flat, box, inner, image)
         turn = _TURNS[orientation]
@@ -222,19 +231,35 @@ def _flatten(picture: Image.Image, where: str) -> Image.Image:
             f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
         )
     if sixteen:
-        grey: Image.Image = pillow().fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+        grey: Image.Image = pillow().new("L", picture.size)
+        for top, strip in _strips(picture):
+            eight = (np.asarray(strip) >> 8).clip(0, 255).astype(np.uint8)
+            grey.paste(pillow().fromarray(eight), (0, top))
         return grey
-    if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
-        return _over_white(picture)
-    return picture
+    return _over_white(picture) if _transparent(picture) else picture
+
+
+def _transparent(picture: Image.Image) -> bool:
+    return picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
+
+
+def _refuse_two_large_copies(picture: Image.Image, mode: str, where: str) -> None:
+    """A picture of four bytes a pixel that is converted stands in memory twice."""
+    four_bytes = picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I;16")
+    if four_bytes and mode == "RGB" and (picture.mode != mode or _transparent(picture)):
+        refuse_large(*picture.size, MAX_CONVERTED_PIXELS, where)
+
+
+def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """So that no second and third copy of a large picture is made."""
+    rows = max(1, 2**20 // picture.width)
+    for top in range(0, picture.height, rows):
+        yield top, picture.crop((0, top, picture.width, min(top + rows, picture.height)))
 
 
 def _over_white(picture: Image.Image) -> Image.Image:
-    """In strips, so that no second and third copy of a large picture is made."""
     flat: Image.Image = pillow().new("RGB", picture.size, (255, 255, 255))
-    rows = max(1, 2**20 // picture.width)
-    for top in range(0, picture.height, rows):
-        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+    for top, strip in _strips(picture):
         if "transparency" in picture.info:
             strip.info["transparency"] = picture.info["transparency"]
         if strip.mode in ("La", "RGBa"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,22 @@ from PIL import Image, ImageOps
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
 from edgekit_runtime.contract.picture import MAX_PIXELS
 from edgekit_runtime.errors import InputError
+
+PEAK = """
+import resource, sys
+from edgekit_runtime.contract import ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.errors import InputError
+from PIL import Image, PngImagePlugin
+image = ImageSpec(6, 6, (0.0,) * 3, (255.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")
+decode = Decoder(InputContract("image", (6, 6, 3), "float32", image))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    told = f"decoded {decode(sys.argv[1]).shape}"
+except InputError as error:
+    told = str(error)
+print(told, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
+"""
 
 
 def decoder(width=6, height=4, **changes):
@@ -192,6 +209,23 @@ def test_a_picture_of_the_applications_own_is_not_touched():
     decoder()(lazy)
     assert lazy.size == (901, 603)
     assert MAX_PIXELS >= 7680 * 4320
+
+
+LARGE = {"RGB": None, "P": None, "L": None, "I;16": None, "RGBA": "more than 25,165,824", "LA": "more than 25,165,824"}
+
+
+@pytest.mark.parametrize(("mode", "words"), LARGE.items(), ids=LARGE)
+def test_no_picture_of_the_most_pixels_takes_256_mb_to_decode(mode, words, tmp_path):
+    """In a process of its own, whose peak is then the picture's; found by fuzzing with 16 bits of grey."""
+    file = tmp_path / "large.png"
+    Image.new(mode, (8192, 4096)).save(file, compress_level=1)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, file], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told, grown_mb = done.stdout.rsplit(None, 1)
+    assert float(grown_mb) < 256
+    assert (words or "decoded") in told
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
