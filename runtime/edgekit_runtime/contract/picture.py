@@ -34,6 +34,7 @@ __all__ = [
     "MAX_CONVERTED_PIXELS",
     "MAX_JPEG_PIXELS",
     "MAX_PIXELS",
+    "MAX_SIDE",
     "PADDING",
     "bounded",
     "loaded",
@@ -52,6 +53,9 @@ MAX_PIXELS = 2**25
 
 MAX_CONVERTED_PIXELS = 3 * 2**23
 """The same for a file whose four bytes a pixel become another four: with transparency, CMYK."""
+
+MAX_SIDE = 2**16 - 1
+"""Of a file's picture, as in JPEG: Pillow keeps eight bytes for each row, however short, of each copy."""
 
 MAX_BYTES = 2**28
 """Of a picture's file or a camera's buffer: eight bytes for each of the most pixels."""
@@ -101,6 +105,9 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
         raise _undecodable(error, where) from error
     most = MAX_JPEG_PIXELS if picture.format == "JPEG" else MAX_PIXELS
     refuse_large(*picture.size, most, where)
+    if max(picture.size) > MAX_SIDE:
+        size = f"{picture.width} x {picture.height}"
+        raise InputError(f"{size} pixels: a side is more than {MAX_SIDE:,}", where=where, do="Make it smaller")
     return picture
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,15 @@ def test_a_picture_of_the_applications_own_is_not_touched():
     decoder()(lazy)
     assert lazy.size == (901, 603)
     assert MAX_PIXELS >= 7680 * 4320
+
+
+def test_a_picture_of_millions_of_rows_is_refused_by_its_head():
+    """Found by fuzzing: Pillow's rows of 7 pixels take as much as the pixels."""
+    data = bytearray(encoded(Image.new("L", (7, 9)), "PNG"))
+    data[20:24] = (4_194_304).to_bytes(4, "big")
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(InputError, match="7 x 4194304 pixels: a side is more than 65,535"):
+        decoder()(bytes(data))
 
 
 LARGE = {"RGB": None, "P": None, "L": None, "I;16": None, "RGBA": "more than 25,165,824", "LA": "more than 25,165,824"}
