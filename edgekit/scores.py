@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["SHORT", "change", "growth", "is_share", "number", "signed", "value"]
+__all__ = ["SHORT", "change", "confidence", "growth", "is_share", "number", "signed", "value"]
 
 SHORT = {
     "top1": "top-1",
@@ -28,6 +28,10 @@ _NOTHING = 1e-4
 """Of the original's value: a change that is smaller is none."""
 
 
+_ROUNDING = 1e-5
+"""By which the float32 sum of a softmax may exceed 1."""
+
+
 def is_share(metric: str | None) -> bool:
     """None, agreement with the original, is one."""
     return metric is None or metric in SHORT
@@ -35,6 +39,11 @@ def is_share(metric: str | None) -> bool:
 
 def value(metric: str | None, found: float) -> str:
     return f"{100 * found:.1f} %" if is_share(metric) else number(found)
+
+
+def confidence(score: float) -> str:
+    """One answer's score: per cent where it can be a probability, else the number as it is."""
+    return f"{100 * score:.1f} %" if 0 <= score <= 1 + _ROUNDING else number(score)
 
 
 def change(metric: str | None, drop: float, original: float) -> str:

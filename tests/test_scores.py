@@ -40,3 +40,10 @@ def test_only_what_is_known_to_be_a_share_is_shown_as_one(metric, found, said):
 )
 def test_a_change_has_a_sign_unless_it_is_none(metric, drop, original, said):
     assert scores.change(metric, drop, original) == said
+
+
+@pytest.mark.parametrize(
+    ("score", "said"), [(0.375, "37.5 %"), (1.0000001, "100.0 %"), (2.286, "2.286"), (-0.5, "-0.5"), (0.0, "0.0 %")]
+)
+def test_a_score_that_can_be_no_probability_is_never_shown_as_one(score, said):
+    assert scores.confidence(score) == said

@@ -91,13 +91,14 @@ class Catalogue:
         return tuple(errors)
 
     def load(self, name: str) -> Profile:
-        """The profile of that name; of the file of that path where the name ends with `.toml`.
+        """The profile of that name. A name that ends with `.toml` or `.toml@MODE` is the path of a file.
 
         Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key).
         """
-        if name.endswith(".toml"):
-            path = Path(name)
-            return Source(path.stem, name, str(path.parent), path).profiles()[0]
+        file, mode = _file_named(name)
+        if file is not None:
+            first = file.profiles()[0]
+            return first if mode is None else _in_mode(first, mode)
         plain, _, mode = name.partition("@")
         boards = [board for board in self.boards() if plain == board or plain.startswith(f"{board}-")]
         for board in sorted(boards, key=len, reverse=True):
@@ -108,10 +109,15 @@ class Catalogue:
 
     def text(self, name: str) -> str:
         """The file of the profile that `load` would give. Raises as `load` does."""
-        if name.endswith(".toml"):
-            return Source(Path(name).stem, name, "", Path(name)).text()
         board = self.load(name).board
-        return next(source for source in self.sources if source.board == board).text()
+        file = _file_named(name)[0]
+        return (file or next(source for source in self.sources if source.board == board)).text()
+
+    def images(self, name: str) -> tuple[Profile, ...]:
+        """All profiles of the file that `load` would read, its first image first. Raises as `load` does."""
+        profile = self.load(name)
+        file = _file_named(name)[0]
+        return self.of(profile.board) if file is None else file.profiles()
 
     def origin(self, profile: Profile) -> str:
         """Where a profile of this catalogue comes from: `edgekit`, an entry point, a folder."""
@@ -119,12 +125,14 @@ class Catalogue:
 
     def of(self, board: str) -> tuple[Profile, ...]:
         """A board's profiles, its first image first. Raises ProfileError where the file is broken or not the only one."""
-        first, *others = [source for source in self.sources if source.board == board]
-        if others:
-            files = ", ".join(source.where for source in (first, *others))
+        found = [source for source in self.sources if source.board == board]
+        if not found:
+            raise self._unknown(board)
+        if len(found) > 1:
+            files = ", ".join(source.where for source in found)
             do = "Give one of them another name, in the file's name and in its `name` key"
-            raise ProfileError(f"there are {1 + len(others)} profiles called '{board}': {files}", do=do)
-        return first.profiles()
+            raise ProfileError(f"there are {len(found)} profiles called '{board}': {files}", do=do)
+        return found[0].profiles()
 
     def readable(self, board: str) -> tuple[Profile, ...]:
         try:
@@ -192,6 +200,15 @@ def _of_package(plugin: importlib.metadata.EntryPoint) -> list[Source]:
         what = f"the profiles of the entry point '{plugin.name}' cannot be found: {type(error).__name__}: {error}"
         raise ProfileError(what, where=plugin.value, do="Update or uninstall the package that brings it") from error
     return [Source(name.removesuffix(".toml"), f"{plugin.value}/{name}", plugin.name, folder / name) for name in files]
+
+
+def _file_named(name: str) -> tuple[Source | None, str | None]:
+    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode); (None, None) for other names."""
+    found = re.fullmatch(r"(?s)(.*\.toml)(?:@([^@/\\]*))?", name)
+    if found is None:
+        return None, None
+    path = Path(found[1])
+    return Source(path.stem, found[1], str(path.parent), path), found[2]
 
 
 def _in_mode(profile: Profile, mode: str) -> Profile:

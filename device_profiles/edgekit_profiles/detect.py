@@ -69,7 +69,7 @@ def stands_for(profile: Profile, facts: Facts, catalogue: Catalogue) -> bool:
     A profile that the catalogue does not list, a file named by its path, goes before those that it does.
     """
     boards = [found for board in catalogue.boards() if board != profile.board and (found := catalogue.readable(board))]
-    listed = catalogue.readable(profile.board) if profile.board in catalogue.boards() else ()
+    listed = catalogue.readable(profile.board)
     own = listed if profile in listed else (profile,)
     family, _, _ = _family(facts, [own, *boards])
     if family is not own or facts.machine not in ("", profile.arch):

@@ -23,6 +23,7 @@ from edgekit_converters.calibration import Dataset
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Reference
 from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.finish import top
 
 __all__ = ["MOST", "Watcher", "shown"]
 
@@ -49,8 +50,8 @@ class Watcher:
         self._found.append(
             {
                 "index": index,
-                "original": self._top(original),
-                "artifact": self._top(artifact),
+                "original": self._best(original),
+                "artifact": self._best(artifact),
                 "truth": None if truth is None or isinstance(truth, np.ndarray) else self._name(int(truth)),
             }
         )
@@ -60,14 +61,13 @@ class Watcher:
         """At most `MOST`."""
         return sorted(self._found, key=lambda item: (-item["original"]["score"], item["index"]))[:MOST]
 
-    def _top(self, scores: NDArray[Any]) -> dict[str, Any]:
-        index = int(np.argmax(scores))
-        score = float(scores[index])
-        named = bool(self._contract.labels)
+    def _best(self, values: NDArray[Any]) -> dict[str, Any]:
+        """As `Answer.top` gives it to an application, so that logits are shown as the probabilities that they stand for."""
+        best = top({self._contract.outputs[0].name: values}, self._contract, 1)[0]
         return {
-            "index": index,
-            "label": self._name(index) if named else None,
-            "score": score if np.isfinite(score) else 0.0,
+            "index": best.index,
+            "label": best.label if self._contract.labels else None,
+            "score": best.score if np.isfinite(best.score) else 0.0,
         }
 
     def _name(self, index: int) -> str:

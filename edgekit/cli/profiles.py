@@ -107,7 +107,7 @@ def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: boo
     if as_json:
         print_json({"profile": asdict(profile), "engines": [asdict(s) for s in support]})
         return
-    images = [other.name for other in catalogue.readable(profile.board) if other.image != profile.image]
+    images = [other.name for other in catalogue.images(name) if other.image != profile.image]
     for line in (*_lines(profile), *_origins(profile, support)):
         click.echo(line)
     if images:

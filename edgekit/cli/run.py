@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from edgekit import scores
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -268,7 +269,7 @@ def _lines(given: str, answer: Answer, k: int) -> list[str]:
     lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{late}"]
     task = _task(answer.contract)
     if task == "classification":
-        return lines + [f"  {100 * p.score:5.1f} %  {p.label}" for p in answer.top(k)]
+        return lines + [f"  {scores.confidence(p.score):>7}  {p.label}" for p in answer.top(k)]
     if task == "detection":
         return lines + ([_box(box) for box in answer.boxes] or ["  nothing found"])
     if task == "embedding":
@@ -282,7 +283,7 @@ def _lines(given: str, answer: Answer, k: int) -> list[str]:
 def _box(box: Box) -> str:
     """Whole pixels are enough to look at."""
     return (
-        f"  {100 * box.score:5.1f} %  {box.label}   {box.left:.0f},{box.top:.0f} to {box.right:.0f},{box.bottom:.0f} "
+        f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to {box.right:.0f},{box.bottom:.0f} "
         f"({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
     )
 

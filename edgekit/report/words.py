@@ -199,6 +199,7 @@ def metric(name: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     "brief": brief,
     "cause": cause,
+    "confidence": scores.confidence,
     "layer": layer,
     "lost": lost,
     "number": number,

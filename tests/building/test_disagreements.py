@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from edgekit.building.disagreements import MOST, Watcher, shown
 from edgekit_converters.calibration import random_dataset
 from edgekit_converters.fidelity import Reference
+from edgekit_runtime.contract.finish import top
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 CONTRACT = Contract(
@@ -45,6 +48,17 @@ def test_an_answer_that_is_not_finite_differs_and_can_be_said_in_json():
     watcher = Watcher(reference([0.1, 0.9, 0.0]), CONTRACT)
     watcher(0, {"probs": np.full(3, np.nan, np.float32)})
     assert watcher.differing[0]["artifact"]["score"] == 0.0
+
+
+def test_logits_are_shown_as_the_probabilities_that_an_application_gets():
+    contract = replace(CONTRACT, scores="logits")
+    watcher = Watcher(reference([2.286, 0.0, 0.0]), contract)
+    (answer,) = answers([0.0, 0.0, 1.5])
+    watcher(0, answer)
+    (item,) = watcher.differing
+    expected = top({"probs": answer["probs"]}, contract, 1)[0]
+    assert (item["artifact"]["label"], item["artifact"]["score"]) == ("cat", expected.score)
+    assert item["original"]["score"] == pytest.approx(np.exp(2.286) / (np.exp(2.286) + 2), abs=1e-6)
 
 
 def test_other_tasks_have_none():

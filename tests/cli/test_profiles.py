@@ -175,3 +175,24 @@ def test_detecting_needs_the_base_install_alone(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["profile"] == "raspberry-pi-zero-2-w"
+
+
+def test_a_profile_named_by_its_file_is_shown_with_its_images_and_modes(edgekit, tmp_path: Path):
+    file = own(tmp_path / "mine") / "gateway.toml"
+    shown = edgekit("profiles", "show", file)
+    assert (shown.code, shown.out.splitlines()[0]) == (0, "gateway: Raspberry Pi 4 Model B")
+    assert "  images   gateway-32bit, gateway-trixie, gateway-trixie-32bit" in shown.out.splitlines()
+    assert edgekit("profiles", "show", file, "--json").json["profile"]["name"] == "gateway"
+    assert edgekit("profiles", "show", file, "--toml").out == file.read_text()
+    assert edgekit("profiles", "show", f"{file}@1.8ghz").out.startswith("gateway@1.8ghz: ")
+    assert "has no mode '9w'. Modes: 1.5ghz, 1.8ghz" in edgekit("profiles", "show", f"{file}@9w").err
+    assert edgekit("profiles", "diff", file, f"{file}@1.8ghz").code == 0
+
+
+def test_the_images_of_a_file_are_its_own_though_a_known_board_has_its_name(edgekit, tmp_path: Path):
+    text = built_in().text("cortex-a76").replace('name = "cortex-a76"', 'name = "raspberry-pi-4"', 1)
+    (tmp_path / "raspberry-pi-4.toml").write_text(text)
+    shown = edgekit("profiles", "show", tmp_path / "raspberry-pi-4.toml")
+    assert shown.code == 0, shown.err
+    assert "  images   raspberry-pi-4-trixie" in shown.out.splitlines()
+    assert "raspberry-pi-4-32bit" not in shown.out

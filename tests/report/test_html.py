@@ -172,10 +172,12 @@ def test_layers_causes_histograms_and_disagreements_appear_where_there_are_some(
         "histograms": [{"layer": "a", "edges": [0.0, 1.0, 2.0], "original": [3, 1], "artifact": [4, 0]}],
         "disagreements": [
             {"item": "cats/1.png", "image": None, "original": {"index": 1, "label": "cat", "score": 0.6},
-             "artifact": {"index": 2, "label": "dog", "score": 0.5}}
+             "artifact": {"index": 2, "label": "dog", "score": 2.286}}
         ],
     }  # fmt: skip
     page = html(report(candidates=[rich]))
+    assert "dog 2.286" in page
+    assert "228.6 %" not in page
     for text in ("values stretch the range 9x", "cats/1.png", "1 layer in float", "ranges by mse", "biases corrected"):
         assert text in page
     assert len(figures(page)) == 3
