@@ -146,6 +146,7 @@ class Machine:
             "EDGEKIT_SELFTEST": "in-process",
             "EDGEKIT_STATE_DIR": str(self.root / "tmp/state"),
             "EDGEKIT_TUNE": "off",  # times under emulation mean nothing
+            "ORT_DISABLE_TELEMETRY": "1",  # for what runs there without edgekit
         }
 
 

@@ -5,13 +5,22 @@ from edgekit_runtime import open_bundle
 with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verified, self-tested, warm
     answer = model.predict("cat.jpg", budget_ms=100)
     print(answer.top(3), answer.source, answer.timings["total"])
+
+Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29 on
+`import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only a variable
+that is set before that import prevents both, and any converter or application may be the first to import it.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.lazy import lazily
+
+# ONNX Runtime 1.32 reads the first name. The second is the spelling that Microsoft's other tools read.
+for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
+    os.environ.setdefault(_name, "1")
 
 if TYPE_CHECKING:
     from edgekit_runtime.answer import Answer

@@ -162,9 +162,8 @@ def float_name(name: str) -> str:
 
 def session(data: bytes, *, plain: bool) -> Any:
     """plain: node by node, as the file says; otherwise with the engine's own fusions. Raises ConversionError."""
-    from edgekit_runtime.engines.onnx import import_onnxruntime
+    import onnxruntime
 
-    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     options.inter_op_num_threads = 1

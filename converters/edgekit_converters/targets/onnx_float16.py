@@ -22,9 +22,6 @@ __all__ = ["halved"]
 
 def halved(model: Any) -> Any:
     """A copy. Raises ConversionError when the converter fails."""
-    from edgekit_runtime.engines.onnx import import_onnxruntime
-
-    import_onnxruntime()
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     copy = type(model).FromString(model.SerializeToString())

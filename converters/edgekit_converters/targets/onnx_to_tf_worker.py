@@ -5,7 +5,6 @@ python -m edgekit_converters.targets.onnx_to_tf_worker 1      # a batch of 1; by
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ def main(items: int) -> None:
     """items: the batch that the SavedModel takes. Convert, or leave with an error on stderr and a code that is not 0."""
     # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
     np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as `import_onnxruntime` has it: onnx2tf imports it by itself
     import onnx
     import onnx2tf  # type: ignore[import-not-found,unused-ignore]
 

@@ -7,7 +7,6 @@ ORT_DISABLE_TELEMETRY prevents both if it is set before; its function `disable_t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup, version_
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["OnnxEngine", "import_onnxruntime", "load_onnxruntime"]
+__all__ = ["OnnxEngine", "load_onnxruntime"]
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -67,17 +66,10 @@ class OnnxEngine(Engine):
         self._session = None
 
 
-def import_onnxruntime() -> Any:
-    """The module, with its telemetry off, unless somebody set ORT_DISABLE_TELEMETRY otherwise. Raises ImportError."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    return onnxruntime
-
-
 def load_onnxruntime(data: bytes, setup: Setup) -> OnnxEngine:
     """ONNX Runtime, CPU provider. It has one set of kernels: `setup.kernels` changes nothing."""
-    onnxruntime = import_onnxruntime()
+    import onnxruntime
+
     version = version_of("onnxruntime") or onnxruntime.__version__
     return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, setup.threads), data)
 

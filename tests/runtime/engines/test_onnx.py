@@ -1,40 +1,92 @@
-"""ONNX Runtime as it is imported: what it would write and send by itself stays off."""
+"""ONNX Runtime as edgekit loads it: its telemetry stays off, whichever module imports it first."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+import tiny
+from linear import onnx_bytes
 
 pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 
-ENGINE = "from edgekit_runtime.engines.onnx import import_onnxruntime; import_onnxruntime()"
-CONVERTER = """
-from onnx import TensorProto, helper
-x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
-from edgekit_converters.graph.onnx_file import session
-session(data, plain=True).run(None, {"x": [1.0]})
+TUNED = """
+import sys
+import numpy
+from edgekit_runtime import open_bundle
+with open_bundle(sys.argv[1], allow_unsigned=True) as model:
+    assert model.describe()["engine"]["name"] == "onnxruntime"
+    assert model.describe()["tuning"]["how"] == "measured", model.describe()["tuning"]
+    model.predict(numpy.zeros((8, 8, 3), numpy.uint8))
 """
+ISOLATED = """
+import sys
+from pathlib import Path
+from edgekit_runtime.engines import Setup
+from edgekit_runtime.engines.isolated import IsolatedHost
+with IsolatedHost().load("onnxruntime", "onnx", Path(sys.argv[1]).read_bytes(), Setup()):
+    pass
+"""
+CONVERTER = """
+import sys
+from pathlib import Path
+from edgekit_converters.graph.onnx_file import session
+session(Path(sys.argv[1]).read_bytes(), plain=True)
+"""
+PEER = "import edgekit_runtime.errors, onnxruntime"
+COMMAND = "from edgekit.cli import main; main()"
 
 
-@pytest.mark.parametrize("program", [ENGINE, CONVERTER], ids=["the engine", "a converter"])
-def test_nothing_is_written_into_a_fresh_home(tmp_path, program):
-    if program is CONVERTER:
-        pytest.importorskip("onnx", reason="comes with the extra 'dev'")
-    environ = {key: value for key, value in os.environ.items() if key in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")}
-    environ |= {"HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}  # no CI, under which it keeps still by itself
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+def in_a_fresh_home(home: Path, program: str, *arguments: str | Path) -> set[str]:
+    """Run it without CI's variables, under which ONNX Runtime keeps quiet by itself. Returns the files it left in HOME."""
+    kept = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
+    environ = {name: value for name, value in os.environ.items() if name in kept}
+    environ |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "EDGEKIT_TUNE": "0.2"}
+    environ |= {"KERAS_HOME": str(home.with_name("keras")), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    home.mkdir()
+    command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=False, cwd=home.parent, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    assert list(tmp_path.rglob("*")) == []
+    return {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
 
 
-def test_who_set_the_variable_is_obeyed(monkeypatch):
-    from edgekit_runtime.engines.onnx import import_onnxruntime
+def test_opening_and_tuning_write_nothing_but_verdicts_into_a_fresh_home(tmp_path):
+    bundle = tiny.bundle(tmp_path, "onnx-f32")
+    written = in_a_fresh_home(tmp_path / "home", TUNED, bundle)
+    assert any(name.startswith(".cache/edgekit/tuning/") for name in written)
+    assert [name for name in written if not name.startswith(".cache/edgekit/")] == []
 
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
-    import_onnxruntime()
-    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
+
+@pytest.mark.parametrize("program", [ISOLATED, CONVERTER, PEER], ids=["isolated child", "converter", "plain import"])
+def test_every_import_path_leaves_a_fresh_home_empty(tmp_path, program):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(tiny.model_bytes("onnx-f32"))
+    assert in_a_fresh_home(tmp_path / "home", program, model) == set()
+
+
+@pytest.mark.convert
+def test_a_build_writes_nothing_but_its_cache_into_a_fresh_home(tmp_path):
+    rng = np.random.default_rng(0)
+    model = tmp_path / "linear.onnx"
+    model.write_bytes(onnx_bytes(rng.normal(size=(16, 4)).astype(np.float32), np.zeros(4, np.float32), (-1, 16)))
+    for name in ("calibration", "evaluation"):
+        np.savez(tmp_path / f"{name}.npz", x=rng.normal(size=(80, 16)).astype(np.float32))
+    written = in_a_fresh_home(
+        tmp_path / "home", COMMAND, "build", model, "--profile", "x86-64", "--recipe", "onnx-f32",
+        "--calibration", "calibration.npz", "--evaluation", "evaluation.npz", "-o", "out",
+    )  # fmt: skip
+    assert list((tmp_path / "out").glob("*.ekb"))
+    assert [name for name in written if not name.startswith(".cache/edgekit/")] == []
+
+
+def test_a_user_who_set_the_variable_keeps_it():
+    program = "import edgekit_runtime, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    environ = {**os.environ, "ORT_DISABLE_TELEMETRY": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
