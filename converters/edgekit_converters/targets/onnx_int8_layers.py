@@ -28,9 +28,9 @@ from edgekit_converters.targets.onnx_graph_view import GraphView, attribute
 __all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "int8_layers"]
 
 PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-_MOVES = "DepthToSpace Expand Flatten MaxPool Reshape Resize Slice Squeeze Tile Transpose Unsqueeze"
+_MOVES = "DepthToSpace Expand Flatten MaxPool Reshape Resize Slice Split Squeeze Tile Transpose Unsqueeze"
 MOVES = frozenset(_MOVES.split())
-"""Their output has the scale and zero-point of their input."""
+"""Each output has the scale and zero-point of the first input."""
 _ELEMENTWISE = "Add AveragePool Concat GlobalAveragePool HardSigmoid LeakyRelu Mul Sigmoid"
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 _CLIPS = frozenset({"Relu", "Clip"})
@@ -147,17 +147,19 @@ class _Choice:
         return next((clip for clip, product in self.absorbed.items() if product == name), name)
 
     def _made_in_int8(self, name: str) -> bool:
-        return self.absorbed.get(name, name) in self.int8
+        maker = self.view.maker(self.absorbed.get(name, name))
+        return maker is not None and bool(maker.output) and maker.output[0] in self.int8
 
     def _pays(self, node: Any) -> bool:
         """Whether a layer beside the products saves conversions: it needs 8-bit readers, and makers or only such readers."""
-        end = self._end(node.output[0])
-        readers = [user.output[0] in self.int8 for user in self.view.users(end)]
+        ends = [self._end(name) for name in node.output if name]
+        readers = [user.output[0] in self.int8 for end in ends for user in self.view.users(end)]
         if not any(readers):
             return False
         if all(self._made_in_int8(name) for name in self._sources(node)):
             return True
-        return all(readers) and end not in self.view.outputs and any(map(self._made_in_int8, self._sources(node)))
+        inner = self.view.outputs.isdisjoint(ends)
+        return all(readers) and inner and any(map(self._made_in_int8, self._sources(node)))
 
 
 def _multiplies(node: Any, view: GraphView) -> bool:

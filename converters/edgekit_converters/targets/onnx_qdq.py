@@ -101,7 +101,7 @@ class _Writer:
             if self._read_in_int8(name):
                 self.steps[name] = self._step_of(name)
         for node in view.nodes:
-            for name in node.output[:1]:
+            for name in filter(None, node.output):
                 if self._rounded(name):
                     self.steps[name] = self._step_of(name)
 
@@ -134,8 +134,8 @@ class _Writer:
 
     def _maker_in_int8(self, name: str) -> Any | None:
         """The 8-bit node that makes a value, through the clip that joined it."""
-        made = self.layers.absorbed.get(name, name)
-        return self.view.maker(made) if made in self.layers.int8 else None
+        maker = self.view.maker(self.layers.absorbed.get(name, name))
+        return maker if maker is not None and self._in_int8(maker) else None
 
     def _rounded(self, name: str) -> bool:
         if name in self.clipped and name in self.layers.int8:
@@ -185,12 +185,13 @@ class _Writer:
             for position, name in enumerate(node.input):
                 if name in self.steps and self._maker_in_int8(name) is not None:
                     new.input[position] = _dequantized(name)
-        made = new.output[0] if new.output else ""
-        if made in self.steps and self._ends(made):
-            new.output[0] = f"{made}_QuantizeLinear_Input"
+        made = [name for name in new.output if name in self.steps]
+        for position, name in enumerate(new.output):
+            if name in self.steps and self._ends(name):
+                new.output[position] = f"{name}_QuantizeLinear_Input"
         self.nodes.append(new)
-        if made in self.steps:
-            self._pair(made)
+        for name in made:
+            self._pair(name)
 
     def _needless(self, clip: Any) -> bool:
         """Whether the range of a clip's rounded output does its work already."""

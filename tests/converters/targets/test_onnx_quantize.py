@@ -364,3 +364,55 @@ def test_a_first_convolution_stays_float_where_other_layers_do_most_of_the_work(
     assert int8_layers(GraphView(net([first, behind], weights, (3, 8, 8))), {"x", "c", "y"}).int8 == {"y"}
     alone = net([first], {"w": weights["w"]}, (3, 8, 8), out="c")
     assert int8_layers(GraphView(alone), {"x", "c"}).int8 == {"c"}
+
+
+def split_net(case: str) -> Any:
+    """A convolution, its output split in two, and what reads the second part."""
+    node = helper.make_node
+    weights = {"w1": normal(16, 8, 3, 3), "w2": normal(8, 8, 3, 3), "w3": normal(8, 24, 1, 1), "parts": np.array([8, 8])}
+    reads: dict[str, list[Any]] = {
+        "Conv": [node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4), node("Add", ["d", "p1"], ["y"])],
+        "Add": [node("Add", ["p2", "p1"], ["a"]), node("Conv", ["a", "w2"], ["y"], pads=[1] * 4)],
+        "Concat": [
+            node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4),
+            node("Concat", ["p1", "p2", "d"], ["e"], axis=1),
+            node("Conv", ["e", "w3"], ["y"]),
+        ],
+        "float": [node("Tanh", ["p1"], ["t"]), node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4), node("Add", ["d", "t"], ["y"])],
+        "end": [node("Conv", ["p1", "w2"], ["d"], pads=[1] * 4), node("Mul", ["d", "d"], ["m"]), node("Concat", ["p2", "m"], ["y"], axis=1)],
+    }  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w1"], ["c"], pads=[1] * 4),
+        node("Split", ["c", "parts"], ["p1", "p2"], axis=1),
+        *reads[case],
+    ]
+    return net(nodes, weights, (8, 6, 6))
+
+
+@pytest.mark.parametrize("case", ["Conv", "Add", "Concat", "float", "end"])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_every_part_of_a_split_is_quantized(name: str, case: str) -> None:
+    model = float_model(split_net(case))
+    feeds = samples(20, (8, 6, 6))
+    data = make(model, RECIPES[name], Plan(), statistics(model, feeds))
+    assert quantized_fraction("onnx", data)[0] == 1.0
+    want = run(model.data, feeds[0])
+    assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * np.abs(want).max()
+
+
+def test_a_split_between_8_bit_layers_copies_integers(tmp_path: Path) -> None:
+    model = float_model(split_net("Concat"))
+    data = make(model, RECIPES["onnx-int8-qdq"], Plan(), statistics(model, samples(20, (8, 6, 6))))
+    kinds = fused(data, tmp_path)
+    assert kinds["QLinearConv"] == 3
+    assert kinds["QuantizeLinear"] == kinds["DequantizeLinear"] == 1  # the model's own ends
+
+
+@pytest.mark.parametrize("kept", ["c", "p1", "d"])
+def test_a_split_beside_layers_in_float_keeps_its_answers(kept: str) -> None:
+    model = float_model(split_net("Concat"))
+    feeds = samples(20, (8, 6, 6))
+    plan = Plan(float_layers=frozenset({kept}))
+    data = make(model, RECIPES["onnx-int8-qdq-mixed"], plan, statistics(model, feeds))
+    want = run(model.data, feeds[0])
+    assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * np.abs(want).max()
