@@ -369,7 +369,12 @@ def test_a_first_convolution_stays_float_where_other_layers_do_most_of_the_work(
 def split_net(case: str) -> Any:
     """A convolution, its output split in two, and what reads the second part."""
     node = helper.make_node
-    weights = {"w1": normal(16, 8, 3, 3), "w2": normal(8, 8, 3, 3), "w3": normal(8, 24, 1, 1), "parts": np.array([8, 8])}
+    weights = {
+        "w1": normal(16, 8, 3, 3),
+        "w2": normal(8, 8, 3, 3),
+        "w3": normal(8, 24, 1, 1),
+        "parts": np.array([8, 8]),
+    }
     reads: dict[str, list[Any]] = {
         "Conv": [node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4), node("Add", ["d", "p1"], ["y"])],
         "Add": [node("Add", ["p2", "p1"], ["a"]), node("Conv", ["a", "w2"], ["y"], pads=[1] * 4)],
