@@ -1,4 +1,5 @@
 # Two commands do everything: `make demo` and `make test`. Both make .venv first where it is missing or out of date.
+# `make test-all` runs what `make test` leaves out, too.
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,37 +17,61 @@ PIP = -m pip install --quiet --disable-pip-version-check
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-main test-tflite test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
+REPORTS := build/reports
+PYTEST = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+report = --junitxml=$(REPORTS)/$(1).xml
+
+.PHONY: demo test test-all test-slow test-tflite-runtime test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
 
-test: test-main test-tflite test-onnx-tflite
-	@echo "left out: PyTorch's suite, because it installs PyTorch (make test-torch runs it)"
+# One Python, a few minutes. What it leaves out says so: tests/conftest.py has the list.
+test: setup
+	$(BIN)/python $(PYTEST) -m "not slow" $(call report,fast)
 
-# Files are dealt to JOBS processes in the order of the tree; what a file shares it shares within one process.
-test-main: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Every suite, though one fails, and one summary. JOBS processes take the files in the order of the tree.
+test-all: setup
+	$(BIN)/python tests/suites.py
 
-test-tflite: setup-tflite
+test-slow: setup
+	$(BIN)/python $(PYTEST) -m slow $(call report,slow)
+
+# The runtime's suites again, where other code runs: on other Pythons, out of the built wheel, and with tflite-runtime.
+BOARD_SUITES = tests/contracts tests/runtime tests/packaging
+FEWER = EDGEKIT_TEST_EXAMPLES=0.2
+TEST_TOOLS = 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+
+test-python-%: setup
+	@mkdir -p $(REPORTS)
+	@python=$$(command -v python$* || ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python 2>/dev/null | tail -1); \
+	if [ -z "$$python" ]; then echo "Python $* is missing; install it with: pyenv install $*" | tee $(REPORTS)/python-$*.left-out; exit 0; fi; \
+	set -e; rm -rf build/wheel .venv-$*; \
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >/dev/null; \
+	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
+	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel/*.whl)[litert,onnx,image,telemetry]" $(TEST_TOOLS); \
+	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(BOARD_SUITES)
+
+test-tflite-runtime: setup-tflite
 ifneq ($(PYTHON_TFLITE),)
-	EDGEKIT_TEST_EXAMPLES=0.2 $(VENV_TFLITE)/bin/python -m pytest -n $(JOBS) --dist loadfile tests/contracts tests/runtime tests/packaging
+	$(FEWER) $(VENV_TFLITE)/bin/python $(PYTEST) $(call report,tflite-runtime) $(BOARD_SUITES)
 else
-	@echo "left out: tflite-runtime has wheels for Python 3.11 on Linux only (install python3.11 to run its suite)"
+	@mkdir -p $(REPORTS)
+	@echo "tflite-runtime has wheels for Python 3.11 on Linux only: install python3.11" | tee $(REPORTS)/tflite-runtime.left-out
 endif
 
 test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
-	$(VENV_ONNX_TFLITE)/bin/python -m pytest tests/converters/targets/test_onnx_to_tflite.py tests/converters/sources/test_tf_keras.py
+	$(VENV_ONNX_TFLITE)/bin/python -m pytest $(call report,onnx-tflite) tests/converters/targets/test_onnx_to_tflite.py tests/converters/sources/test_tf_keras.py
 
 # PyTorch is large, and larger still with CUDA: point pip at an index of CPU builds, or name another version in TORCH.
 test-torch: $(VENV_TORCH)/.test
-	$(VENV_TORCH)/bin/python -m pytest tests/converters/sources/test_torch.py
+	$(VENV_TORCH)/bin/python -m pytest $(call report,torch) tests/converters/sources/test_torch.py
 
-# A million executions of each target, about an hour. `make test` runs a short search of its own.
+# A million executions of each target, about an hour. `make test-all` runs a short search of its own.
 fuzz: setup
 	$(BIN)/python -m fuzz
 
-# An install killed, its disk failing, and the power going, at every system call, some 10,000 points: an hour or two. `make test`
+# An install killed, its disk failing, and the power going, at every system call, some 10,000 points: an hour or two. `make test-all`
 # takes a sample.
 kill: setup
 	$(BIN)/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
@@ -71,7 +96,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/uv
 	$(UV) --python $(BIN)/python -e '.[demo]' || $(BIN)/python $(PIP) -e '.[demo]'
 	touch $@
 
-TFLITE_NEEDS = -e '.[tflite,image,telemetry]' 'rfc8785>=0.1.4' 'prometheus-client>=0.20' 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+TFLITE_NEEDS = -e '.[tflite,image,telemetry]' $(TEST_TOOLS)
 
 $(VENV_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
@@ -98,4 +123,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VENV_TFLITE) $(VENV_ONNX_TFLITE) $(VENV_TORCH) demo dist build
+	rm -rf $(VENV) $(VENV)-* demo dist build

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,55 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 share_profile()
+
+SLOW = (
+    "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
+    "building/test_build.py", "building/test_journey.py", "building/test_variants.py",
+    "checking/test_check.py",
+    "converters/workload/test_tflite.py::test_efficientnet_lite0",
+    "converters/workload/test_tflite.py::test_mobilenet_v1",
+    "converters/workload/test_tflite.py::test_published_latencies",
+    "docs/test_blocks.py",
+    "fleet/test_proof.py", "host/test_interop.py",
+    "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
+    "install_faults/test_together.py",
+    "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
+    "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py",
+)  # fmt: skip
+"""What `make test` leaves out: each starts many processes, trains, converts whole networks, or emulates a board."""
+
+
+FAST_LIMIT_S = 5.0
+"""Processor time that a test may take without being in SLOW; fixtures that others share are not counted."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    before = _processor_s()
+    yield
+    taken = _processor_s() - before
+    item.user_properties.append(("processor_s", f"{taken:.2f}"))
+    if (
+        taken > FAST_LIMIT_S
+        and item.get_closest_marker("slow") is None
+        and item.config.getoption("markexpr") == "not slow"
+    ):
+        pytest.fail(
+            f"it took {taken:.1f} s of processor time: make it quicker, or name it in SLOW of tests/conftest.py"
+        )
+
+
+def _processor_s() -> float:
+    """Of this process and the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        name = str(item.path.relative_to(here)) + item.nodeid.partition(".py")[2]
+        if name.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -223,17 +224,30 @@ def test_dark_and_light_are_what_the_reader_prefers(server, browser):
     assert len(colours) == 2
 
 
-def test_a_port_in_use_is_one_sentence_and_leaves_nothing_running(server, tmp_path):
-    import threading
+@pytest.fixture
+def started(monkeypatch):
+    """The threads that this test starts, and those that they start: other servers of this process have threads of their own."""
+    mine = [threading.current_thread()]
+    start = threading.Thread.start
 
-    before = set(threading.enumerate())
+    def recorded(thread):
+        if threading.current_thread() in mine:
+            mine.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", recorded)
+    return mine
+
+
+def test_a_port_in_use_is_one_sentence_and_leaves_nothing_running(server, tmp_path, started):
     listen = server.url.removeprefix("http://").rstrip("/")
     with pytest.raises(FleetError, match="--listen"):
         FleetServer(Settings("mqtt://127.0.0.1:1", store=f"sqlite:///{tmp_path}/x.db", listen=listen)).start()
     with pytest.raises(FleetError, match="--broker-port"):
         port = int(listen.rpartition(":")[2])
         FleetServer(Settings(None, port, f"sqlite:///{tmp_path}/x.db", "127.0.0.1:0")).start()
-    assert set(threading.enumerate()) <= before
+    assert len(started) > 1
+    assert not [thread for thread in started[1:] if thread.is_alive()]
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "fleet.db", "sqlite:///", "sqlite://x"])

@@ -72,12 +72,18 @@ class _Runner:
 
 
 class Trial:
-    """bundle: what is to run. candidates: most promising first. say: is told every fact as it becomes known."""
+    """bundle: what is to run. candidates: most promising first. say: gets every fact as it becomes known.
 
-    def __init__(self, bundle: Bundle, candidates: Sequence[Candidate], say: Say) -> None:
+    clock: seconds, for the bound on all of it; how long an inference takes is always read from the real one.
+    """
+
+    def __init__(
+        self, bundle: Bundle, candidates: Sequence[Candidate], say: Say, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._bundle = bundle
         self._candidates = candidates
         self._say = say
+        self._clock = clock
         self._loaded: dict[int, _Runner] = {}
         self._times: dict[int, list[float]] = {}
         self._end = math.inf
@@ -85,10 +91,10 @@ class Trial:
 
     def run(self, bound_s: float) -> None:
         """All of it, within about bound_s: an inference that runs then is not cut short."""
-        start = perf_counter()
+        start = self._clock()
         self._end = start + bound_s
         race = Race(len(self._candidates), bound_s)
-        while (step := race.next(perf_counter() - start)) is not None:
+        while (step := race.next(self._clock() - start)) is not None:
             self._do(step, race)
         for number in list(self._loaded):
             self._free(number)
@@ -101,7 +107,7 @@ class Trial:
             }
             for number, times in self._times.items()
         ]
-        self._say({"champion": race.champion, "tried": tried, "seconds": perf_counter() - start})
+        self._say({"champion": race.champion, "tried": tried, "seconds": self._clock() - start})
 
     def _do(self, step: Step, race: Race) -> None:
         if isinstance(step, Duel):
@@ -145,12 +151,12 @@ class Trial:
         loaded = perf_counter()
         recording = _Impatient(engine, champion_s, lambda: self._say({"ran": number}))
         try:
-            replay(self._bundle, entry, recording, lambda: perf_counter() > self._end)
+            replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
         except BaseException:
             engine.close()
             raise
         runner = _Runner(engine, recording.given)
-        if perf_counter() > self._end:
+        if self._clock() > self._end:
             p50_s = recording.last_s
             runner.seconds.append(p50_s)
         else:

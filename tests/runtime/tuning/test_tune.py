@@ -22,6 +22,7 @@ from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
+from edgekit_runtime.tuning.candidates import Candidate
 from edgekit_runtime.tuning.trial import TooSlow, Trial, _Impatient
 from edgekit_runtime.tuning.tune import offered
 from edgekit_runtime.tuning.verdict import Tried, Verdict, read, store
@@ -54,8 +55,18 @@ class Counting:
         return subprocess.run(command, **options)
 
 
+def while_time_stands_still(command, *, input, **_):
+    """The trial in this process, by a clock that never reaches its bound: a busy machine leaves no candidate untried."""
+    facts, job = [], json.loads(input)
+    offer = [Candidate(**one) for one in job["candidates"]]
+    Trial(read_bundle(job["path"]), offer, lambda fact: facts.append(json.dumps(fact)), clock=lambda: 0.0).run(
+        job["bound_s"]
+    )
+    return subprocess.CompletedProcess(command, 0, "\n".join(facts), "")
+
+
 def test_every_candidate_is_tried_and_the_verdict_says_what_was_found(bundle, tmp_path):
-    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path))
+    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path, run=while_time_stands_still))
     assert (verdict.how, verdict.kept) == ("measured", True)
     assert all(one.p50_ms > 0 or one.refused for one in verdict.tried)
     assert verdict.measured.first_ms > 0

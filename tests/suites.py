@@ -1,0 +1,117 @@
+"""Every suite, one after another, though one fails; then one summary.
+
+    python tests/suites.py                    what `make test-all` runs
+    python tests/suites.py fast python-3.12   some of them
+
+A suite is a make target that writes a JUnit report to build/reports. The summary has a line a suite, the slowest tests of all of
+them (build/reports/slowest.txt), and the sum as its last line. Exit 1 if a suite failed or, in CI, could not run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REPORTS = ROOT / "build" / "reports"
+SUITES = {
+    "fast": "test",
+    "slow": "test-slow",
+    "python-3.12": "test-python-3.12",
+    "python-3.13": "test-python-3.13",
+    "tflite-runtime": "test-tflite-runtime",
+    "onnx-tflite": "test-onnx-tflite",
+    "torch": "test-torch",
+}
+"""Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here."""
+SLOWEST = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did not."""
+
+    suite: str
+    code: int
+    seconds: float
+    counts: Counter[str] = field(default_factory=Counter)
+    tests: tuple[tuple[float, str], ...] = ()
+    reason: str = ""
+
+    def line(self) -> str:
+        if self.reason:
+            return f"{self.suite:15} left out: {self.reason}"
+        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
+        broken = "" if self.code == 0 or self.counts["failed"] else f"  (exit code {self.code} without a failed test)"
+        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{broken}"
+
+    def failed(self, *, ci: bool) -> bool:
+        return self.code != 0 or (ci and bool(self.reason))
+
+
+def run(suite: str) -> Outcome:
+    """One suite, its output shown as it comes."""
+    report, left_out = REPORTS / f"{suite}.xml", REPORTS / f"{suite}.left-out"
+    for file in (report, left_out):
+        file.unlink(missing_ok=True)
+    started = time.monotonic()
+    code = subprocess.run(["make", "--no-print-directory", SUITES[suite]], cwd=ROOT, check=False).returncode
+    seconds = time.monotonic() - started
+    if left_out.exists():
+        return Outcome(suite, code, seconds, reason=left_out.read_text().strip())
+    counts, tests = read_report(report)
+    return Outcome(suite, code or int(not counts), seconds, counts, tests)
+
+
+def read_report(path: Path) -> tuple[Counter[str], tuple[tuple[float, str], ...]]:
+    """What a JUnit report holds; nothing where the suite ended before it wrote one."""
+    counts: Counter[str] = Counter()
+    tests: list[tuple[float, str]] = []
+    if path.exists():
+        for case in ET.parse(path).getroot().iter("testcase"):
+            kinds = {child.tag for child in case}
+            kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+            counts[kind] += 1
+            tests.append((float(case.get("time", 0)), f"{case.get('classname', '')}::{case.get('name', '')}"))
+    return counts, tuple(tests)
+
+
+def summary(outcomes: Iterable[Outcome]) -> str:
+    """A line a suite; the last line is the sum: 'N passed, N failed, N skipped'."""
+    outcomes = list(outcomes)
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total += outcome.counts
+    lines = [outcome.line() for outcome in outcomes]
+    return "\n".join([*lines, f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped"])
+
+
+def slowest(outcomes: Iterable[Outcome]) -> str:
+    """The slowest tests of all suites, a line each."""
+    tests = [(seconds, outcome.suite, name) for outcome in outcomes for seconds, name in outcome.tests]
+    return "\n".join(
+        f"{seconds:8.2f} s  {suite}  {name}" for seconds, suite, name in sorted(tests, reverse=True)[:SLOWEST]
+    )
+
+
+def main(names: Sequence[str]) -> int:
+    unknown = sorted(set(names) - set(SUITES))
+    if unknown:
+        print(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    outcomes = [run(suite) for suite in names or SUITES]
+    (REPORTS / "slowest.txt").write_text(slowest(outcomes) + "\n")
+    print(f"\nthe slowest tests:\n{slowest(outcomes)}\n\n{summary(outcomes)}", flush=True)
+    return int(any(outcome.failed(ci=os.environ.get("CI") == "true") for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
