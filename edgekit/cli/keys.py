@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.cli.key_minisign import minisign
 from edgekit.cli.key_openssf import openssf
 from edgekit.cli.key_options import folder, folder_of, passphrase, passphrase_file, sign, signer, signing_of, warn_open
 from edgekit.cli.key_roots import renew, revoke, rotate, trust
@@ -36,7 +35,7 @@ def keys() -> None:
     """
 
 
-for _command in (trust, rotate, revoke, renew, minisign, openssf, secret):
+for _command in (trust, rotate, revoke, renew, openssf, secret):
     keys.add_command(_command)
 
 

@@ -173,7 +173,6 @@ def test_signing_with_a_key_that_others_can_read_is_done_and_told(desk, tmp_path
         ["trust", "alice"],
         ["renew"],
         ["sign", bundle, "--sign", "alice"],
-        ["minisign", bundle, "--sign", "alice"],
     )
     for mode in (0o644, 0o600):
         path.chmod(mode)
