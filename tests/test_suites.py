@@ -1,0 +1,66 @@
+"""`make test-all`: one red suite hides no other, and what could not run is red in CI."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import suites
+from suites import Outcome
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="a" name="good" time="0.5"/>
+<testcase classname="a" name="bad" time="2.0"><failure message="no"/></testcase>
+<testcase classname="a" name="broken" time="0.1"><error message="no"/></testcase>
+<testcase classname="a" name="left" time="0.0"><skipped message="why"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Suites that stand for real ones: each make target writes what it is told to and exits so."""
+    (tmp_path / "report.xml").write_text(REPORT)
+    (tmp_path / "green.xml").write_text('<testsuites><testsuite><testcase name="x" time="1"/></testsuite></testsuites>')
+    lines = [
+        "green:\n\tcp green.xml build/reports/green.xml",
+        "red:\n\tcp report.xml build/reports/red.xml; exit 1",
+        "gone:\n\techo no such Python > build/reports/gone.left-out",
+        "dead:\n\ttrue",
+    ]
+    (tmp_path / "Makefile").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "REPORTS", tmp_path / "build" / "reports")
+    monkeypatch.setattr(suites, "SUITES", {name: name for name in ("red", "dead", "gone", "green")})
+    monkeypatch.delenv("CI", raising=False)
+    return tmp_path
+
+
+def test_every_suite_runs_though_one_fails_and_the_last_line_is_the_sum(made, capfd):
+    assert suites.main([]) == 1
+    out = capfd.readouterr().out
+    assert "green           1 passed, 0 failed, 0 skipped" in out
+    assert "red             1 passed, 2 failed, 1 skipped" in out
+    assert "gone            left out: no such Python" in out
+    assert out.strip().splitlines()[-1] == "2 passed, 2 failed, 1 skipped"
+    assert (made / "build/reports/slowest.txt").read_text().splitlines()[0].endswith("red  a::bad")
+
+
+def test_a_suite_that_ran_no_test_has_failed(made, capfd):
+    assert suites.main(["dead"]) == 1
+    assert "exit code 1 without a failed test" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
+def test_what_cannot_run_here_is_a_failure_in_ci_alone(made, monkeypatch, ci, code):
+    monkeypatch.setenv("CI", ci)
+    assert suites.main(["gone", "green"]) == code
+
+
+def test_a_name_that_no_suite_has_is_refused(made, capfd):
+    assert suites.main(["blue"]) == 2
+    assert "no such suite: blue; there are red, dead, gone, green" in capfd.readouterr().err
+
+
+def test_the_slowest_tests_come_first():
+    outcomes = [Outcome("a", 0, 1, Counter(), ((0.1, "x"), (3.0, "y"))), Outcome("b", 0, 1, Counter(), ((2.0, "z"),))]
+    assert [line.split()[-1] for line in suites.slowest(outcomes).splitlines()] == ["y", "z", "x"]
