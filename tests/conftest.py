@@ -42,7 +42,8 @@ SLOW = (
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py",
 )  # fmt: skip
-"""What `make test` leaves out: each starts many processes, trains, converts whole networks, or emulates a board."""
+"""What `make test` leaves out, with all that needs the demo: each starts many processes, trains, converts whole networks, or
+emulates a board."""
 
 
 FAST_LIMIT_S = 5.0
@@ -74,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         name = str(item.path.relative_to(here)) + item.nodeid.partition(".py")[2]
-        if name.startswith(SLOW):
+        if name.startswith(SLOW) or "demo" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
