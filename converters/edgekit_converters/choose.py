@@ -8,14 +8,15 @@ A candidate is refused, by the first that applies, when
   what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
-- it is quantized and slower than float in the same runtime (`slower`): by the middle of the ranges, of measured ones
-  by more than 3 %, or, where only one of the two was measured on the board, when the ranges do not even touch.
+- it is quantized and slower than float in the same runtime (`slower`): by more than 3 % where both were measured on the
+  board, else when the ranges do not touch.
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
-then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. The
-next in that order among those that may turn out faster than the chosen one, because no range separates them, are its
-alternates, to be tuned with on the board. The others are refused as `not-preferred`. Every candidate is chosen, an
-alternate or refused, exactly once.
+then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. A
+quantized one that may be slower than float, because its range overlaps float's and has the higher middle, is chosen only
+where nothing else is left. The next in that order (doubtful or not) among those that may turn out faster than the chosen
+one, because no range separates them, are its alternates, to be tuned with on the board. The others are refused as
+`not-preferred`. Every candidate is chosen, an alternate or refused, exactly once.
 
     choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
@@ -141,14 +142,17 @@ def choose(
     acceptable = [candidate for candidate in candidates if candidate.recipe not in refusals]
     if not acceptable:
         return Choice(None, tuple(refusals[candidate.recipe] for candidate in candidates))
-    equals = _equals(acceptable)
+    doubts = {one.recipe: rival for one in acceptable if (rival := _faster_float(one, acceptable)) is not None}
+    equals = _equals([one for one in acceptable if one.recipe not in doubts])
     chosen = _preferred(equals)
     alternates = _runners_up(acceptable, chosen, limits.alternates)
     for other in acceptable:
         if other is not chosen and other not in alternates:
-            refusals[other.recipe] = Refusal(other.recipe, _why_not(other, chosen, equals), "not-preferred")
+            why = _doubt(other, doubts[other.recipe]) if other.recipe in doubts else _why_not(other, chosen, equals)
+            refusals[other.recipe] = Refusal(other.recipe, why, "not-preferred")
     refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate.recipe in refusals)
-    return Choice(chosen, refused, _notes(chosen, limits), alternates)
+    tried = (f"{one.recipe}: {_doubt(one, doubts[one.recipe])}" for one in alternates if one.recipe in doubts)
+    return Choice(chosen, refused, (*_notes(chosen, limits), *tried), alternates)
 
 
 def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSupport]) -> Refusal | None:
@@ -220,25 +224,47 @@ def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:
 
 def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
     """A quantized artifact against the float one of its format, whatever became of that one."""
-    if candidate.precision == "float32" or candidate.estimate is None:
-        return None
-    rivals = [other for other in candidates if (other.format, other.precision) == (candidate.format, "float32")]
-    for rival in sorted(rivals, key=lambda other: other.recipe):
-        if rival.estimate is not None and _is_slower(candidate.estimate, rival.estimate):
-            reason = (
-                f"it is slower than {rival.recipe} in the same runtime: "
-                f"{_range(candidate.estimate)}, against {_range(rival.estimate)}"
-            )
+    for rival in _float_rivals(candidate, candidates):
+        if _is_slower(candidate.estimate, rival.estimate):
+            reason = f"it is slower than {_against(candidate, rival)}"
             return Refusal(candidate.recipe, reason, "slower")
     return None
 
 
-def _is_slower(quantized: Estimate, original: Estimate) -> bool:
+def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Candidate | None:
+    """The acceptable float artifact of its format that a quantized one may be slower than; None where there is none."""
+    rivals = _float_rivals(candidate, acceptable)
+    return next((rival for rival in rivals if _may_be_slower(candidate.estimate, rival.estimate)), None)
+
+
+def _float_rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    if candidate.precision == "float32":
+        return []
+    rivals = [other for other in candidates if (other.format, other.precision) == (candidate.format, "float32")]
+    return sorted(rivals, key=lambda other: other.recipe)
+
+
+def _is_slower(quantized: Estimate | None, original: Estimate | None) -> bool:
+    if quantized is None or original is None:
+        return False
     if quantized.grade == original.grade == "measured":
         return quantized.mid_ms > original.mid_ms * _SAME
-    if (quantized.grade == "measured") == (original.grade == "measured"):
-        return quantized.mid_ms > original.mid_ms
     return quantized.low_ms > original.high_ms
+
+
+def _may_be_slower(quantized: Estimate | None, original: Estimate | None) -> bool:
+    """By the middles of two ranges that overlap. One that was measured is not compared with one that was not."""
+    if quantized is None or original is None or "measured" in (quantized.grade, original.grade):
+        return False
+    return quantized.mid_ms > original.mid_ms
+
+
+def _doubt(candidate: Candidate, rival: Candidate) -> str:
+    return f"it may be slower than {_against(candidate, rival)}; the ranges overlap, so only the board can tell"
+
+
+def _against(candidate: Candidate, rival: Candidate) -> str:
+    return f"{rival.recipe} in the same runtime: {_range(candidate.estimate)}, against {_range(rival.estimate)}"
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:

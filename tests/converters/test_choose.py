@@ -188,9 +188,11 @@ SLOWER = {
     "measured slower": (measured(9, 10), measured(6, 7), True),
     "measured as fast, but for noise": (measured(6.1, 7), measured(6, 7), False),
     "measured faster": (measured(6, 7), measured(9, 10), False),
-    "estimated slower by the middle": (estimated(3, 9, 20), estimated(4, 8, 16), True),
+    "estimated slower, ranges apart": (estimated(17, 18, 20), estimated(4, 8, 16), True),
+    "estimated slower by the middle, ranges overlapping": (estimated(3, 9, 20), estimated(4, 8, 16), False),
     "estimated equal": (estimated(3, 8, 20), estimated(4, 8, 16), False),
-    "an anchored and an estimated one are alike": (estimated(3, 9, 20), estimated(4, 8, 16, "anchored"), True),
+    "an anchored and an estimated one, overlapping": (estimated(3, 9, 20), estimated(4, 8, 16, "anchored"), False),
+    "an anchored and an estimated one, apart": (estimated(17, 18, 20), estimated(4, 8, 16, "anchored"), True),
     "one measured, ranges touching": (measured(9, 10), estimated(4, 8, 16), False),
     "one measured, ranges apart": (measured(20, 22), estimated(4, 8, 16), True),
     "nothing known of float": (estimated(3, 9, 20), None, False),
@@ -199,10 +201,37 @@ SLOWER = {
 
 @pytest.mark.parametrize(("quantized", "original", "refused"), SLOWER.values(), ids=SLOWER)
 @pytest.mark.parametrize("precision", ["int8", "dynamic"])
-def test_a_quantized_artifact_slower_than_float_is_never_shipped(precision, quantized, original, refused):
+def test_a_quantized_artifact_that_is_surely_slower_than_float_is_never_shipped(
+    precision, quantized, original, refused
+):
     items = [candidate(f"tflite-{precision}", quantized), candidate("tflite-f32", original)]
     choice = choose("b", items, Limits(), BOTH)
     assert (codes(choice).get(f"tflite-{precision}") == "slower") is refused
+
+
+@pytest.mark.parametrize("precision", ["int8", "dynamic"])
+def test_what_may_be_slower_than_float_travels_as_an_alternate_for_the_board_to_try(precision):
+    doubtful = candidate(f"tflite-{precision}", estimated(35, 120, 215))
+    plain, other = candidate("tflite-f32", estimated(46, 57, 70)), candidate("onnx-f32", estimated(48, 60, 72))
+    choice = choose("b", [doubtful, plain, other], Limits(alternates=1), BOTH)
+    assert choice.chosen is plain
+    assert choice.alternates == (doubtful,)
+    said = (
+        "it may be slower than tflite-f32 in the same runtime: 35 to 215 ms, estimated, against 46 to 70 ms, estimated; "
+        "the ranges overlap, so only the board can tell"
+    )
+    assert f"tflite-{precision}: {said}" in choice.notes
+    none_kept = choose("b", [doubtful, plain, other], Limits(), BOTH)
+    assert none_kept.chosen is plain
+    assert (codes(none_kept)[doubtful.recipe], reason(none_kept, doubtful.recipe)) == ("not-preferred", said)
+
+
+def test_what_may_be_slower_is_chosen_where_float_may_not_be_shipped():
+    doubtful = candidate("tflite-int8", estimated(20, 60, 90))
+    plain = candidate("tflite-f32", estimated(30, 50, 110))
+    choice = choose("b", [doubtful, plain], Limits(budget_ms=100, alternates=1), BOTH)
+    assert choice.chosen is doubtful
+    assert codes(choice) == {"tflite-f32": "budget"}
 
 
 def test_float_of_another_runtime_makes_nothing_slower():
@@ -391,7 +420,9 @@ def test_alternates_are_no_more_than_asked_for_and_change_nothing_else(situation
     without = choose("b", candidates, replace(limits, alternates=0), support)
     assert len(with_them.alternates) <= limits.alternates
     assert with_them.chosen == without.chosen
-    assert with_them.notes == without.notes
+    assert with_them.notes[: len(without.notes)] == without.notes  # what is left are doubts about the alternates
+    assert all(any(note.startswith(f"{kept.recipe}: it may be slower") for kept in with_them.alternates)
+               for note in with_them.notes[len(without.notes) :])  # fmt: skip
     assert not without.alternates
     moved = {refusal.recipe for refusal in without.refused} - {refusal.recipe for refusal in with_them.refused}
     assert moved == {kept.recipe for kept in with_them.alternates}
