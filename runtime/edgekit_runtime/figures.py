@@ -70,4 +70,5 @@ def measured(journey: Journey, *, healthy: bool) -> Measured:
         caches,
         healthy=healthy,
         restarts=journey.device.engine.restarts,
+        faults=journey.faults.counts(),
     )

@@ -10,13 +10,14 @@
 Rules:
 - inputs are hashed, decoded and adapted before `submit` returns: the caller may reuse its frame;
 - outputs never alias an engine's buffer, and are read-only: the cache may hold the same arrays;
-- every request that was accepted is answered, with an Answer or an error, also when the journey is closed.
+- every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
+- a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
@@ -30,6 +31,7 @@ from edgekit_runtime.cache import Cache, Flights, identify
 from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError
+from edgekit_runtime.faults import Faults
 from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.intake import Intake, Named, own
 from edgekit_runtime.opened import Opened
@@ -40,6 +42,7 @@ from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
+    from edgekit_runtime.cache import Look
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
 
@@ -74,11 +77,14 @@ _LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
 class Journey:
     """Thread-safe. After `close` every request fails with ClosedError. meter: counts what goes through this bundle alone.
 
-    cache: None where there is nothing to keep.
+    cache: None where there is nothing to keep. faults: of the parts beside the answer.
     """
 
-    def __init__(self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None) -> None:
+    def __init__(
+        self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None, faults: Faults | None = None
+    ) -> None:
         self.opened = opened
+        self.faults = faults or Faults(opened.bundle.manifest.name)
         self.contract = opened.bundle.manifest.contract
         self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit, hang_s=options.hang_s)
         self._intake = Intake(self.contract, opened.prepared.entry.inputs)
@@ -153,7 +159,8 @@ class Journey:
             self.opened.hosts.close()
         self.device.close(timeout_s)
         if self.cache is not None:
-            self.cache.close(timeout_s)
+            cache = self.cache
+            self.faults.shield("cache", lambda: cache.close(timeout_s))
         if self.opened.held is not None:
             self.opened.held.close()
 
@@ -167,16 +174,23 @@ class Journey:
         if self.contract.state != "none":
             raise needs_session(self.contract)
         named = self._intake.take(inputs)
-        cache = self.cache
-        if cache is None or not cache.pays(request.start):
-            return self._prepare(request, named, keep)
-        key, named = identify(named, self._namespace)
-        hashed = perf_counter()
-        request.timings["identify"] = (hashed - request.start) * 1e3
+        hit, cache = None, self.cache
+        if cache is not None:
+            try:
+                if cache.pays(request.start):
+                    request.key, named = identify(named, self._namespace)
+                    hashed = perf_counter()
+                    request.timings["identify"] = (hashed - request.start) * 1e3
+                    if request.key is not None:
+                        hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=request.due - hashed)
+            except EdgekitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the engine answers without a cache
+                request.key = None
+                self.faults.note("cache", error)
+        key = request.key
         if key is None:
             return self._prepare(request, named, keep)
-        request.key = key
-        hit = cache.lookup(key, hash_s=hashed - request.start, left_s=request.due - hashed)
         if hit is not None:
             if self._intake.placed:
                 request.geometry = self._intake.locate(named)
@@ -197,7 +211,7 @@ class Journey:
         items, request.geometry = self._intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
-        if self.cache is not None and (look := self.cache.similar(items)) is not None:
+        if self.cache is not None and (look := self._similar(self.cache, items)) is not None:
             request.timings["similar"] = (perf_counter() - now) * 1e3
             if look.hit is not None:
                 return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
@@ -212,12 +226,19 @@ class Journey:
         tensors = self.device.adapt(request, items)
         return own(tensors, named) if keep else tensors
 
+    def _similar(self, cache: Cache, items: Items) -> Look | None:
+        try:
+            return cache.similar(items)
+        except Exception as error:  # noqa: BLE001 - the engine answers without a cache
+            self.faults.note("cache", error)
+            return None
+
     def _stale(self, request: Request, named: Named, refusal: BudgetExceeded) -> Answer:
         """An answer past its time, where the caller takes one; else what refused it."""
         if not request.stale_ok or self.cache is None:
             raise refusal
-        key = request.key or identify(named, self._namespace)[0]
-        hit = self.cache.stale(key) if key is not None else None
+        cache, key = self.cache, request.key or identify(named, self._namespace)[0]
+        hit = self.faults.shield("cache", lambda: cache.stale(key)) if key is not None else None
         if hit is None:
             raise refusal
         if request.leads and request.key is not None:  # the others may have more time
@@ -273,9 +294,12 @@ class Journey:
         if cache is not None and known and source != "similar":  # an answer to another picture is no answer to keep
             timings = request.timings
             waited_ms = timings.get("queue", 0.0)
-            cache.store(request.key, outputs, (perf_counter() - request.start) * 1e3 - waited_ms)
-            if request.look is not None:
-                cache.store_similar(request.look, outputs)
+            try:
+                cache.store(request.key, outputs, (perf_counter() - request.start) * 1e3 - waited_ms)
+                if request.look is not None:
+                    cache.store_similar(request.look, outputs)
+            except Exception as error:  # noqa: BLE001 - the answer is there already
+                self.faults.note("cache", error)
         if request.leads and request.key is not None:
             request.leads = False
             self._flights.land(request.key, _Landed(outputs, source, distance))
@@ -289,7 +313,7 @@ class Journey:
         total = (perf_counter() - request.start) * 1e3
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
-        self.meter.record(source, total, met, request.timings, request.clipped)
+        self.count(source, total, met, request.timings, request.clipped)
         return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry)
 
     def _settle_following(self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_Landed]) -> None:
@@ -325,9 +349,30 @@ class Journey:
             self._flights.crash(request.key, followed)
         if not lost:
             return
-        if isinstance(error, BudgetExceeded):
-            self.meter.refused()
-        self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+        self.count_error(error)
+
+    def count(
+        self,
+        source: Source,
+        total_ms: float,
+        met: bool | None,
+        timings: Mapping[str, float],
+        clipped: tuple[int, int] | None = None,
+    ) -> None:
+        """Count one answer. Never raises."""
+        try:
+            self.meter.record(source, total_ms, met, timings, clipped)
+        except Exception as error:  # noqa: BLE001 - the answer is there already
+            self.faults.note("meter", error)
+
+    def count_error(self, error: BaseException) -> None:
+        """Count a request without an answer. Never raises."""
+        try:
+            if isinstance(error, BudgetExceeded):
+                self.meter.refused()
+            self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+        except Exception as fault:  # noqa: BLE001 - the caller must hear of its own error
+            self.faults.note("meter", fault)
 
     def _need_hosts(self) -> Hosts:
         assert self.opened.hosts is not None

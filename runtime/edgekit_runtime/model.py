@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -27,7 +27,8 @@ from edgekit_runtime.answer import Answer
 from edgekit_runtime.batching import BatchStats
 from edgekit_runtime.cache import CacheStats
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import ClosedError, ContractError, EdgekitError
+from edgekit_runtime.errors import ClosedError, ContractError
+from edgekit_runtime.faults import Faults
 from edgekit_runtime.journey import Journey
 from edgekit_runtime.memory import scarce
 from edgekit_runtime.opened import Opened
@@ -56,6 +57,8 @@ class Stats:
     the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After `swap`
     cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the bundle that answers now.
     engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has none.
+    faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were answered
+    without it, and the first of each part is in the log.
     """
 
     meter: MeterStats
@@ -67,6 +70,7 @@ class Stats:
     telemetry: TelemetryStats | None = None
     batching: BatchStats | None = None
     engine_restarts: int | None = None
+    faults: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Model:
     def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
         self._options = options
         self._opener = opener
+        self._faults = Faults(opened.bundle.manifest.name)
         self._counts, self._predicted_late = Counts(), 0
         self._journey = self._started(opened)
         self._counts.begin(self._journey.meter)
@@ -198,12 +203,16 @@ class Model:
                 old.retire(timeout_s)
             finally:
                 self._predicted_late += old.predicted_late
-                self._counts.end(old.meter)
+                self._faults.shield("meter", lambda: self._counts.end(old.meter))
             if opened.held is not None:
                 opened.held.accompany(self)
-            if self._reporter is not None and self._reporting is not None:
-                self._reporter.close()
-                self.report(self._reporting)
+            self._faults.shield("telemetry", self._report_anew)
+
+    def _report_anew(self) -> None:
+        """What a report says of the bundle has changed."""
+        if self._reporter is not None and self._reporting is not None:
+            self._reporter.close()
+            self.report(self._reporting)
 
     def session(self) -> Session:
         """A session in its first state, for a model that keeps one from frame to frame: see `session.Session`.
@@ -216,16 +225,18 @@ class Model:
     def stats(self) -> Stats:
         journey = self._journey
         journey.guard.check()
+        cache, reporter, shield = journey.cache, self._reporter, self._faults.shield
         return Stats(
             self._counts.stats(),
-            journey.cache.stats() if journey.cache is not None else None,
+            shield("cache", cache.stats) if cache is not None else None,
             journey.device.queued,
             journey.device.costs.limit,
             journey.device.prospect().p90_ms,
             self._predicted_late + journey.predicted_late,
-            self._reporter.stats() if self._reporter is not None else None,
+            shield("telemetry", reporter.stats) if reporter is not None else None,
             journey.device.stats(),
             journey.device.engine.restarts,
+            self._faults.counts(),
         )
 
     def health(self) -> Health:
@@ -306,12 +317,12 @@ class Model:
             self._sessions.close(timeout_s)
             self._journey.close(timeout_s)
             if self._reporter is not None:
-                self._reporter.close()
+                self._faults.shield("telemetry", self._reporter.close)
         finally:
             with self._accompanying:
                 companions = list(self._companions)
             for companion in companions:
-                companion.close()
+                self._faults.shield("metrics", companion.close)
 
     def close_with(self, companion: Companion) -> None:
         """Close it, too, when the model closes; it is not kept alive for that. Raises ClosedError."""
@@ -340,17 +351,14 @@ class Model:
             if held is not None and claim.shared and self._options.cache_bytes > 0:
                 claim.follow(lambda mb: held.resize(min(round(mb * 1e6), self._options.cache_bytes)))
         budget_ms = self._options.budget_ms or manifest.target.budget_ms
-        meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None)
-        return Journey(opened, self._options, meter, cache)
+        meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None, self._faults)
+        return Journey(opened, self._options, meter, cache, self._faults)
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened
 
         def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
-            journey.meter.record("device", total_ms, met, timings)
-
-        def failed(error: BaseException) -> None:
-            journey.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+            journey.count("device", total_ms, met, timings)
 
         return SessionParts(
             journey.contract,
@@ -358,7 +366,7 @@ class Model:
             journey.device.run,
             opened.another,
             answered,
-            failed,
+            journey.count_error,
             budget_ms=self._options.budget_ms,
         )
 

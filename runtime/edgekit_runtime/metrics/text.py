@@ -27,6 +27,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OCTAVES = range(-7, 15)
 """Bounds of the buckets: 2^-7 ms, which is 7.8 us, to 2^14 ms, which is 16 s."""
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+_PARTS = ("cache", "meter", "telemetry")
 _SOURCES = ("device", "cache", "similar", "host", "stale")
 
 Labels = Mapping[str, str]
@@ -47,7 +48,7 @@ class Measured:
     """One model as the page shows it. counted: what its meter counted since it was made. info: name to text, shown as
     labels (recipe, engine, ...). queued: requests waiting now. batches: size -> how many batches of that size ran.
     caches: tier -> its figures; empty without a cache. healthy: whether the engine answers. restarts: of the engine's own
-    process, None where it has none.
+    process, None where it has none. faults: part -> exceptions without which requests were answered.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Measured:
     caches: Mapping[str, CacheFigures] = field(default_factory=dict)
     healthy: bool = True
     restarts: int | None = None
+    faults: Mapping[str, int] = field(default_factory=dict)
 
 
 def metrics_text(models: Sequence[Measured]) -> str:
@@ -101,6 +103,11 @@ def _healthy(measured: Measured) -> Iterator[_Sample]:
 def _restarts(measured: Measured) -> Iterator[_Sample]:
     if measured.restarts is not None:
         yield _Sample({}, measured.restarts)
+
+
+def _faults(measured: Measured) -> Iterator[_Sample]:
+    for part in dict.fromkeys((*_PARTS, *measured.faults)):
+        yield _Sample({"part": part}, measured.faults.get(part, 0))
 
 
 def _requests(measured: Measured) -> Iterator[_Sample]:
@@ -172,6 +179,9 @@ _FAMILIES = (
     _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.", _info),
     _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _healthy),
     _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _restarts),
+    _Family(
+        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _faults
+    ),
     _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _requests),
     _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _errors),
     _Family(

@@ -164,7 +164,8 @@ def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) ->
         return
     clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)
     told = clean >= _SMALLEST
-    indexes = np.ceil(np.log2(np.maximum(clean, _SMALLEST)) * 2.0**SCALE).astype(np.int64) - 1
+    # intp: on 32 bits NumPy 1 refuses to count int64, which it cannot cast safely.
+    indexes = np.ceil(np.log2(np.maximum(clean, _SMALLEST)) * 2.0**SCALE).astype(np.intp) - 1
     first = int(indexes.min())
     width = int(indexes.max()) - first + 1
     indexes += np.arange(len(histograms)) * width - first

@@ -10,6 +10,7 @@ Rules:
 - `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the histograms,
   all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing from a reading;
 - what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
+- a fault while answers are folded loses these answers' counts and nothing else: it is noted, and counting continues;
 - the log line about a slow p99 is made where answers are folded, and written when no lock is held.
 """
 
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edgekit_runtime.faults import Faults
 from edgekit_runtime.telemetry.histogram import Histogram, record_table
 from edgekit_runtime.telemetry.slow import SlowWatch
 from edgekit_runtime.telemetry.stages import Recorded, tables
@@ -138,10 +140,12 @@ class Cut:
 class Meter:
     """Thread-safe; `record` takes about a microsecond, folding included.
 
-    watch: told of every fold, to write the log line about a slow p99; None for no such line.
+    watch: told of every fold, to write the log line about a slow p99; None for no such line. faults: where a fault of a
+    fold is noted.
     """
 
-    def __init__(self, watch: SlowWatch | None = None) -> None:
+    def __init__(self, watch: SlowWatch | None = None, faults: Faults | None = None) -> None:
+        self._faults = faults or Faults("model")
         self._waiting: deque[Recorded] = deque()
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
         self._folding = False
@@ -230,6 +234,8 @@ class Meter:
                 counted.add_answers(recorded)
             if self._watch is not None:
                 self._look(self._watch)
+        except Exception as error:  # noqa: BLE001 - whoever answers or reads must not fall over what counts
+            self._faults.note("meter", error)
         finally:
             self._folding = False
 
@@ -246,4 +252,4 @@ class Meter:
 
     def _tell(self) -> None:
         if self._watch is not None:
-            self._watch.tell()
+            self._faults.shield("meter", self._watch.tell)

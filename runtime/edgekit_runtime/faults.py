@@ -1,0 +1,62 @@
+"""Faults of the parts that no answer needs: the cache, the meter, telemetry and metrics.
+
+    faults = Faults("digits")
+    stats = faults.shield("cache", cache.stats)         # None where it raised
+    faults.counts()                                     # {"cache": 1}
+
+Rules:
+- such a fault never takes an answer away: the caller of the part catches it, notes it here and continues without the part;
+- each part's first fault is an ERROR of the logger `edgekit_runtime`, with its traceback; all are counted;
+- a part that raised is used again for the next request;
+- what is wrong with a request itself (an EdgekitError) is no fault of a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["Faults"]
+
+Made = TypeVar("Made")
+
+
+class Faults:
+    """Thread-safe. model: its name, for the log."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._lock = threading.RLock()  # a log handler may ask for the counts
+        self._counts: Counter[str] = Counter()
+
+    def note(self, part: str, error: Exception) -> None:
+        """Count a fault of one part. Never raises."""
+        with self._lock:
+            self._counts[part] += 1
+            first = self._counts[part] == 1
+        if first:
+            with contextlib.suppress(Exception):  # of the application's own log handler
+                logging.getLogger("edgekit_runtime").error(
+                    "%s: the %s raised %s; requests are answered without it",
+                    self._model,
+                    part,
+                    type(error).__name__,
+                    exc_info=error,
+                )
+
+    def shield(self, part: str, do: Callable[[], Made]) -> Made | None:
+        """What `do` returns, or None where it raised."""
+        try:
+            return do()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answer is there without it
+            self.note(part, error)
+            return None
+
+    def counts(self) -> dict[str, int]:
+        """Part -> how many faults, since the model was opened."""
+        with self._lock:
+            return dict(self._counts)
