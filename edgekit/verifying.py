@@ -197,13 +197,10 @@ class _Verifying:
         self._replay(bundle)
 
     def _read(self) -> bytes:
-        from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
+        from edgekit_runtime.bundle.reader import read_open
 
         with self._subject.lease.file() as file:
-            data = file.read(MAX_BUNDLE_BYTES + 1)
-        if len(data) > MAX_BUNDLE_BYTES:
-            raise BundleError(f"more than the {MAX_BUNDLE_BYTES:,} bytes that a bundle may have", where=self._where)
-        return data
+            return read_open(file, self._where)
 
     def _moment(self, store: TrustStore | None) -> Moment:
         from edgekit_runtime.trust import judge

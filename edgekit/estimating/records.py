@@ -59,10 +59,10 @@ def _unsound(record: Mapping[str, Any]) -> str:
     """Pure; empty for a sound one."""
     times = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
     n, asked, errors = record.get("n"), record.get("asked"), record.get("errors") or {}
-    if not isinstance(n, int) or n < 1 or any(not isinstance(ms, (int, float)) for ms in times):
+    if type(n) is not int or n < 1 or any(type(ms) not in (int, float) for ms in times):
         return "holds no time: none of its requests was answered"
     failed = sum(errors.values()) if isinstance(errors, dict) and all(map(_count, errors.values())) else n
-    if failed > _FAILED * max(n + failed, asked if isinstance(asked, int) else 0):
+    if failed > _FAILED * max(n + failed, asked if type(asked) is int else 0):
         return f"is mostly errors: {failed} of {n + failed} requests failed"
     least, middle, high = (float(ms) for ms in times if isinstance(ms, (int, float)))
     if not (0 < least <= middle <= high and math.isfinite(high)):
@@ -71,7 +71,7 @@ def _unsound(record: Mapping[str, Any]) -> str:
 
 
 def _count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def board_of(record: Mapping[str, Any]) -> Facts | None:
@@ -104,7 +104,7 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(others, (int, float)) and others > _OTHERS:
         yield f"other processes took {others:.0%} of the cores meanwhile: an idle board is faster"
     callers = load.get("concurrency")
-    if isinstance(callers, int) and callers > 1:
+    if type(callers) is int and callers > 1:
         yield f"{callers} callers asked at once: the times include waiting for each other"
     if failed := sum((record.get("errors") or {}).values()):
         yield f"{failed} requests failed and are in no figure"

@@ -57,7 +57,7 @@ def parse_state(payload: bytes) -> State:
         value = json.loads(payload)
     except (ValueError, RecursionError) as error:
         raise WindowError("json", "it is not JSON") from error
-    if not isinstance(value, dict) or value.get("on") not in (0, 1):
+    if not isinstance(value, dict) or type(value.get("on")) is not int or value["on"] not in (0, 1):
         raise WindowError("shape", "a state has 'on' 0 or 1")
     epoch, boot = value.get("epoch"), value.get("boot")
     if not isinstance(epoch, str) or not _EPOCH.match(epoch):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-__all__ = ["strict_json"]
+__all__ = ["is_format", "strict_json"]
 
 
 def strict_json(data: bytes) -> Any:
@@ -33,6 +33,11 @@ def strict_json(data: bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return value
+
+
+def is_format(value: object, known: int) -> bool:
+    """Whether `value` is the number of a format: neither `true` nor 1.0 is the format 1."""
+    return type(value) is int and value == known
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,3 +221,15 @@ def test_what_is_no_bundle_is_refused(tmp_path):
     path = tmp_path / "x.ekb"
     path.write_bytes(b"PK\x03\x04")
     assert marks(told(path)) == {"file": False}
+
+
+def test_verifying_takes_memory_by_the_size_of_the_bundle(signed, key):
+    """Not by the largest bundle there may be."""
+    tracemalloc.start()
+    try:
+        report = verifying.verify(signed, verifying.Asked(trust=(key,), load=False))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert report.error is None
+    assert peak < 8 * signed.stat().st_size + (32 << 20)

@@ -65,6 +65,7 @@ HOSTILE = {
     "a long id": ("ek/v1/" + "a" * 500 + "/m", payload(1), "device"),
     "HTML for an id": ("ek/v1/<script>/m", payload(1), "device"),
     "a state that is none": ("ek/v1/porch-1/state", b'{"on":7}', "shape"),
+    "a state that is true": ("ek/v1/porch-1/state", b'{"on":true}', "shape"),
     "a state of a megabyte": ("ek/v1/porch-1/state", b" " * 1_000_000, "size"),
     "a deep nest": ("ek/v1/porch-1/m", b"[" * 15_000, "json"),
 }

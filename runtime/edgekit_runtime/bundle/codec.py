@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from typing import Any, TypeVar
@@ -57,7 +58,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
 
 
 def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
-    _expect(value in allowed, value, f"one of {', '.join(map(str, allowed))}", where)
+    same = any(type(value) is type(one) and value == one for one in allowed)  # 1 == True == 1.0
+    _expect(same, value, f"one of {', '.join(map(str, allowed))}", where)
     return value
 
 
@@ -89,13 +91,11 @@ def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if kind is Any:
         return value
-    _expect(
-        isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value, f"a {kind.__name__}", where
-    )
+    _expect(type(value) is kind, value, f"a {kind.__name__}", where)
     return value
 
 

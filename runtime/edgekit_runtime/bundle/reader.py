@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,7 @@ __all__ = [
     "aligned",
     "bundle_of",
     "read_bundle",
+    "read_open",
 ]
 
 _AGAIN = "Copy or download it again"
@@ -164,11 +165,7 @@ def _read(path: Path) -> bytes:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
             raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            most = min(MAX_BUNDLE_BYTES, sys.maxsize - 1)  # on a 32-bit board nothing longer can be read at once
-            if size > most:
-                raise BundleError(f"{size:,} bytes is more than a bundle may have ({most:,})", where=str(path))
-            return file.read(size + 1)  # room is made for all that is asked for: 2 GiB would be more than a board has
+            return read_open(file, str(path))
     except IsADirectoryError as error:
         do = "Pass a bundle's file; what answers in a root of `edgekit install` is ROOT/current/bundle.ekb"
         raise BundleError("cannot be read: it is a folder", where=str(path), do=do) from error
@@ -178,6 +175,18 @@ def _read(path: Path) -> bytes:
             where=str(path),
             do="Check the path; `edgekit build` writes NAME-PROFILE.ekb",
         ) from error
+
+
+def read_open(file: BinaryIO, where: str) -> bytes:
+    """All of an open file, and never more than a bundle may have. Raises BundleError, OSError.
+
+    `read` allocates what it is asked for: asking for the cap of 2 GiB would take more than a board has.
+    """
+    size = os.fstat(file.fileno()).st_size
+    most = min(MAX_BUNDLE_BYTES, sys.maxsize - 1)  # on a 32-bit board nothing longer can be read at once
+    if size > most:
+        raise BundleError(f"{size:,} bytes is more than a bundle may have ({most:,})", where=where)
+    return file.read(size + 1)
 
 
 def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, memoryview]:

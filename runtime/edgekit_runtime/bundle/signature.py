@@ -3,7 +3,8 @@
     good = verify(manifest, signatures, {keyid: raw_public})        # the keyids whose signature holds, each once
 
 Rules:
-- the signature block is a JSON list of {"keyid", "sig"}: keyid is the SHA-256 of the raw public key in hex, sig is base64;
+- the signature block is a JSON list of {"keyid", "sig"}: keyid is the SHA-256 of the raw public key in hex, sig is base64 in its one canonical
+  spelling;
 - PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body   (DSSE 1.0 protocol): a signature over one kind
   of payload is none over another;
 - a public key is 32 bytes that encode a point of the curve in the one canonical way (RFC 8032, section 5.1.3), and none
@@ -122,6 +123,8 @@ def _entry(entry: object, which: str) -> Signature:
         raise ValueError(f"the sig of {which} is no base64") from None
     if len(signature) != _SIGNATURE_BYTES:
         raise ValueError(f"the sig of {which} has {len(signature)} bytes, not {_SIGNATURE_BYTES}")
+    if base64.b64encode(signature).decode() != entry["sig"]:
+        raise ValueError(f"the sig of {which} is base64 of a form that is not canonical")
     return entry["keyid"], signature
 
 

@@ -162,7 +162,7 @@ class _Part:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             found = json.loads(read_text(_facts(self._path)) or "null")
             validator, flushed = found["validator"], found["flushed"]
-            if isinstance(validator, str) and isinstance(flushed, int):
+            if isinstance(validator, str) and type(flushed) is int:
                 return validator, max(0, flushed)
         return "", 0
 

@@ -20,7 +20,7 @@ from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install.errors import InstallRootError
 from edgekit_runtime.install.planted import aside
-from edgekit_runtime.strict_json import strict_json
+from edgekit_runtime.strict_json import is_format, strict_json
 
 if TYPE_CHECKING:
     from edgekit_runtime.trust import TrustStore
@@ -153,7 +153,7 @@ def parse_journal(text: str, where: str) -> Journal:
     """Raises InstallRootError."""
     try:
         value: Any = strict_json(text.encode("utf-8"))
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
+        if not isinstance(value, dict) or not is_format(value.get("format"), FORMAT):
             raise ValueError("it is not of a format that this runtime knows")
         journal = from_json(Journal, value, "journal")
         _check(journal)

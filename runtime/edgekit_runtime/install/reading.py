@@ -10,14 +10,10 @@ Rules:
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.reader import Bundle, bundle_of
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.bundle.reader import Bundle, bundle_of, read_open
 from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
@@ -61,12 +57,7 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
 def read_held(lease: Lease, store: TrustStore | None, rules: Rules, secret: Given = None) -> tuple[Bundle, Vouched]:
     """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
     with storing(lease.path), lease.file() as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > min(MAX_BUNDLE_BYTES, sys.maxsize - 1):
-            raise BundleError(
-                f"{size:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})", where=str(lease.path)
-            )
-        data = file.read(size + 1)
+        data = read_open(file, str(lease.path))
     where = str(lease.path)
     said: list[Vouched] = []
 

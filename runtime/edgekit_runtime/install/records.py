@@ -71,13 +71,13 @@ class Generation:
 
 def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
     """One of them, out of the text of its file; None is a file that is missing. Raises InstallRootError with `do`."""
-    from edgekit_runtime.strict_json import strict_json
+    from edgekit_runtime.strict_json import is_format, strict_json
 
     try:
         if text is None:
             raise ValueError("it is missing")
         value = strict_json(text.encode())
-        if isinstance(value, dict) and value.get("format", 1) != 1:
+        if isinstance(value, dict) and not is_format(value.get("format", 1), 1):
             raise ValueError("it is not of a format that this runtime knows")
         return from_json(kind, value, file.name)
     except (ValueError, BundleError) as error:

@@ -343,6 +343,6 @@ def _infos(listed: object) -> tuple[TensorInfo, ...]:
             continue
         name, datatype, shape = entry.get("name"), entry.get("datatype"), entry.get("shape")
         texts = isinstance(name, str) and isinstance(datatype, str)
-        if texts and isinstance(shape, list) and all(isinstance(n, int) for n in shape):
+        if texts and isinstance(shape, list) and all(type(n) is int for n in shape):
             found.append(TensorInfo(str(name), str(datatype), tuple(shape)))
     return tuple(found)

@@ -12,7 +12,8 @@ Rules:
 - a root.json carries the signatures of at least the threshold of its own role `root`;
 - the next one has the next version, and the threshold of the one before signed it besides. No version is left out: who
   skips one could skip the one that revoked a key;
-- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no role.
+- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no role;
+- a revocation is for good: the next root.json lists every key that this one lists as revoked.
 
 `parse_root` is the one way in: whatever it returns has kept all of this.
 """
@@ -29,7 +30,7 @@ from typing import Any, NoReturn
 
 from edgekit_runtime.bundle.canonical import canonical_bytes
 from edgekit_runtime.bundle.signature import Signature, keyid_of, parse_entries, verify, weakness
-from edgekit_runtime.strict_json import strict_json
+from edgekit_runtime.strict_json import is_format, strict_json
 from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.errors import RootRollbackError, TrustError
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
@@ -100,7 +101,7 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
     """The root.json `data` as the successor of `old`; `old` itself when it is the very same version of the same content.
 
     Raises RootRollbackError for one that is older, leaves a version out or claims the version in force with other
-    content; TrustError for one that the old one's keys did not sign, or that is malformed.
+    content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is malformed.
     """
     new = parse_root(data, where)
     if old.root is None or old.version is None or new.version is None:
@@ -111,6 +112,12 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
         _refuse_version(old.version, new.version, where)
     _, body, signatures = _parse(data, where)
     _require(old, new, body, signatures, f"version {old.version}, which is in force")
+    if dropped := [name for name in old.revoked if name not in new.revoked]:
+        raise TrustError(
+            f"version {new.version} does not list {old.name_of(dropped[0])} as revoked, and version {old.version} does",
+            where=where,
+            do="Ask its author for a version that keeps every revocation: a revoked key never comes back",
+        )
     return new
 
 
@@ -169,7 +176,7 @@ def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature,
 def _store(signed: dict[str, Any], where: str) -> TrustStore:
     if signed.get("type") != "edgekit-root":
         raise _MalformedError("its type is not edgekit-root")
-    if signed.get("format") != 1:
+    if not is_format(signed.get("format"), 1):
         raise _MalformedError(f"its format is {signed.get('format')!r:.20}, and this runtime knows 1")
     revoked = _unique(
         (_revoked(item) for item in _list(signed.get("revoked"), "revoked")), lambda r: r.keyid, "revoked"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit_runtime.board import store_text
+from edgekit_runtime.strict_json import is_format
 from edgekit_runtime.tuning.candidates import Candidate
 
 __all__ = ["Tried", "Verdict", "key_of", "read", "settled", "store"]
@@ -152,7 +153,7 @@ def read(file: Path, offered: Sequence[Candidate], memory_mb: float | None) -> V
         tried = tuple(_tried(one) for one in value["tried"])
         chosen = _candidate(value["chosen"])
         seconds = _finite(value["seconds"])
-        if value["format"] != FORMAT or {one.candidate for one in tried} != set(offered):
+        if not is_format(value["format"], FORMAT) or {one.candidate for one in tried} != set(offered):
             return None
         found = settled(tried, chosen, memory_mb)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -60,3 +61,17 @@ def test_what_the_format_calls_optional_may_be_left_out_and_has_its_default(kind
 def test_a_boolean_is_no_integer():
     with pytest.raises(BundleError, match=r"shape\[0\]: True is not a int"):
         from_json(TensorSpec, {"name": "a", "tensor": "b", "dtype": "int8", "shape": [True]}, "tensor")
+
+
+LITERALS = {"true for 1": True, "a float for 1": 1.0, "text for 1": "1"}
+
+
+@pytest.mark.parametrize("value", LITERALS.values(), ids=LITERALS)
+def test_a_literal_is_compared_with_its_type(value):
+    with pytest.raises(BundleError, match="is not one of 1, 2"):
+        from_json(Literal[1, 2], value, "it")  # type: ignore[arg-type]
+
+
+def test_an_integer_beyond_every_float_is_refused():
+    with pytest.raises(BundleError, match="is not a float"):
+        from_json(float, 10**400, "it")

@@ -673,9 +673,10 @@ class TestWhomItTrusts:
             open_bundle(root)
 
 
-def test_a_slot_of_another_format_is_refused_as_a_journal_is(made, put, root):
+@pytest.mark.parametrize("number", ["2", "true", "1.0"])
+def test_a_slot_of_another_format_is_refused_as_a_journal_is(made, put, root, number):
     put(made("1"))
-    (root / "slot.json").write_text('{"format": 2}')
+    (root / "slot.json").write_text(f'{{"format": {number}}}')
     with pytest.raises(EdgekitError, match="not of a format that this runtime knows"):
         status(root)
 

@@ -239,6 +239,7 @@ BROKEN = {
     "half of it": BEFORE.text()[:40],
     "a list": "[]",
     "of a later format": BEFORE.text().replace('"format": 1', '"format": 2'),
+    "of a format true": BEFORE.text().replace('"format": 1', '"format": true'),
     "a generation of the future": replace(BEFORE, current=9).text(),
     "a state that is none": replace(BEFORE, attempt=Attempt("fetching", "a", "here", NOW))
     .text()

@@ -60,6 +60,8 @@ def two_spellings(signed):
 MALFORMED = {
     "another type": (lambda s: s.update(type="root"), "type is not edgekit-root"),
     "another format": (lambda s: s.update(format=2), "format is 2"),
+    "format true": (lambda s: s.update(format=True), "format is True"),
+    "format 1.0": (lambda s: s.update(format=1.0), "format is 1.0"),
     "no version": (lambda s: s.pop("version"), "version None"),
     "version 0": (lambda s: s.update(version=0), "version 0"),
     "a version of text": (lambda s: s.update(version="1"), "version '1'"),
@@ -242,6 +244,30 @@ def test_a_root_follows_another_only_by_its_rules(signed, signers, words):
     with pytest.raises(TrustError, match=words) as caught:
         follow(old, data, "new")
     assert isinstance(caught.value, RootRollbackError) == ("keys" not in words)
+
+
+REVOKED = [{"keyid": rooted.keyid("gone"), "name": "gone", "why": "stolen"}]
+LATER = {
+    "keeps the revocation": ({"revoked": REVOKED}, None),
+    "says another reason": ({"revoked": [{**REVOKED[0], "why": "lost"}]}, None),
+    "leaves the revocation out": ({}, r"does not list gone \(.{8}\) as revoked"),
+    "lists another instead": ({"revoked": [{"keyid": "ef" * 32, "name": "old"}]}, "does not list gone"),
+    "trusts the key again": ({"bundle": ("bea", "gone")}, "does not list gone"),
+    "trusts it to sign roots": ({"root": ("ann", "ann2", "ann3", "gone")}, "does not list gone"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), LATER.values(), ids=LATER)
+def test_a_revoked_key_never_comes_back_by_a_later_root(changes, words):
+    """S6"""
+    old = parse_root(rooted.document({**ONE, "revoked": REVOKED}, "ann", "ann2"), "old")
+    data = rooted.document(second(**changes), "ann", "ann2")
+    if words is None:
+        assert follow(old, data, "new").version == 2
+        return
+    with pytest.raises(TrustError, match=words) as caught:
+        follow(old, data, "new")
+    assert caught.value.where == "new"
 
 
 def test_an_older_root_is_refused():
