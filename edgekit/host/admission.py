@@ -6,8 +6,8 @@
 
 Rules:
 - who cannot make it is told at once, so that the device can do something else with the time;
-- only what was seen lately counts. A host that refused everybody because it was slow a minute ago would never find out
-  that it is fast again: with nothing recent to go by, everybody is let in.
+- a request with nothing ahead of it is let in, whatever was learnt: who refuses everybody learns nothing newer;
+- only what was seen lately counts, and never as slower than the latest inference: one good one outweighs a stall.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ class Service:
         self._last.append((self._clock(), took_ms))
 
     def quantiles(self) -> tuple[float, float] | None:
-        """(p50, p95) in milliseconds; None without a recent inference."""
+        """(p50, p95) in milliseconds, neither above the latest inference; None without a recent one."""
         since = self._clock() - self._recent_s
         recent = sorted(ms for at, ms in self._last if at >= since)
         if not recent:
             return None
-        return recent[math.ceil(0.50 * len(recent)) - 1], recent[math.ceil(0.95 * len(recent)) - 1]
+        latest = self._last[-1][1]
+        p50, p95 = (recent[math.ceil(q * len(recent)) - 1] for q in (0.50, 0.95))
+        return min(p50, latest), min(p95, latest)
 
 
 def expected_ms(ahead: int, items: int, max_batch: int, service: Service) -> float | None:
-    """Milliseconds until the last of `items` is answered, with `ahead` items before it; None where nothing is known.
+    """Milliseconds until the last of `items` is answered, with `ahead` items before it.
 
-    Everything but the last inference is reckoned at its median, the last at its 95th percentile.
+    None, for no estimate to refuse by, with nothing ahead and where nothing is known. Everything but the last inference is reckoned at its median, the last at its 95th percentile.
     """
     known = service.quantiles()
-    if known is None:
+    if known is None or ahead == 0:
         return None
     p50, p95 = known
     runs = math.ceil(ahead / max_batch) + math.ceil(items / max_batch)

@@ -108,18 +108,26 @@ class Api:
     async def _infer(self, request: Request, served: Served) -> Response:
         read = self._clock()
         asked = await self._decode(request)
-        contract = asked.parameters.get("edgekit_contract")
-        if contract is not None and contract != served.manifest.contract_digest:
-            raise RequestError(409, f"'{served.manifest.name}' is served with another contract than the one asked for")
+        self._check_identity(asked, served)
         deadline = None if asked.timeout_us is None else request.arrived + asked.timeout_us / 1e6
         answered = await self._lanes[id(served)].run(served.items(asked.inputs), deadline)
         outputs = served.outputs([one.answer for one in answered], asked.outputs)
-        answer = InferResponse(outputs, served.manifest.name, served.manifest.version, asked.id)
+        own = {"edgekit_artifact": served.artifact.blob}
+        answer = InferResponse(outputs, served.manifest.name, served.manifest.version, asked.id, own)
         wire = await self._encode(answer, [name for name in outputs if asked.wants_binary(name)])
         queued_ms = max(one.queued_ms for one in answered)
         rest_ms = max(0.0, (self._clock() - read) * 1e3 - queued_ms)
         timing = {"Server-Timing": f"queue;dur={queued_ms:.3f}, infer;dur={rest_ms:.3f}"}
         return Response(200, wire.parts, wire.headers | timing)
+
+    @staticmethod
+    def _check_identity(asked: InferRequest, served: Served) -> None:
+        """Refuse a device that names another model or contract. Raises RequestError(409)."""
+        manifest = served.manifest
+        for kind, ours in (("contract", manifest.contract_digest), ("model", manifest.model_id)):
+            theirs = asked.parameters.get(f"edgekit_{kind}")
+            if theirs is not None and theirs != ours:
+                raise RequestError(409, f"'{manifest.name}' is served with another {kind} than the one asked for")
 
     async def _decode(self, request: Request) -> InferRequest:
         length = request.head.headers.get(HEADER_LENGTH.lower())

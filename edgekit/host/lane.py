@@ -6,8 +6,8 @@
 Rules:
 - no more items are handed to the Runtime than keep its engine busy; the rest waits here, where it can still be dropped;
 - refused at once (503): a queue that is full, and whoever would be late by what is ahead of him;
-- dropped when its turn comes (503): an item whose time is over or does not hold another inference; one whose caller has
-  gone is dropped silently;
+- dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run; one
+  whose caller has gone is dropped silently;
 - an item that the engine has is never taken back, and keeps its place until the engine is done with it.
 """
 
@@ -49,7 +49,7 @@ class Lane:
         self._max_batch = int(model.describe()["max_batch"])
         self._places = asyncio.Semaphore(2 * self._max_batch)
         self._service = Service(clock=clock)
-        self._ahead = 0
+        self._ahead = self._running = 0
 
     @property
     def ahead(self) -> int:
@@ -88,6 +88,7 @@ class Lane:
         except BaseException:
             self._ahead -= 1
             raise
+        self._running += 1
         try:
             waited_ms = (self._clock() - arrived) * 1e3
             self._still_in_time(deadline)
@@ -110,10 +111,11 @@ class Lane:
     def _still_in_time(self, deadline: float | None) -> None:
         if deadline is None:
             return
-        known = self._service.quantiles()
+        known = self._service.quantiles() if self._running > 1 else None  # an idle engine takes one whatever was learnt
         if self._clock() + (known[0] / 1e3 if known else 0.0) > deadline:
             raise RequestError(503, "its time ran out while it waited")
 
     def _free(self) -> None:
         self._ahead -= 1
+        self._running -= 1
         self._places.release()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime import Answer, Model, open_bundle
-from edgekit_runtime.bundle import Manifest
+from edgekit_runtime.bundle import ArtifactEntry, Manifest
 from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.remote.datatypes import datatype_of
@@ -42,14 +43,19 @@ class Served:
     manifest: Manifest
     model: Model
 
+    @cached_property
+    def artifact(self) -> ArtifactEntry:
+        """The artifact that answers here; chosen when the bundle was opened."""
+        blob = self.model.describe()["artifact"]
+        return next(entry for entry in self.manifest.artifacts if entry.blob == blob)
+
     @property
     def contract(self) -> Contract:
         return self.manifest.contract
 
     def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
         """As `GET /v2/models/M` answers it. The key `edgekit` tells our devices what is served here."""
-        described = self.model.describe()
-        entry = next(a for a in self.manifest.artifacts if a.recipe == described["recipe"])
+        described, entry = self.model.describe(), self.artifact
         return {
             "name": self.manifest.name,
             "versions": list(versions),
@@ -64,6 +70,7 @@ class Served:
             "edgekit": {
                 "model_id": self.manifest.model_id,
                 "contract_digest": self.manifest.contract_digest,
+                "artifact": entry.blob,
                 "recipe": entry.recipe,
                 "precision": entry.precision,
             },

@@ -27,6 +27,7 @@ def described(journey: Journey) -> dict[str, Any]:
         "version": manifest.version,
         "profile": manifest.target.profile,
         "recipe": prepared.entry.recipe,
+        "artifact": prepared.entry.blob,
         "engine": {"name": info.name, "version": info.version, "threads": info.threads},
         **prepared.describe(),
         "inputs": device.ways(),

@@ -11,15 +11,17 @@ Rules:
 - inputs are hashed, decoded and adapted before `submit` returns: the caller may reuse its frame;
 - outputs never alias an engine's buffer, and are read-only: the cache may hold the same arrays;
 - every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
-- a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it.
+- a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
+- a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in time.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ import numpy as np
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
-from edgekit_runtime.cache import Cache, Flights, identify
+from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
 from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError
@@ -42,7 +44,7 @@ from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache import Look
+    from edgekit_runtime.cache import Hit, Identity, Look
     from edgekit_runtime.options import Options
     from edgekit_runtime.remote.hosts import Hosts
 
@@ -220,8 +222,10 @@ class Journey:
             try:
                 away = self._decide(request, items)
             except BudgetExceeded as refusal:
-                return self._stale(request, named, refusal)
+                return self._kept(request, named, refusal)
             if away is not None:
+                if (hit := self._kept_of_hosts(request)) is not None:
+                    return self._deliver(request, hit.outputs, "cache")
                 return _Away(away, dict(zip(items, own(list(items.values()), named), strict=True)) if keep else items)
         tensors = self.device.adapt(request, items)
         return own(tensors, named) if keep else tensors
@@ -233,12 +237,30 @@ class Journey:
             self.faults.note("cache", error)
             return None
 
-    def _stale(self, request: Request, named: Named, refusal: BudgetExceeded) -> Answer:
-        """An answer past its time, where the caller takes one; else what refused it."""
+    def _kept_of_hosts(self, request: Request) -> Hit | None:
+        """A host's answer to the same request, for a request that was looked up in vain."""
+        cache, hosts, key = self.cache, self.opened.hosts, request.key
+        if cache is None or hosts is None or key is None:
+            return None
+        left_s = request.left_ms() / 1e3
+        keys = [of_artifact(key, artifact) for artifact in hosts.artifacts]
+        return self._first(keys, lambda key: cache.find(key, left_s=left_s))
+
+    def _first(self, keys: Iterable[Identity], find: Callable[[Identity], Hit | None]) -> Hit | None:
+        found = (self.faults.shield("cache", partial(find, key)) for key in keys)
+        return next((hit for hit in found if hit is not None), None)
+
+    def _kept(self, request: Request, named: Named, refusal: BudgetExceeded) -> Answer:
+        """A host's kept answer; or, where the caller takes it, an answer past its time. Raises the refusal."""
+        hit = self._kept_of_hosts(request)
+        if hit is not None:
+            return self._deliver(request, hit.outputs, "cache")
         if not request.stale_ok or self.cache is None:
             raise refusal
         cache, key = self.cache, request.key or identify(named, self._namespace)[0]
-        hit = self.faults.shield("cache", lambda: cache.stale(key)) if key is not None else None
+        artifacts = () if self.opened.hosts is None else self.opened.hosts.artifacts
+        keys = () if key is None else (key, *(of_artifact(key, artifact) for artifact in artifacts))
+        hit = self._first(keys, cache.stale)
         if hit is None:
             raise refusal
         if request.leads and request.key is not None:  # the others may have more time
@@ -254,6 +276,8 @@ class Journey:
         decision = decide(left_ms, self.device.prospect(request.priority), prospects)
         if decision.destination == "host":
             return decision.host
+        if decision.fits is False and hosts is not None:
+            hosts.explore()
         if decision.destination == "neither":
             self.device.watch(items)
             left = f"of the {left_ms:.3g} ms that are left" if left_ms > 0 else "more, and the time is over already"
@@ -283,19 +307,25 @@ class Journey:
         request.timings["network"] = answer.network_ms
         request.timings["host"] = answer.total_ms - answer.network_ms
         self.device.watch(away.items)
+        self._keep_of_host(request, outputs, answer.artifact)
         return self._deliver(request, outputs, "host")
+
+    def _keep_of_host(self, request: Request, outputs: Outputs, artifact: str | None) -> None:
+        cache = self.cache
+        if cache is None or request.key is None or artifact is None:
+            return
+        key = of_artifact(request.key, artifact)
+        self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
 
     def _deliver(
         self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
     ) -> Answer:
-        """store, wake the followers, answer."""
+        """Keep what the device computed, wake the followers, answer."""
         cache = self.cache
         known = request.key is not None or request.look is not None  # else: nothing was looked up, so nothing is kept
-        if cache is not None and known and source != "similar":  # an answer to another picture is no answer to keep
-            timings = request.timings
-            waited_ms = timings.get("queue", 0.0)
+        if cache is not None and known and source == "device":
             try:
-                cache.store(request.key, outputs, (perf_counter() - request.start) * 1e3 - waited_ms)
+                cache.store(request.key, outputs, self._cost_ms(request))
                 if request.look is not None:
                     cache.store_similar(request.look, outputs)
             except Exception as error:  # noqa: BLE001 - the answer is there already
@@ -304,6 +334,11 @@ class Journey:
             request.leads = False
             self._flights.land(request.key, _Landed(outputs, source, distance))
         return self._answer(request, outputs, source, distance)
+
+    @staticmethod
+    def _cost_ms(request: Request) -> float:
+        """What the answer took so far, without waiting for the engine."""
+        return (perf_counter() - request.start) * 1e3 - request.timings.get("queue", 0.0)
 
     def _follow(self, request: Request, landed: _Landed) -> Answer:
         request.timings["joined"] = (perf_counter() - request.start) * 1e3

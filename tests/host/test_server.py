@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from served import Serving
 from edgekit.host import Limits, Patience, ServeError
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.remote import HostBusyError, HostLateError, HostRefusedError, HostUnreachableError
-from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.remote.client import HostClient, ModelIdentity, _Known
 from edgekit_runtime.remote.oip import HEADER_LENGTH, decode_response, encode_request
 
 LONG = 30.0
@@ -147,6 +148,7 @@ def test_it_says_what_it_is_and_what_it_serves(host, client, path):
     assert found.edgekit == {
         "model_id": manifest.model_id,
         "contract_digest": manifest.contract_digest,
+        "artifact": manifest.artifacts[0].blob,
         "recipe": "tflite-int8",
         "precision": "int8",
     }
@@ -208,13 +210,15 @@ def test_one_version_twice_is_refused(path):
         Serving(path, path)
 
 
-def test_a_device_with_another_contract_is_told_so_even_if_the_host_changed_behind_its_back(host, path):
-    digest = read_bundle(path).manifest.contract_digest
-    with HostClient(host.url, model="tiny", contract_digest=digest) as client:
-        assert client.infer(RED, LONG)
-        client._digest = "0" * 64
-        with pytest.raises(HostRefusedError, match=r"409 .*another contract"):
-            client.infer(RED, LONG)
+def test_a_device_with_another_contract_or_model_is_told_so_even_if_the_host_changed_behind_its_back(host, path):
+    manifest = read_bundle(path).manifest
+    ours = ModelIdentity(manifest.model_id, manifest.version, manifest.contract_digest)
+    with HostClient(host.url, model="tiny", expects=ours) as client:
+        assert client.infer(RED, LONG).artifact == manifest.artifacts[0].blob
+        for kind, other in (("contract", {"contract_digest": "1" * 64}), ("model", {"model_id": "1" * 64})):
+            client._known, client._expects = _Known(binary=True), replace(ours, **other)
+            with pytest.raises(HostRefusedError, match=rf"409 .*another {kind}"):
+                client.infer(RED, LONG)
 
 
 # What does not add up.
@@ -446,10 +450,25 @@ def test_who_would_be_late_is_told_at_once(path):
     with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
         (lane,) = host.api._lanes.values()
         host.call(lambda: [lane._service.add(9000.0) for _ in range(20)])
-        with pytest.raises(HostBusyError, match=r"503 it would take 9e\+03 ms, .* ms are left"):
-            client.infer(RED, 8.0)  # who waits these 8 s is told that the time is over, and not this
-        assert client.infer(RED, LONG)
+        gate = Gate(host.model)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(client.infer, RED, LONG)
+            assert gate.entered.acquire(timeout=LONG)
+            with pytest.raises(HostBusyError, match=r"503 it would take 1\.8e\+04 ms, .* ms are left"):
+                client.infer(RED, 8.0)  # who waits these 8 s is told that the time is over, and not this
+            gate.open.set()
+            assert first.result(LONG)
         assert host.model.stats().meter.requests == 1
+
+
+def test_an_idle_host_lets_one_in_whatever_it_has_learnt_and_one_good_answer_heals(path):
+    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+        (lane,) = host.api._lanes.values()
+        host.call(lambda: [lane._service.add(60_000.0) for _ in range(64)])
+        assert client.infer(RED, 8.0)
+        assert host.call(lane._service.quantiles)[0] < 8000.0
+        host.call(lambda: setattr(lane, "_ahead", 1))  # as if another one ran
+        assert client.infer(RED, 8.0)
 
 
 def test_what_runs_out_of_time_while_it_waits_is_dropped_and_costs_no_inference(path):

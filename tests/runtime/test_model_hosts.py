@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import tiny
 
 from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.remote.breaker import Breaker
 
 served = pytest.importorskip("served")
 LONG = 30
@@ -133,6 +135,71 @@ def test_a_hosts_answer_is_cached(host, tmp_path):
     assert sources == ["host", "cache"]
 
 
+NEW = itertools.count()
+
+
+def hot(bundle, host, **options):
+    """A device that was opened with the host, has measured it, and is known to be slow."""
+    model = open_bundle(bundle, hosts=[host.url], **options)
+    wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
+    model.throttle(HOT_S * 1e3)
+    while (model.stats().device_p90_ms or 0) < BUDGET_MS:
+        model.predict(tiny.colour(next(NEW), 0, 0))  # never seen before, so that no cache answers
+    return model
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_a_hosts_answer_is_never_taken_for_the_devices(tier, tmp_path):
+    """The host runs another artifact of the same model, so its scores are other numbers."""
+    bundle, options = tiny.bundle(tmp_path), {"disk_cache": tmp_path / "answers.db"} if tier == "disk" else {}
+    with served.Serving(tiny.bundle(tmp_path, "tflite-f32")) as host:
+        with hot(bundle, host, **options) as model:
+            first = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+            assert first.source == "host"
+            if tier == "memory":
+                again = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+                own = model.predict(tiny.BLUE)
+        if tier == "disk":
+            with hot(bundle, host, **options) as model:
+                again = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+                own = model.predict(tiny.BLUE)
+    assert (again.source, own.source) == ("cache", "device")
+    np.testing.assert_array_equal(again.outputs["probs"], first.outputs["probs"])
+    assert not np.array_equal(own.outputs["probs"], first.outputs["probs"])
+
+
+def test_a_hosts_kept_answer_is_given_where_nobody_would_make_it(host, tmp_path):
+    with hot(tiny.bundle(tmp_path), host) as model:
+        kept = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+        assert kept.source == "host"
+        host.stop()
+        model._journey.opened.hosts._hosts[0].breaker = opened_breaker()
+        assert model.predict(tiny.BLUE, budget_ms=BUDGET_MS).source == "cache"
+        with pytest.raises(BudgetExceeded):
+            model.predict(tiny.RED, budget_ms=BUDGET_MS)
+
+
+def opened_breaker():
+    breaker = Breaker(threshold=1, longest_s=60.0, shortest_s=60.0)
+    breaker.failed()
+    return breaker
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_hosts_answer_that_is_no_number_is_refused_and_the_device_answers(value, tmp_path):
+    with (
+        served.Serving(tiny.bundle(tmp_path, "tflite-f32"), cache_mb=0) as host,
+        hot(tiny.bundle(tmp_path), host, cache_mb=0) as model,
+    ):
+        engine = host.model._journey.device.engine
+        run = engine.run
+        engine.run = lambda tensors: [np.full_like(array, value) for array in run(tensors)]
+        answer = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
+        assert answer.source == "device"
+        assert answer.top(1)[0].label == "blue"
+        assert "output 'probs' holds NaN or infinity" in model.describe()["hosts"][0]["last_error"]
+
+
 def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
     model = device
     heat(model)
@@ -202,15 +269,23 @@ def test_a_dead_host_opens_the_breaker_and_is_found_again(tmp_path):
     assert not [t.name for t in threading.enumerate() if t.name.startswith("edgekit-")]
 
 
-def test_a_host_with_another_contract_is_never_asked(tmp_path):
+OTHERS = {
+    "another contract": {"contract": replace(tiny.CONTRACT, labels=("a", "b", "c", "d"))},
+    "another model": {"model_id": "1" * 64},
+    "no version '1'; versions: 2": {"version": "2"},
+}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_a_host_that_serves_something_else_is_never_asked(why, tmp_path):
     (tmp_path / "other").mkdir()
-    other = tiny.bundle(tmp_path / "other", contract=replace(tiny.CONTRACT, labels=("a", "b", "c", "d")))
+    other = tiny.bundle(tmp_path / "other", **OTHERS[why])
     with (
         served.Serving(other) as wrong,
         open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache_mb=0) as model,
     ):
         wait_for(lambda: model.describe()["hosts"][0]["last_error"])
-        assert "another contract" in model.describe()["hosts"][0]["last_error"]
+        assert why in model.describe()["hosts"][0]["last_error"]
         heat(model)
         with pytest.raises(BudgetExceeded):
             model.predict(tiny.RED, budget_ms=BUDGET_MS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
     from edgekit_runtime.cache.disk_file import CacheFileError
     from edgekit_runtime.cache.flight import Flights
-    from edgekit_runtime.cache.identity import Identity, identify, namespace
+    from edgekit_runtime.cache.identity import Identity, identify, namespace, of_artifact
     from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
     from edgekit_runtime.cache.semantic import Semantic
     from edgekit_runtime.cache.similar import Similar, SimilarHit
@@ -44,6 +44,7 @@ __all__ = [
     "WorthStats",
     "identify",
     "namespace",
+    "of_artifact",
 ]
 
 __getattr__ = lazily(
@@ -59,6 +60,7 @@ __getattr__ = lazily(
             "Identity",
             "identify",
             "namespace",
+            "of_artifact",
         ),
         "edgekit_runtime.cache.memory": (
             "MISS",

@@ -21,7 +21,7 @@ import xxhash
 from edgekit_runtime.contract.decode import Encoded, loaded
 from edgekit_runtime.contract.frame import Frame
 
-__all__ = ["Identity", "identify", "namespace"]
+__all__ = ["Identity", "identify", "namespace", "of_artifact"]
 
 Identity = bytes
 
@@ -58,6 +58,11 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
     if len(read) > 1:
         digests = xxhash.xxh3_128_digest(digests)
     return _named(tuple(kinds)) + digests, read
+
+
+def of_artifact(key: Identity, artifact: str) -> Identity:
+    """The key under which another artifact's answer to the same request is kept. artifact: digest of the model file."""
+    return xxhash.xxh3_128_digest(key[:16] + artifact.encode()) + key[16:]
 
 
 def _read(value: Any) -> Any:

@@ -167,6 +167,13 @@ class Cache:
             self._found += 1
         return hit
 
+    def find(self, key: bytes, *, left_s: float = math.inf) -> Hit | None:
+        """The exact answer under one more key of a request that `lookup` found nothing for."""
+        hit = self._find(key, left_s)
+        if hit is not None:
+            self._found += 1
+        return hit
+
     def stale(self, key: bytes) -> Hit | None:
         """The exact answer whatever its age."""
         outputs = self._memory.stale(key)

@@ -1,6 +1,6 @@
 """Asking a host: Open Inference Protocol v2 over HTTP/1.1, on the standard library alone.
 
-    client = HostClient("http://gpu-box:8000", model="digits", contract_digest=digest)
+    client = HostClient("http://gpu-box:8000", model="digits", expects=ModelIdentity(model_id, version, digest))
     answer = client.infer({"image": pixels[None]}, timeout_s=0.05)      # arrays have their batch axis, both ways
     answer.outputs["probs"][0], answer.network_ms
 
@@ -8,6 +8,7 @@ Rules:
 - one deadline holds for everything: looking up the name, connecting, sending, each read, a retry;
 - the host is told what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
 - every failure is a HostError; none of them leaves a thread or a broken connection behind;
+- an answer of another model or version, or with NaN or infinity in it, is no answer: HostProtocolError;
 - binary tensors go to hosts that advertise them; any other host is tried once, and JSON is used where it will not have
   them. What was learnt is kept until the host is gone.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.remote.deadline import Deadline
@@ -48,10 +51,20 @@ from edgekit_runtime.remote.pool import Call, Pool, Reply
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["HostAnswer", "HostClient", "HostMetadata", "TensorInfo", "server_timing"]
+__all__ = ["HostAnswer", "HostClient", "HostMetadata", "ModelIdentity", "TensorInfo", "server_timing"]
 
 _NOT_BINARY = (400, 415, 422, 500)
 """What servers without the binary extension were seen to say to it, beside hanging up."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model an edgekit host must serve, as the device's manifest has it."""
+
+    model_id: str
+    version: str
+    contract_digest: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,8 @@ class HostAnswer:
     """outputs: by name, with their batch axis, read-only. total_ms: from the call to the answer.
 
     queue_ms, infer_ms: what the host says it took, None where it does not say. network_ms: the rest: the way there and
-    back, both codecs, and where the host says nothing its own time too.
+    back, both codecs, and where the host says nothing its own time too. artifact: digest of the model file that answered,
+    None where the host does not say.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -67,6 +81,7 @@ class HostAnswer:
     network_ms: float
     queue_ms: float | None
     infer_ms: float | None
+    artifact: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +95,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class HostMetadata:
-    """What a host says of itself and of the model. edgekit: model_id, contract_digest, recipe and precision where the host
-    is one of ours, which then takes the canonical tensor; None for any other server."""
+    """What a host says of itself and of the model. edgekit: model_id, contract_digest, artifact, recipe and precision where
+    the host is one of ours, which then takes the canonical tensor; None for any other server."""
 
     server: str
     version: str
@@ -100,14 +115,13 @@ class _Known:
     """What was learnt of the host. binary: None until it was tried."""
 
     binary: bool | None
-    edgekit: bool
 
 
 class HostClient:
     """One model of one host. Every method may be called from any thread.
 
-    url: http://name:port or https://name. contract_digest: that of the bundle; with it the host must be an edgekit host
-    that serves the same contract, and is refused otherwise. connect_timeout_s: for one connection, within the deadline.
+    url: http://name:port or https://name. expects: what the host must serve; with it the host must be an edgekit host, and
+    is refused where model, version or contract differ. connect_timeout_s: for one connection, within the deadline.
     connections: the most at once. tls: None for the system's trust.
     """
 
@@ -116,7 +130,7 @@ class HostClient:
         url: str,
         *,
         model: str,
-        contract_digest: str | None = None,
+        expects: ModelIdentity | None = None,
         connect_timeout_s: float = 1.0,
         connections: int = 4,
         tls: ssl.SSLContext | None = None,
@@ -125,8 +139,9 @@ class HostClient:
         endpoint = Endpoint(url, connect_timeout_s=connect_timeout_s, tls=tls)
         self.url = endpoint.url
         self.model = model
-        self._digest = contract_digest
-        self._path = f"/v2/models/{quote(model, safe='')}"
+        self._expects = expects
+        version = "" if expects is None else f"/versions/{quote(expects.version, safe='')}"
+        self._path = f"/v2/models/{quote(model, safe='')}{version}"
         self._clock = clock
         self._pool = Pool(endpoint, limit=connections, clock=clock)
         self._known: _Known | None = None
@@ -148,7 +163,7 @@ class HostClient:
         said = server_timing(reply.headers.get("Server-Timing", ""))
         queue_ms, infer_ms = said.get("queue"), said.get("infer")
         network_ms = max(0.0, total_ms - (queue_ms or 0.0) - (infer_ms or 0.0))
-        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms)
+        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms, _artifact(answer))
 
     def ping(self, timeout_s: float) -> float:
         """Milliseconds for a question without content. Raises HostError."""
@@ -178,14 +193,14 @@ class HostClient:
         self.close()
 
     def _greet(self, deadline: Deadline) -> _Known:
-        """What must be known before the first inference: binary or not, and that the host speaks of the same contract."""
-        if self._digest is None:
+        """Learn what the first inference needs: whether binary is taken, and that the host serves what it should."""
+        if self._expects is None:
             extensions = self._extensions(deadline)
-            known = _Known(True if BINARY_EXTENSION in extensions else None, edgekit=False)
+            known = _Known(True if BINARY_EXTENSION in extensions else None)
         else:
             found = self._metadata(deadline)
-            self._check(found.edgekit)
-            known = _Known(True if found.binary else None, edgekit=True)
+            self._check(self._expects, found.edgekit)
+            known = _Known(True if found.binary else None)
         self._known = known
         return known
 
@@ -195,19 +210,20 @@ class HostClient:
         except HostRefusedError:  # it may know its models all the same
             return ()
 
-    def _check(self, edgekit: Mapping[str, Any] | None) -> None:
+    def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
             raise HostRefusedError(
                 f"this server does not say that it serves '{self.model}' from an edgekit bundle",
                 where=self.url,
                 do="Serve the host's bundle of the same build with: edgekit host serve",
             )
-        if edgekit.get("contract_digest") != self._digest:
-            raise HostRefusedError(
-                f"it serves another contract under the name '{self.model}'",
-                where=self.url,
-                do="Serve the host's bundle of the same build as this device's",
-            )
+        for key, kind in (("contract_digest", "contract"), ("model_id", "model")):
+            if edgekit.get(key) != getattr(expects, key):
+                raise HostRefusedError(
+                    f"it serves another {kind} under the name '{self.model}'",
+                    where=self.url,
+                    do="Serve the host's bundle of the same build as this device's",
+                )
 
     def _probe(self, known: _Known, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
         """Try binary once; JSON where the host will not have it."""
@@ -223,7 +239,9 @@ class HostClient:
         return reply
 
     def _post(self, tensors: Mapping[str, NDArray[Any]], known: _Known, binary: bool, deadline: Deadline) -> Reply:
-        own = {"edgekit_contract": self._digest} if known.edgekit else None
+        own = None
+        if self._expects is not None:
+            own = {"edgekit_contract": self._expects.contract_digest, "edgekit_model": self._expects.model_id}
         left_us = int(self._left(deadline) * 1e6)
         try:
             wire = encode_request(tensors, binary=binary, timeout_us=max(1, left_us), parameters=own)
@@ -236,10 +254,24 @@ class HostClient:
         if reply.status != 200:
             self._raise(reply)
         try:
-            return decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
+            answer = decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
         except WireError as error:
             where = f"{self.url}, {error.where}" if error.where else self.url
             raise HostProtocolError(error.what, where=where) from error
+        self._check_answer(answer)
+        return answer
+
+    def _check_answer(self, answer: InferResponse) -> None:
+        """Refuse an answer of another model or version, and one that is not finite. Raises HostProtocolError."""
+        named, version = answer.model_name, answer.model_version
+        ours = self._expects
+        if named != self.model and (named is not None or ours is not None):
+            raise HostProtocolError(f"model '{self.model}' was asked, and '{named}' answered", where=self.url)
+        if ours is not None and version != ours.version:
+            raise HostProtocolError(f"version {ours.version} was asked, and {version} answered", where=self.url)
+        for name, array in answer.outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise HostProtocolError(f"output '{name}' holds NaN or infinity", where=self.url)
 
     def _metadata(self, deadline: Deadline) -> HostMetadata:
         server, model = self._get("/v2", deadline), self._get(self._path, deadline)
@@ -295,7 +327,7 @@ class HostClient:
             refused = HostRefusedError(what, where=self.url)
             refused.status = reply.status
             if reply.status == 409:
-                self._known = None  # it serves another contract by now
+                self._known = None  # it serves another model or contract by now
             raise refused
         raise HostProtocolError(what, where=self.url)
 
@@ -328,6 +360,11 @@ def _complaint(reply: Reply) -> str:
         pass
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= 200 else line[:197] + "..."
+
+
+def _artifact(answer: InferResponse) -> str | None:
+    said = answer.parameters.get("edgekit_artifact")
+    return said if isinstance(said, str) and _DIGEST.fullmatch(said) else None
 
 
 def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,23 +1,29 @@
 """The hosts that a model may turn to: for each its client, its breaker, and what was learnt of it.
 
     hosts = Hosts(["http://gpu-box:8000"], manifest, golden)
-    decide(left_ms, device, hosts.prospects())
-    outputs, answer = hosts.infer(0, {"image": pixels}, left_ms)     # HostError: the device answers instead
+    decision = decide(left_ms, device, hosts.prospects())
+    if decision.destination == "host":
+        outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_ms)   # HostError: the device answers instead
+    elif not decision.fits:
+        hosts.explore()
 
 Rules:
 - a host is measured before it is relied on: one of the bundle's own examples is sent to it when the model opens, again
   when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them;
-- a host that serves another contract is never asked;
+- a host is avoided no longer than its trouble lasts: a probe goes out within half a second of a 503, and while no host is
+  expected to be in time four times a second; one good answer outweighs all slower ones before it;
+- a host that serves another model, version or contract is never asked;
 - closing leaves no thread: every exchange ends by its own deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -40,26 +46,67 @@ Items = Mapping[str, NDArray[Any]]
 
 PROBE_TIMEOUT_S = 2.0
 STALE_S = 5.0
+EXPLORE_S = 0.25
 _THREADS = 4
+Clock = Callable[[], float]
 
 
-@dataclass
 class _Host:
-    client: HostClient
-    breaker: Breaker = field(default_factory=lambda: Breaker(threshold=3))
-    learned: Learned = field(default_factory=lambda: Learned(max_age_s=30.0))
-    probing: threading.Lock = field(default_factory=threading.Lock)
-    last_error: str = ""
+    """One host. artifact: digest of the model file that answered last, None before the first answer.
+
+    breaker: opened by failures. busy: opened by a single 503, for 0.05 to 0.5 s. latest_ms: of the last answer.
+    """
+
+    def __init__(self, client: HostClient, clock: Clock) -> None:
+        self.client = client
+        self.breaker = Breaker(threshold=3, clock=clock)
+        self.busy = Breaker(threshold=1, shortest_s=0.05, longest_s=0.5, clock=clock)
+        self.learned = Learned(max_age_s=30.0, clock=clock)
+        self.latest_ms = math.inf
+        self.probing = threading.Lock()
+        self.last_error = ""
+        self.artifact: str | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return self.breaker.state == "closed" and self.busy.state == "closed"
+
+    @property
+    def expected_ms(self) -> float | None:
+        """90th percentile of what was seen lately, or the last answer where that was faster."""
+        p90_ms = self.learned.p90_ms
+        return None if p90_ms is None else min(p90_ms, self.latest_ms)
+
+    def may_probe(self) -> bool:
+        gate = self.busy if self.breaker.state == "closed" else self.breaker
+        return gate.allows()
+
+    def answered(self, answer: HostAnswer) -> None:
+        self.last_error = ""
+        self.breaker.succeeded()
+        self.busy.succeeded()
+        self.latest_ms = answer.total_ms
+        self.learned.add(answer.total_ms)
+        self.artifact = answer.artifact
+
+    def failed(self, error: HostError) -> None:
+        self.last_error = str(error)
+        if isinstance(error, HostBusyError):  # it is alive
+            self.breaker.succeeded()
+            self.busy.failed()
+        else:
+            self.breaker.failed()
 
 
 class Hosts:
     """Thread-safe. manifest: of the device's bundle. probe: canonical items that the hosts can be measured with."""
 
-    def __init__(self, urls: Sequence[str], manifest: Manifest, probe: Items) -> None:
-        from edgekit_runtime.remote.client import HostClient
+    def __init__(self, urls: Sequence[str], manifest: Manifest, probe: Items, clock: Clock = time.monotonic) -> None:
+        from edgekit_runtime.remote.client import HostClient, ModelIdentity
 
-        digest, name = manifest.contract_digest, manifest.name
-        self._hosts = [_Host(HostClient(url, model=name, contract_digest=digest)) for url in urls]
+        expects = ModelIdentity(manifest.model_id, manifest.version, manifest.contract_digest)
+        clients = [HostClient(url, model=manifest.name, expects=expects, clock=clock) for url in urls]
+        self._hosts = [_Host(client, clock) for client in clients]
         self._outputs = manifest.contract.outputs
         self._probe = probe
         self._closed = False
@@ -71,11 +118,22 @@ class Hosts:
         """What each host is good for now. One that was not heard of lately is measured beside this request."""
         found = []
         for host in self._hosts:
-            healthy = host.breaker.state == "closed"
+            healthy = host.healthy
             if not healthy or host.learned.age_s > STALE_S:
                 self._measure(host)
-            found.append(Prospect(host.learned.p90_ms, ready=healthy))
+            found.append(Prospect(host.expected_ms, ready=healthy))
         return tuple(found)
+
+    def explore(self) -> None:
+        """Measure the hosts beside a request that none of them was expected to answer in time."""
+        for host in self._hosts:
+            if host.learned.age_s > EXPLORE_S:
+                self._measure(host)
+
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Digests of the model files that the hosts answered with last, each once."""
+        return tuple(dict.fromkeys(host.artifact for host in self._hosts if host.artifact is not None))
 
     def infer(self, index: int, items: Items, left_ms: float) -> tuple[dict[str, NDArray[Any]], HostAnswer]:
         """Ask one host about one item (no batch axis). Raises HostError."""
@@ -94,6 +152,7 @@ class Hosts:
                 "url": host.client.url,
                 "breaker": host.breaker.state,
                 "p90_ms": host.learned.p90_ms,
+                "busy": host.busy.state != "closed",
                 "last_error": host.last_error,
             }
             for host in self._hosts
@@ -111,16 +170,9 @@ class Hosts:
             answer = host.client.infer({name: item[None] for name, item in items.items()}, timeout_s)
             outputs = {output.name: self._checked(output, answer, host) for output in self._outputs}
         except HostError as error:
-            host.last_error = str(error)
-            # A busy host is alive: it is not cut off, but what it said counts as a late answer.
-            if isinstance(error, HostBusyError):
-                host.learned.add(2e3 * timeout_s)
-            else:
-                host.breaker.failed()
+            host.failed(error)
             raise
-        host.last_error = ""
-        host.breaker.succeeded()
-        host.learned.add(answer.total_ms)
+        host.answered(answer)
         return outputs, answer
 
     def _checked(self, output: OutputContract, answer: HostAnswer, host: _Host) -> NDArray[Any]:
@@ -139,7 +191,7 @@ class Hosts:
         """Send the probe in the background, one at a time a host, where the breaker lets it."""
         if self._closed or not host.probing.acquire(blocking=False):
             return
-        if not host.breaker.allows():
+        if not host.may_probe():
             host.probing.release()
             return
         try:

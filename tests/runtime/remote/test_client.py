@@ -22,14 +22,15 @@ from edgekit_runtime.remote import (
     HostRefusedError,
     HostUnreachableError,
 )
-from edgekit_runtime.remote.client import HostClient, server_timing
+from edgekit_runtime.remote.client import HostClient, ModelIdentity, server_timing
 from edgekit_runtime.remote.oip import HEADER_LENGTH, InferResponse, decode_request, encode_response
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(1, 6)}
 LONG = 20.0
 SOON_S = 5.0
 """More than a busy machine makes of a tenth of a second, less than the servers here hold on for."""
-DIGEST = "ab" * 32
+DIGEST, MODEL = "ab" * 32, "0" * 64
+OURS = ModelIdentity(MODEL, "1", DIGEST)
 BINARY = {"name": "s", "version": "1", "extensions": ["binary_tensor_data"]}
 PLAIN = {"name": "s", "version": "1", "extensions": []}
 
@@ -370,33 +371,84 @@ def test_a_host_that_comes_back_is_greeted_anew():
 # Which host.
 
 
-def edgekit_host(digest):
+def edgekit_host(digest=DIGEST, model_id=MODEL, infer=doubling):
     model = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 6]}], "outputs": [],
-             "edgekit": {"contract_digest": digest, "model_id": "0" * 64}}  # fmt: skip
+             "edgekit": {"contract_digest": digest, "model_id": model_id}}  # fmt: skip
 
     def answer(asked, _):
         if asked.line.startswith("POST"):
-            return doubling(asked)
+            return infer(asked)
         return http(200, BINARY if asked.line.split()[1] == "/v2" else model)
 
     return Scripted(answer)
 
 
-def test_an_edgekit_host_with_our_contract_is_asked_and_told_which_contract_is_meant():
-    with edgekit_host(DIGEST) as host:
-        assert ask(host.url, contract_digest=DIGEST).outputs["y"].shape == (1, 6)
-    assert host.asked[-1].json["parameters"]["edgekit_contract"] == DIGEST
+def test_an_edgekit_host_is_asked_for_our_model_version_and_contract():
+    with edgekit_host() as host:
+        assert ask(host.url, expects=OURS).outputs["y"].shape == (1, 6)
+    asked = host.asked[-1]
+    assert asked.line.split()[1] == "/v2/models/m/versions/1/infer"
+    assert (asked.json["parameters"]["edgekit_contract"], asked.json["parameters"]["edgekit_model"]) == (DIGEST, MODEL)
 
 
-def test_another_contract_and_a_foreign_server_are_refused():
+def test_another_contract_another_model_and_a_foreign_server_are_refused():
+    with edgekit_host(model_id="1" * 64) as host, pytest.raises(HostRefusedError, match="another model"):
+        ask(host.url, expects=OURS)
     with edgekit_host("cd" * 32) as host, pytest.raises(HostRefusedError, match="another contract"):
-        ask(host.url, contract_digest=DIGEST)
+        ask(host.url, expects=OURS)
     with server(lambda asked, _: doubling(asked)) as host, pytest.raises(HostRefusedError, match="edgekit bundle"):
-        ask(host.url, contract_digest=DIGEST)
+        ask(host.url, expects=OURS)
+
+
+def answering(outputs=None, name="m", version="1", binary=True, **parameters):
+    def infer(asked):
+        given = {"y": X["x"]} if outputs is None else {"y": np.array(outputs)}
+        answer = InferResponse(given, name, version, parameters=parameters)
+        wire = encode_response(answer, binary=["y"] if binary else [])
+        return http(200, wire.body(), *(f"{k}: {v}" for k, v in wire.headers.items()))
+
+    return infer
+
+
+NOT_OURS = {
+    "another model": (answering(name="n"), "model 'm' was asked, and 'n' answered"),
+    "another version": (answering(version="2"), "version 1 was asked, and 2 answered"),
+    "no model's name": (answering(name=None), "model 'm' was asked, and 'None' answered"),
+    "NaN": (answering([[0.5, np.nan]]), "output 'y' holds NaN or infinity"),
+    "infinity": (answering([[np.inf]]), "output 'y' holds NaN or infinity"),
+    "half an infinity": (answering(np.array([-np.inf], np.float16)), "output 'y' holds NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_OURS)
+def test_an_answer_of_another_model_or_without_a_finite_number_is_refused(case):
+    infer, why = NOT_OURS[case]
+    with edgekit_host(infer=infer) as host, pytest.raises(HostProtocolError, match=why):
+        ask(host.url, expects=OURS)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_a_number_that_is_none_is_refused_in_json_too(number):
+    def infer(asked):
+        return http(
+            200, answering([[12345.0]], binary=False)(asked).partition(b"\r\n\r\n")[2].replace(b"12345.0", number)
+        )
+
+    with (
+        edgekit_host(infer=infer) as host,
+        pytest.raises(HostProtocolError, match=r"not JSON|too large|NaN or infinity"),
+    ):
+        ask(host.url, expects=OURS)
+
+
+@pytest.mark.parametrize(("said", "known"), [("ab" * 32, "ab" * 32), ("ab", None), (7, None)])
+def test_the_answer_names_the_artifact_that_gave_it(said, known):
+    with edgekit_host(infer=answering(edgekit_artifact=said)) as host:
+        assert ask(host.url, expects=OURS).artifact == known
 
 
 def test_metadata_says_what_the_model_takes():
-    with edgekit_host(DIGEST) as host, HostClient(host.url, model="m") as client:
+    with edgekit_host() as host, HostClient(host.url, model="m") as client:
         found = client.metadata(LONG)
         assert (found.binary, found.edgekit["contract_digest"]) == (True, DIGEST)
         assert [(i.name, i.datatype, i.shape) for i in found.inputs] == [("x", "FP32", (-1, 6))]
@@ -419,7 +471,8 @@ def test_what_is_no_address_is_refused_when_it_is_given(url):
 
 
 def test_odd_model_names_and_a_path_in_front_are_spelt_as_the_protocol_wants():
-    with server(lambda asked, _: doubling(asked)) as host:
+    why = "model 'a/b c' was asked, and 'm' answered"
+    with server(lambda asked, _: doubling(asked)) as host, pytest.raises(HostProtocolError, match=why):
         HostClient(f"{host.url}/serving/", model="a/b c").infer(X, LONG)
     assert host.asked[-1].line == "POST /serving/v2/models/a%2Fb%20c/infer HTTP/1.1"
 
