@@ -7,7 +7,7 @@ Rules:
 - inputs are adapted before anything waits, so the caller may reuse its frame;
 - what is expected of the device is the queue before a request and the last service times, never a guess;
 - while it answers nobody, because hosts do or because it is refused, it runs a copy of a request now and then: only so
-  is it known when it is fast again.
+  is it known when it is fast again. One good inference is enough to be asked again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from time import perf_counter
 
@@ -40,16 +40,25 @@ WATCH_EVERY_S = 0.5
 
 
 class Device:
-    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out."""
+    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out.
+
+    clock: monotonic seconds, those of `Request.due`.
+    """
 
     def __init__(
-        self, contract: Contract, prepared: Prepared, *, queue_limit: int = 1024, hang_s: float | None = None
+        self,
+        contract: Contract,
+        prepared: Prepared,
+        *,
+        queue_limit: int = 1024,
+        hang_s: float | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
         self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
         self._finisher = Finisher(contract, entry.outputs)
         self._prepared = prepared
-        self._learned = Learned()
+        self._learned = Learned(clock=clock)
         self._watching = threading.Lock()
         self._watch: Future[Served[Tensors]] | None = None
         self._throttle_s = 0.0
@@ -61,6 +70,7 @@ class Device:
             self._run,
             self.costs,
             queue_limit=queue_limit,
+            clock=clock,
             inline=prepared.isolated or (single_s < INLINE_BELOW_S and hang_s is None),
             run_one=self._run_one,
         )
@@ -86,10 +96,10 @@ class Device:
     def prospect(self, priority: int = 0) -> Prospect:
         """What a request that came now would have to expect: the queue before it, and the last inferences."""
         queue_ms = max(0.0, self._batcher.expected_s(priority) - self.costs.seconds(1)) * 1e3
-        median_ms, p90_ms = self._learned.quantiles_ms()
-        assert median_ms is not None  # the warm-up was learnt from
+        expected_ms, p90_ms = self._learned.expected_ms, self._learned.p90_ms
+        assert expected_ms is not None  # the warm-up was learnt from
         assert p90_ms is not None
-        return Prospect(queue_ms + p90_ms, expected_ms=queue_ms + median_ms)
+        return Prospect(queue_ms + p90_ms, expected_ms=queue_ms + expected_ms)
 
     def adapt(self, request: Request, items: Items) -> Tensors:
         before = perf_counter()

@@ -19,7 +19,8 @@ Rules:
 - the future exists before its request is queued, and every request ends exactly once;
 - a cancelled caller never affects its batch-mates;
 - an engine that fails on a batch runs its members alone, so that one bad input fails one request; each gets its own error;
-- a request whose deadline can no longer be met is failed rather than run, and no batch grows past a member's deadline;
+- a request whose deadline can no longer be met is failed rather than run, and no batch grows past a member's deadline; one that
+  found the engine idle is failed only once its deadline has passed: what was learnt may be wrong, and only a run can tell;
 - a full queue refuses; a higher priority goes first, but none is overtaken for ever;
 - `close()` drains, then fails what is left; `abandon()` fails all at once and forgets a run that does not end.
 """
@@ -135,7 +136,7 @@ class Batcher(Generic[Item, Result]):
             result = runs.one(item)
             ran = clock() - start
             runs.alone = alone = runs.alone + 1
-            if not alone & runs.unlearnt:
+            if not alone & runs.unlearnt or ran < runs.quick_s:
                 runs.learn(start, ran)
                 if self._batches:
                     self._left(start + ran)
@@ -152,17 +153,21 @@ class Batcher(Generic[Item, Result]):
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served[Result]]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
         request = Promise(item, self._clock(), due, priority, self._queue.cancelled)
-        self._queue.push(request)
+        self._queue.push(request, idle=self._runs.started is None)
         return request.future
 
     def expected_s(self, priority: int = 0) -> float:
-        """Seconds from now until a request that comes now is predicted to be done; from the last runs and the queue."""
+        """Seconds from now until a request that comes now is predicted to be done; from the last runs and the queue.
+
+        A run that has lasted longer than expected is predicted to last as long again as it is late by: an engine that
+        stalls is not predicted to be done at any moment.
+        """
         now, started, queue = self._clock(), self._runs.started, self._queue
         with queue.mutex:
             ahead, running = queue.lanes.ahead(priority, now), len(queue.running)
         left = 0.0
         if started is not None:
-            left = max(0.0, self._costs.total(max(1, running)) - (now - started))
+            left = abs(self._costs.total(max(1, running)) - (now - started))
         return left + self._costs.total(ahead + 1)
 
     @property
@@ -245,7 +250,7 @@ class Batcher(Generic[Item, Result]):
             result = runs.one(item)
             ran = self._clock() - start
             runs.alone = alone = runs.alone + 1
-            if not alone & runs.unlearnt:
+            if not alone & runs.unlearnt or ran < runs.quick_s:
                 runs.learn(start, ran)
                 if self._batches:
                     self._left(start + ran)
@@ -281,9 +286,10 @@ class Batcher(Generic[Item, Result]):
             return self._run_inline(item, 0.0)
         request, queue = Waiting(item, self._clock(), due, priority), self._queue
         request.leaf = threading.get_ident() == self._main_id  # Ctrl-C may strike it
-        queue.push(request)
+        queue.push(request, idle=self._runs.started is None)
+        needs_s = 0.0 if request.first else self._costs.seconds(1)
         try:
-            told = request.wait(None if due == math.inf else due - self._costs.seconds(1) - request.queued_at)
+            told = request.wait(None if due == math.inf else due - needs_s - request.queued_at)
             if not told:
                 if queue.drop(request, "expired"):
                     raise expired()

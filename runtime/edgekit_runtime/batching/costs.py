@@ -7,6 +7,8 @@ Rules:
 - nothing is assumed to gain: a batch size is used where its measured time, hand-offs included, beats single runs by a fifth;
 - the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single slow
   run moves nothing (medians);
+- a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes a run
+  faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal them;
 - where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
 - learning is bounded: it ends where larger batches stopped paying, or when its time is over.
 """
@@ -30,6 +32,8 @@ HAND_OFF_SHARE = 0.05
 """The share of an engine's time that handing it from thread to thread may take."""
 HAND_OFF_S = 20e-6
 """Taken where nobody measured it."""
+OUTDATED = 0.5
+"""A run below this share of the expected time shows that what was learnt before is out of date."""
 _OWN, _ALL, _STALE = 9, 15, 256
 _REFRESH, _REFRESH_S = 4, 0.02
 """The tables are made anew after so many runs, and so many seconds of them: making them must cost next to nothing."""
@@ -100,13 +104,23 @@ class Costs:
             return
         size = self._up(n)
         ratio = seconds / self._at(n, self._anchor)
+        outdated = seconds < OUTDATED * self.seconds(min(n, self.limit))
+        if outdated:
+            self._forget_slower(ratio / OUTDATED)
         self._own[size].append(ratio)
         self._all.append(ratio)
         self._runs += 1
         self._seen[size] = self._runs
         self._spent_s += seconds
-        if self._runs in (1, 4) or (self._spent_s >= _REFRESH_S and self._runs - self._built >= _REFRESH):
+        if outdated or self._runs in (1, 4) or (self._spent_s >= _REFRESH_S and self._runs - self._built >= _REFRESH):
             self._rebuild()
+
+    def _forget_slower(self, ratio: float) -> None:
+        """Runs that took more than `ratio` times what was measured at the warm-up."""
+        for learnt in (self._all, *self._own.values()):
+            kept = [one for one in learnt if one <= ratio]
+            learnt.clear()
+            learnt.extend(kept)
 
     def as_json(self) -> dict[str, object]:
         """For `describe()`: milliseconds a batch size, lately, and how the engine is shared."""

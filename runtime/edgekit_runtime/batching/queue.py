@@ -3,11 +3,13 @@
     queue.push(request)                     # refused when it is full or closed; wakes the worker
     while queue.sleep():                    # the worker, in its own thread
         queue.hold(clock)                   # while that pays
-        batch, late = queue.take(clock, last_run)
+        batch, late = queue.take(clock)
 
 Rules:
 - whoever changes a request's state holds the mutex; who ended it tells its caller, after letting go of the mutex;
 - what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
+- by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs unless
+  its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
 - the worker is woken once for each sleep, when as many are queued as it sleeps for.
 """
 
@@ -27,10 +29,7 @@ from edgekit_runtime.batching.request import Outcome, Promise, Request, State, W
 from edgekit_runtime.batching.returns import Returns
 from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
 
-__all__ = ["HEAL_S", "Queue", "expired"]
-
-HEAL_S = 1.0
-"""Where every deadline looked lost for so long, one request runs all the same: the estimate may be what is wrong."""
+__all__ = ["Queue", "expired"]
 
 
 class Queue:
@@ -56,8 +55,8 @@ class Queue:
 
     # Admission.
 
-    def push(self, request: Request) -> None:
-        """Raises QueueFull, and what it refuses with."""
+    def push(self, request: Request, *, idle: bool = False) -> None:
+        """idle: nothing runs in a caller's thread. Raises QueueFull, and what it refuses with."""
         with self.mutex:
             if self.refusal is not None:
                 raise copy(self.refusal)
@@ -67,6 +66,7 @@ class Queue:
                     f"{self._limit} requests wait already",
                     do="Ask less often, or open the bundle with a longer queue",
                 )
+            request.first = idle and not self.lanes.live and not self.running
             self.lanes.push(request)
             if self._batches:
                 self.returns.came(request.queued_at)
@@ -151,7 +151,7 @@ class Queue:
 
     # What runs next, and its end.
 
-    def take(self, clock: Callable[[], float], last_run: float) -> tuple[list[Request], list[Request]]:
+    def take(self, clock: Callable[[], float]) -> tuple[list[Request], list[Request]]:
         """(as many as are best to run together, those that cannot be met any more, which are to be told)."""
         costs, slack = self._costs, math.inf
         batch: list[Request] = []
@@ -161,7 +161,7 @@ class Queue:
             want = costs.first(len(self.lanes))
             while len(batch) < want and (request := self.lanes.pop()) is not None:
                 left = request.due - now
-                if left < costs.seconds(1) and not (left > 0 and now - last_run > HEAL_S):
+                if left <= 0 or (left < costs.seconds(1) and not request.first):
                     late.append(request)
                     continue
                 if batch and costs.seconds(len(batch) + 1) > min(slack, left):

@@ -45,9 +45,9 @@ class State(Enum):
 
 
 class Request:
-    """item: forgotten when the request ends. due, queued_at: of the batcher's clock."""
+    """item: forgotten when the request ends. due, queued_at: of the batcher's clock. first: it found the engine idle."""
 
-    __slots__ = ("due", "item", "priority", "queued_at", "state")
+    __slots__ = ("due", "first", "item", "priority", "queued_at", "state")
 
     def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
         self.item = item
@@ -55,6 +55,7 @@ class Request:
         self.due = due
         self.priority = priority
         self.state = State.WAITING
+        self.first = False
 
     def begin(self) -> bool:
         """It is about to run; False where the caller was quicker to cancel. The mutex is held."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edgekit_runtime.batching.costs import Costs, Mode
+from edgekit_runtime.batching.costs import OUTDATED, Costs, Mode
 from edgekit_runtime.batching.request import Outcome, Request, Served, State, for_member
 
 __all__ = ["Runs"]
@@ -27,10 +27,10 @@ class Runs:
     """started: when the present run began, None between runs. last_run: when the last one did that something was learnt of.
 
     alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of runs;
-    where it is not 0, nothing is learnt.
+    where it is not 0, nothing is learnt, unless the run took less than quick_s: then what was learnt is out of date.
     """
 
-    __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "run", "started", "unlearnt")
+    __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "quick_s", "run", "started", "unlearnt")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Runs:
         self.batches: Counter[int] = Counter()
         self.started: float | None = None
         self.last_run = -math.inf
+        self.quick_s = OUTDATED * costs.seconds(1)
 
     def idle_since(self) -> object:
         """What changes with every run; None during one."""
@@ -59,7 +60,7 @@ class Runs:
     def learn(self, start: float, ran: float) -> None:
         """Of a run in a caller's thread, which is still inside the gate."""
         self.last_run = start
-        self.costs.observe(1, ran)
+        self._observe(1, ran)
 
     def of(self, batch: Sequence[Request]) -> list[Outcome]:
         """Run them together; where that fails, one by one."""
@@ -87,6 +88,10 @@ class Runs:
             ran = self.clock() - start
             self.started = None
         self.batches[count] = runs = self.batches[count] + 1
-        if not runs & self.unlearnt:
-            self.costs.observe(count, ran)
+        if not runs & self.unlearnt or ran < self.quick_s:
+            self._observe(count, ran)
         return [Served(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
+
+    def _observe(self, count: int, ran: float) -> None:
+        self.costs.observe(count, ran)
+        self.quick_s = OUTDATED * self.costs.seconds(1)

@@ -63,7 +63,7 @@ class Worker:
         """The next batch, after holding it if that pays."""
         clock = self._runs.clock
         self._queue.hold(clock)
-        batch, late = self._queue.take(clock, self._runs.last_run)
+        batch, late = self._queue.take(clock)
         for request in late:
             request.tell(expired())
         return batch
