@@ -278,7 +278,7 @@ class Batcher(Generic[Item, Result]):
         queue = self._queue
         if queue.returns.away:
             with queue.mutex:
-                queue.returns.came(self._clock())
+                queue.returns.came(self._clock(), lone=True)
 
     def _wait_for(self, item: Item, due: float, priority: int) -> Served[Result]:
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself

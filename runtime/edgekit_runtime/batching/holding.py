@@ -6,6 +6,7 @@
 Rules:
 - a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them ends
   sooner than running without them (`Costs.pays_to_wait`);
+- a lone caller waits for nobody, by `submit` as by `call`: it alone is neither a crowd that comes back nor a rate;
 - never beyond what the soonest deadline leaves after the run that it is in.
 """
 

@@ -69,7 +69,7 @@ class Queue:
             request.first = idle and not self.lanes.live and not self.running
             self.lanes.push(request)
             if self._batches:
-                self.returns.came(request.queued_at)
+                self.returns.came(request.queued_at, lone=request.first)
             if self._begin is not None:
                 begin, self._begin = self._begin, None
                 begin()

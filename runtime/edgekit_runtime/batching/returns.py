@@ -5,7 +5,8 @@
     returns.expected(now)          # (30, 0.0006): how many more within how many seconds
 
 Only what was seen counts: how many of the answered came back lately, and how soon. Nothing is expected of a caller that is
-later than nine in ten were. A lone caller is never expected by itself: its own return is what ends the waiting for it.
+later than nine in ten were. A lone caller is never expected by itself: its own return is what ends the waiting for it, and
+requests that each found the engine idle are no rate at which others come, however regular they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections import deque
 __all__ = ["Returns"]
 
 _WINDOW = 64
+_CROWD = 4
+"""There is a rate where one of so many arrivals found another request waiting or running."""
 _FORGOTTEN_S = 0.05
 """After this long, or four times the usual return if that is longer, an answered caller counts as gone."""
 
@@ -27,6 +30,7 @@ class Returns:
         self._delays: deque[float] = deque(maxlen=_WINDOW)
         self._came_back: deque[bool] = deque(maxlen=_WINDOW)
         self._arrivals: deque[float] = deque(maxlen=16)
+        self._lone: deque[bool] = deque(maxlen=_CROWD)
         self._fresh = 0
         self._usual_s = self._latest_s = 0.0
         self._share = 0.0
@@ -41,9 +45,10 @@ class Returns:
         self._forget(now)
         self._away.extend([now] * count)
 
-    def came(self, now: float) -> None:
-        """A request arrived: whoever was answered longest ago counts as back."""
+    def came(self, now: float, *, lone: bool = False) -> None:
+        """A request arrived: whoever was answered longest ago counts as back. lone: no other waited or ran."""
         self._arrivals.append(now)
+        self._lone.append(lone)
         if self._away:
             self._delays.append(now - self._away.popleft())
             self._came_back.append(True)
@@ -67,7 +72,7 @@ class Returns:
 
     def next_s(self, now: float, count: int) -> float | None:
         """Seconds in which `count` more arrive at the rate of the last arrivals; None when there is no telling."""
-        if len(self._arrivals) < 4:
+        if len(self._arrivals) < 4 or all(self._lone):
             return None
         taken = self._arrivals[-1] - self._arrivals[0]
         gap = taken / (len(self._arrivals) - 1)

@@ -146,7 +146,7 @@ class Cache:
         self._kinds = [name for name, tier in (("similar", similar), ("semantic", semantic)) if tier is not None]
         self._clock = clock
         self._worth = Worth()
-        self._disk_worth = Worth()
+        self._disk_worth = Worth(cheap=0.0)  # while it looks, every answer is written: that wears the card
         self._exact = memory is not None or disk is not None
         self._store_s = 0.0
         self._slowest_s = 0.0

@@ -8,6 +8,7 @@
 Rules:
 - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no hit in n
   lookups a rate of 3 / n is still possible (95 %), so a dear network keeps its cache for long and a tiny one gives up soon;
+- it never gives up while a lookup costs less than CHEAP of what a hit saves, however many misses there were;
 - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the time, then
   ever more rarely, at the latest after `most_s`;
 - what was seen fades: half of it is forgotten whenever there is twice as much as a decision takes;
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 
 __all__ = ["Worth", "WorthStats"]
 
+CHEAP = 0.01
+"""Below this share of what a hit saves, a lookup is always made."""
 _LEAST_LOOKS = 32
 _EVERY = 16
 _FADE = 0.1
@@ -40,9 +43,10 @@ class WorthStats:
 
 
 class Worth:
-    """Thread-safe, and cheap enough to ask for every request."""
+    """Thread-safe, and cheap enough to ask for every request. cheap: see CHEAP; 0 where looking costs more than time."""
 
-    def __init__(self, *, share: float = 0.005, most_s: float = 5.0) -> None:
+    def __init__(self, *, share: float = 0.005, most_s: float = 5.0, cheap: float = CHEAP) -> None:
+        self._cheap = cheap
         self._share = share
         self._most_s = most_s
         self._lock = threading.Lock()
@@ -76,8 +80,12 @@ class Worth:
                 self._decide(now_s)
 
     def costs(self, lookup_s: float) -> None:
-        """What one lookup took, all that is done for its sake included. A sample of them is enough."""
-        self._cost_s = _faded(self._cost_s, lookup_s)
+        """What one lookup took, all that is done for its sake included. A sample of them is enough.
+
+        What one took while the processor was elsewhere counts as twice the usual, so that no single one ends the looking.
+        """
+        usual_s = self._cost_s
+        self._cost_s = _faded(usual_s, lookup_s if usual_s is None else min(lookup_s, 2 * usual_s))
 
     def saved(self, compute_s: float) -> None:
         """What it took to answer without the cache: a hit would have saved it."""
@@ -95,7 +103,7 @@ class Worth:
         if cost is None or saves is None:
             return
         possible = min(1.0, (hits + 2 * math.sqrt(hits) + 3) / looks)
-        if possible * saves < cost:
+        if max(possible, self._cheap) * saves < cost:
             self._rate = hits / looks
             self._pause_s = min(max(cost * looks / self._share, 2 * self._pause_s), self._most_s)
             self._until = now_s + self._pause_s

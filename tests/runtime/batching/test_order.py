@@ -163,6 +163,29 @@ def test_a_lone_caller_is_never_held_however_often_it_asks():
     batcher.close()
 
 
+@pytest.mark.parametrize("ask", ["call", "submit", "both"])
+def test_a_lone_caller_waits_for_nobody_however_it_asks(ask):
+    """Its inferences differ in length, so that it seems to come at a rate at which waiting for the next would pay."""
+    clock, lengths = Clock(), [0.010, 0.010, 0.010, 0.0055]
+
+    def run(items):
+        clock.now += lengths[len(ran) % 4]
+        ran.append(len(items))
+        return items
+
+    ran = []
+    batcher = Batcher(run, Costs({1: 0.010, 2: 0.0101, 4: 0.0102}, hand_off_s=1e-6), clock=clock)
+    for n in range(300):
+        called = ask == "call" or (ask == "both" and n % 3 == 0)
+        served = batcher.call(n) if called else batcher.submit(n).result(LONG)
+        assert served.queued_s == 0.0
+        clock.now += 0.0001
+    stats = batcher.stats()
+    assert (stats.held, stats.held_s) == (0, 0.0)
+    assert ran == [1] * 300
+    batcher.close()
+
+
 def test_callers_that_come_back_together_are_batched_together():
     """Eight callers in a closed loop: after the first rounds they run as batches, whatever thread is quicker."""
     turns, callers = 40, 8

@@ -77,3 +77,15 @@ def test_the_rate_of_arrivals_says_when_the_next_are_there():
     assert returns.next_s(0.0185, 3) == pytest.approx(0.006)
     assert returns.next_s(1.0, 3) is None, "they stopped"
     assert Returns().next_s(0.0, 1) is None
+
+
+def test_one_caller_that_asks_again_and_again_is_no_rate():
+    returns = Returns()
+    for n in range(10):
+        returns.came(n * 0.002, lone=True)
+    assert returns.next_s(0.0185, 1) is None
+    returns.came(0.020)
+    assert returns.next_s(0.0205, 1) == pytest.approx(0.002)
+    for n in range(11, 15):
+        returns.came(n * 0.002, lone=True)
+    assert returns.next_s(0.0285, 1) is None, "the others left"

@@ -49,7 +49,7 @@ NETS = {"tiny": 12 * US, "small": 100 * US, "MobileNet": 3000 * US, "slow": 0.06
 def test_without_a_hit_all_the_looking_costs_less_than_a_hundredth(net):
     board = Board(compute_s=NETS[net], lookup_s=6 * US, hit_rate=0.0).run(200_000)
     spent = board.looked * board.lookup_s
-    assert spent <= 0.01 * 200_000 * NETS[net]
+    assert spent <= 0.01 * 200_000 * NETS[net], "which is what looking at every request may cost"
 
 
 def test_a_tiny_network_gives_up_within_a_hundred_requests():
@@ -61,6 +61,34 @@ def test_a_tiny_network_gives_up_within_a_hundred_requests():
 def test_a_slow_network_goes_on_looking_while_a_rare_hit_would_still_pay():
     board = Board(compute_s=0.06, lookup_s=6 * US, hit_rate=0.0).run(5_000)
     assert board.looked == 5_000
+
+
+@pytest.mark.parametrize("lookup_us", [7.5, 20, 29])
+def test_a_lookup_below_a_hundredth_of_what_a_hit_saves_is_always_made(lookup_us):
+    """Pictures asked twice, a thousand others between: the second time is a hit, after however many misses."""
+    board = Board(compute_s=0.003, lookup_s=lookup_us * US, hit_rate=0.0).run(20_000)
+    assert board.looked == 20_000
+    assert board.worth.stats().stops == 0
+
+
+def test_one_slow_lookup_does_not_end_the_looking():
+    board = Board(compute_s=0.003, lookup_s=20 * US, hit_rate=0.0).run(1_000)
+    for _ in range(5):
+        board.worth.costs(0.05)
+        board.run(200)
+    assert board.worth.stats().stops == 0
+
+
+def test_lookups_that_became_slow_for_good_are_followed():
+    board = Board(compute_s=0.003, lookup_s=20 * US, hit_rate=0.0).run(1_000)
+    board.lookup_s = 0.001
+    board.run(200)
+    assert not board.worth.stats().looking
+
+
+def test_a_lookup_above_a_hundredth_is_given_up_where_nothing_hits():
+    board = Board(compute_s=0.003, lookup_s=40 * US, hit_rate=0.0).run(20_000)
+    assert board.looked < 5_000
 
 
 @pytest.mark.parametrize("hit_rate", [0.01, 0.1, 0.5, 0.99])
