@@ -365,5 +365,5 @@ class _Verifying:
             self.at,
             True,
             f"{info.name} {info.version}, {by}, gives {count} of {len(bundle.manifest.golden)} examples in a process of its own: "
-            f"at most {told[0]['worst_steps']:.3g} steps apart, cosine {told[0]['worst_cosine']:.5f}",
+            f"at most {told[0]['worst_steps']:.3g} steps apart, cosine {told[0]['worst_cosine']:.5f}, {info.arithmetic} arithmetic",
         )

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from edgekit.cli.options import as_json, print_json
+from edgekit_runtime.board import Cpu
+from edgekit_runtime.board import cpu as this_cpu
 
 __all__ = ["doctor", "examine"]
 
@@ -55,7 +57,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 @as_json
 def doctor(as_json: bool) -> int:
     """Look at this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong."""
-    found = examine(_version)
+    found = examine(_version, this_cpu())
     if as_json:
         print_json(found)
     else:
@@ -64,7 +66,7 @@ def doctor(as_json: bool) -> int:
     return 0 if found["ok"] else 1
 
 
-def examine(version: Callable[[str], str | None]) -> dict[str, Any]:
+def examine(version: Callable[[str], str | None], cpu: Cpu) -> dict[str, Any]:
     """Pure but for `version`, which gives a distribution's version or None."""
     extras = {name: _extra(rows, use, version) for name, (rows, use) in EXTRAS.items()}
     problems = _problems(version, extras)
@@ -75,6 +77,7 @@ def examine(version: Callable[[str], str | None]) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "edgekit": version("edgekit-deploy"),
         "numpy": version("numpy"),
+        "lacks_vnni": cpu.lacks_vnni,
         "extras": extras,
         "problems": problems,
     }
@@ -123,6 +126,11 @@ def _lines(found: dict[str, Any]) -> list[str]:
             some = f" ({', '.join(extra['missing'])} missing)" if extra["versions"] else ""
             lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'{some}")
     lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
+    if found["lacks_vnni"]:
+        lines.append(
+            "  note: this processor has no VNNI. ONNX INT8 runs in exact arithmetic, which is slower here than the form that "
+            "saturates; tuning takes that form only where the golden answers keep their bits"
+        )
     if not found["problems"]:
         lines.append("nothing is wrong here")
     return lines

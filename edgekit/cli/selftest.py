@@ -50,9 +50,11 @@ def selftest(bundle: Path | None, as_json: bool, output: Path | None, **options:
     examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
     by = "which made them" if tested["same_engine"] else "another than made them"
     where = "" if installed is None else f"generation {installed['generation']}, {installed['state']}: "
+    same = "" if engine["arithmetic"] == "exact" else " with the same bits on the golden examples"
     click.echo(
         f"{where}{told['name']} version {told['version']}: {told['recipe']} gives its {examples} on {engine['name']} "
-        f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}"
+        f"{engine['version']}, {by}: at most {tested['worst_steps']:.3g} steps apart, cosine {tested['worst_cosine']:.5f}, "
+        f"{engine['arithmetic']} arithmetic{same}"
     )
     if installed is not None:
         click.echo(installed["vouched"])

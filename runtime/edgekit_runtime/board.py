@@ -17,10 +17,13 @@ import platform
 import stat
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
+    "Cpu",
     "cores",
+    "cpu",
     "cpu_model",
     "fingerprint",
     "homeless",
@@ -30,6 +33,33 @@ __all__ = [
     "state_dir",
     "store_text",
 ]
+
+
+_X86_64 = ("x86_64", "amd64")
+_VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """machine: as `platform.machine` spells it. flags: the features that the kernel lists; empty where it lists none."""
+
+    machine: str
+    flags: frozenset[str] = frozenset()
+
+    @property
+    def lacks_vnni(self) -> bool:
+        """Whether it is an x86 where ONNX Runtime's fast products of uint8 and int8 saturate, as far as the flags say."""
+        return self.machine.lower() in _X86_64 and not self.flags & _VNNI
+
+
+def cpu() -> Cpu:
+    """This machine's, with the flags of its first core in /proc/cpuinfo."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    return Cpu(platform.machine(), frozenset(flags.split()))
 
 
 def fingerprint() -> str:

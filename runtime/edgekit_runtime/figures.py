@@ -1,6 +1,6 @@
 """What a model that answers tells of itself: what it is, and what it counted.
 
-    described(journey)["engine"]                    # {"name": "litert", "version": "2.3.0", "threads": 2}
+    described(journey)["engine"]                    # {"name": "litert", "version": "2.3.0", "threads": 2, "arithmetic": "exact"}
     measured(journey, healthy=True).queued
 
 Nothing is asked of the engine: all of it is known already.
@@ -28,7 +28,7 @@ def described(journey: Journey) -> dict[str, Any]:
         "profile": manifest.target.profile,
         "recipe": prepared.entry.recipe,
         "artifact": prepared.entry.blob,
-        "engine": {"name": info.name, "version": info.version, "threads": info.threads},
+        "engine": {"name": info.name, "version": info.version, "threads": info.threads, "arithmetic": info.arithmetic},
         **prepared.describe(),
         "inputs": device.ways(),
         "selftest": {

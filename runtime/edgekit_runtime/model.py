@@ -27,6 +27,7 @@ from edgekit_runtime.answer import Answer
 from edgekit_runtime.batching import BatchStats
 from edgekit_runtime.cache import CacheStats
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines.registry import Arithmetic
 from edgekit_runtime.errors import ClosedError, ContractError
 from edgekit_runtime.faults import Faults
 from edgekit_runtime.journey import Journey
@@ -59,6 +60,7 @@ class Stats:
     engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has none.
     faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were answered
     without it, and the first of each part is in the log.
+    arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their bits.
     """
 
     meter: MeterStats
@@ -71,6 +73,7 @@ class Stats:
     batching: BatchStats | None = None
     engine_restarts: int | None = None
     faults: dict[str, int] = field(default_factory=dict)
+    arithmetic: Arithmetic = "exact"
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,7 @@ class Model:
             journey.device.stats(),
             journey.device.engine.restarts,
             self._faults.counts(),
+            journey.device.engine.info.arithmetic,
         )
 
     def health(self) -> Health:

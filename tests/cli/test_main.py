@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import tiny
 
+from edgekit_runtime.board import Cpu
+
+ARM = Cpu("aarch64")
 FRAMEWORKS = ("tensorflow", "keras", "onnx", "onnxruntime", "ai_edge_litert", "numpy", "rich", "PIL")
 
 
@@ -135,7 +138,8 @@ def test_doctor_lists_engines_and_how_to_add_what_is_missing(edgekit):
 def test_doctor_says_what_an_extra_that_is_there_in_part_still_lacks():
     from edgekit.cli.doctor import _lines, examine
 
-    found = examine({"torch": "2.9", "onnx": "1.19", "onnxscript": "0.5", "onnxslim": "0.1", "onnxruntime": "1.23"}.get)
+    installed = {"torch": "2.9", "onnx": "1.19", "onnxscript": "0.5", "onnxslim": "0.1", "onnxruntime": "1.23"}
+    found = examine(installed.get, ARM)
     (line,) = [line for line in _lines(found) if " torch " in line]
     assert line.endswith("pip install 'edgekit-deploy[torch]' (rfc8785, rich, jinja2, plotly missing)")
 
@@ -144,13 +148,31 @@ def test_doctor_names_combinations_that_cannot_work():
     from edgekit.cli.doctor import examine
 
     versions = {"numpy": "2.1.0", "tflite-runtime": "2.14.0", "onnxruntime": "1.31", "onnxruntime-gpu": "1.31"}
-    found = examine(versions.get)
+    found = examine(versions.get, ARM)
     assert not found["ok"]
     assert [problem["do"] for problem in found["problems"]] == [
         "pip install 'numpy<2'",
         "pip uninstall onnxruntime onnxruntime-gpu, then install one of them",
     ]
-    assert "no engine is installed" in examine({"numpy": "2.1.0"}.get)["problems"][0]["what"]
+    assert "no engine is installed" in examine({"numpy": "2.1.0"}.get, ARM)["problems"][0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "noted"),
+    [
+        (Cpu("x86_64", frozenset({"avx2"})), True),
+        (Cpu("x86_64", frozenset({"avx2", "avx512_vnni"})), False),
+        (Cpu("x86_64", frozenset({"avx2", "avx_vnni"})), False),
+        (ARM, False),
+    ],
+    ids=["AVX2 alone", "AVX-512 VNNI", "AVX VNNI", "ARM"],
+)
+def test_doctor_says_where_exact_arithmetic_costs_time(cpu, noted):
+    from edgekit.cli.doctor import _lines, examine
+
+    found = examine({"numpy": "2.1.0"}.get, cpu)
+    assert found["lacks_vnni"] is noted
+    assert any("no VNNI" in line for line in _lines(found)) is noted
 
 
 EDGEKIT = f'"{sys.executable}" -c "from edgekit.cli import main; main()"'

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph.reading import Affine
 
-__all__ = ["Constant", "OnnxFile", "attribute", "failed", "float_name", "session"]
+__all__ = ["Constant", "OnnxFile", "attribute", "failed", "float_name", "session", "unsigned_products"]
 
 _FLOATS = frozenset({1, 10, 11, 16})  # float, float16, double and bfloat16 in TensorProto.DataType
 _COPIES = frozenset({"Identity", "Cast"})
@@ -164,16 +164,47 @@ def session(data: bytes, *, plain: bool) -> Any:
     """plain: node by node, as the file says; otherwise with the engine's own fusions. Raises ConversionError."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.inter_op_num_threads = 1
+    from edgekit_runtime.engines.onnx import session_options
+
+    options = session_options(onnxruntime, 2)
     options.log_severity_level = 4
     if plain:
+        data = unsigned_products(data)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors derive from Exception alone
         raise failed(error) from error
+
+
+def unsigned_products(data: bytes) -> bytes:
+    """The model with int8 weights of integer products as uint8: the same sums, and exact on every processor.
+
+    ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph.
+    """
+    if b"MatMulInteger" not in data:
+        return data
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.ModelProto.FromString(data)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    for index, node in enumerate(model.graph.node):
+        if node.op_type != "MatMulInteger" or node.input[1] not in weights:
+            continue
+        zero = node.input[3] if len(node.input) > 3 else ""
+        if zero and zero not in weights:
+            continue
+        names = [f"{node.input[1]}_unsigned_{index}", f"{node.input[1]}_unsigned_{index}_zero"]
+        zeros = numpy_helper.to_array(weights[zero]) if zero else np.zeros((), np.int8)
+        for name, array in zip(names, (numpy_helper.to_array(weights[node.input[1]]), zeros), strict=True):
+            model.graph.initializer.append(
+                numpy_helper.from_array((array.astype(np.int16) + 128).astype(np.uint8), name)
+            )
+        inputs = [*node.input, "", ""][:3]
+        del node.input[:]
+        node.input.extend([inputs[0], names[0], inputs[2], names[1]])
+    return bytes(model.SerializeToString())
 
 
 def failed(error: Exception) -> ConversionError:

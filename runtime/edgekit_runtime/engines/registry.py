@@ -30,9 +30,12 @@ __all__ = [
     "version_of",
 ]
 
-Kernels = Literal["default", "plain", "reference"]
+Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
-reference: TFLite's reference kernels, slow and with the same bits on every processor."""
+reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: ONNX Runtime's 16-bit sums of
+products on an x86 without VNNI, which saturate; everything else computes 8-bit products exactly."""
+
+Arithmetic = Literal["exact", "fast"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class EngineInfo:
     threads: int
     kernels: Kernels = "default"
     delegate: str | None = None
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How sums of 8-bit products are computed: `fast` ones can saturate."""
+        return "fast" if self.kernels == "fast" else "exact"
 
 
 class Engine(AbstractContextManager["Engine", None]):
@@ -129,7 +137,12 @@ ENGINES: dict[str, EngineKind] = {
         delegates=True,
     ),
     "onnxruntime": EngineKind(
-        "onnx", "onnxruntime", "onnx", "edgekit_runtime.engines.onnx:load_onnxruntime", "onnxruntime"
+        "onnx",
+        "onnxruntime",
+        "onnx",
+        "edgekit_runtime.engines.onnx:load_onnxruntime",
+        "onnxruntime",
+        ("default", "fast"),
     ),
 }
 
@@ -168,7 +181,7 @@ def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: 
 def expected_info(name: str, setup: Setup) -> EngineInfo:
     """What an engine will say of itself once it is loaded, from package metadata: nothing is imported."""
     kind = ENGINES[name]
-    kernels = setup.kernels if len(kind.kernels) > 1 else "default"
+    kernels = setup.kernels if setup.kernels in kind.kernels else "default"
     delegate = setup.delegate if kind.delegates else None
     return EngineInfo(name, version_of(kind.distribution) or "unknown", setup.threads, kernels, delegate)
 

@@ -14,7 +14,17 @@ The golden examples travel in the bundle with what the artifact answered on the 
 from __future__ import annotations
 
 from edgekit_runtime.selftest.opening import first_open
-from edgekit_runtime.selftest.replaying import Compared, SelfTest, compared, replay, replay_batch
+from edgekit_runtime.selftest.replaying import Compared, SelfTest, check_same_bits, compared, replay, replay_batch
 from edgekit_runtime.selftest.verdicts import passed_before, remember
 
-__all__ = ["Compared", "SelfTest", "compared", "first_open", "passed_before", "remember", "replay", "replay_batch"]
+__all__ = [
+    "Compared",
+    "SelfTest",
+    "check_same_bits",
+    "compared",
+    "first_open",
+    "passed_before",
+    "remember",
+    "replay",
+    "replay_batch",
+]

@@ -25,7 +25,7 @@ from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Compared", "SelfTest", "compared", "replay", "replay_batch"]
+__all__ = ["Compared", "SelfTest", "check_same_bits", "compared", "replay", "replay_batch"]
 
 _FLOAT_STEP = 1e-4
 
@@ -141,6 +141,25 @@ def compared(
             break
     if contract.state == "internal":  # whoever uses this engine next begins afresh
         engine.reset()
+
+
+def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact: Engine) -> None:
+    """Run every golden input on both; their answers must have the same bits, whatever the tolerances allow.
+
+    Raises SelfTestError at the first that differs.
+    """
+    steppers = [Stepper(bundle.manifest.contract, entry.inputs, entry.outputs, one) for one in (engine, exact)]
+    for number, golden in enumerate(bundle.manifest.golden):
+        ours, theirs = (_answered(stepper, bundle.golden_items(golden), golden.steps) for stepper in steppers)
+        for name, values in ours.items():
+            if values.tobytes() != theirs[name].tobytes():
+                raise SelfTestError(
+                    f"its 8-bit sums saturate: '{name}' of golden example {number} differs from what exact arithmetic gives",
+                    where=str(bundle.path),
+                    do="Nothing: exact arithmetic is used",
+                )
+    for stepper in steppers:
+        stepper.reset()
 
 
 def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: int) -> None:

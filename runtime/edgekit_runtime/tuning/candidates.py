@@ -7,7 +7,9 @@ Rules:
 - the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
   was asked for comes before it;
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
-- kernels other than the engine's own choice come last: they win seldom, and then by much.
+- kernels other than the engine's own choice come last: they win seldom, and then by much;
+- ONNX Runtime's fast 8-bit sums are a candidate where they can saturate, an x86 without VNNI, and nowhere else: elsewhere they
+  are what the default computes. The trial admits them only where they give the very bits of the exact ones.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgekit_runtime.board import Cpu
+from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest
 from edgekit_runtime.engines import ENGINES, Kernels, Setup
 
@@ -23,6 +27,9 @@ __all__ = ["Candidate", "Wanted", "candidates"]
 
 MOST = 24
 """Candidates that are looked at, at most."""
+
+
+_WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Candidate:
         if self.delegate is not None:
             parts.append(f"delegate {self.delegate}")
         if self.kernels != "default":
-            parts.append("without XNNPACK" if self.kernels == "plain" else f"{self.kernels} kernels")
+            parts.append(_WORDS.get(self.kernels, f"{self.kernels} kernels"))
         return ", ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
@@ -73,9 +80,10 @@ class Candidate:
 
 
 def candidates(
-    manifest: Manifest, installed: Mapping[str, str], wanted: Wanted, *, cores: int
+    manifest: Manifest, installed: Mapping[str, str], wanted: Wanted, *, cores: int, cpu: Cpu | None = None
 ) -> tuple[Candidate, ...]:
-    """Most promising first; empty where no engine for any artifact is installed."""
+    """Most promising first; empty where no engine for any artifact is installed. cpu: None for this machine's."""
+    may_saturate = (cpu or this_cpu()).lacks_vnni
     default = wanted.threads or max(1, min(manifest.target.threads, cores))
     counts = [default]
     if wanted.threads is None:
@@ -86,7 +94,7 @@ def candidates(
             continue
         for place, name in enumerate(_engines(entry, installed, wanted)):
             for delegate in (wanted.delegate, None) if wanted.delegate and ENGINES[name].delegates else (None,):
-                for kernels in _kernels(name, delegate):
+                for kernels in _kernels(name, delegate, fast=may_saturate and "int8" in entry.recipe):
                     for rank, threads in enumerate(counts):
                         order = (delegate is None, kernels != "default", entry.role != "primary", place, rank)
                         one = Candidate(entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate)
@@ -101,7 +109,8 @@ def _engines(entry: ArtifactEntry, installed: Mapping[str, str], wanted: Wanted)
     return [name for name in fitting if wanted.engine in (None, name)]
 
 
-def _kernels(engine: str, delegate: str | None) -> tuple[Kernels, ...]:
+def _kernels(engine: str, delegate: str | None, *, fast: bool) -> tuple[Kernels, ...]:
     """With a delegate only the engine's own choice: what the delegate leaves over is little."""
-    offered = ENGINES[engine].kernels
-    return tuple(k for k in offered if k != "reference" and (delegate is None or k == "default"))
+    left_out = {"reference"} if fast else {"reference", "fast"}
+    offered = [kernels for kernels in ENGINES[engine].kernels if kernels not in left_out]
+    return tuple(kernels for kernels in offered if delegate is None or kernels == "default")

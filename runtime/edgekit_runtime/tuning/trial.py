@@ -20,7 +20,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +35,7 @@ from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.errors import BundleError, EdgekitError, EngineError
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.rlimits import limit_this_process
-from edgekit_runtime.selftest import replay
+from edgekit_runtime.selftest import check_same_bits, replay
 from edgekit_runtime.tuning.candidates import Candidate
 from edgekit_runtime.tuning.race import HOPELESS, Duel, Enter, Race, Step
 
@@ -162,6 +162,8 @@ class Trial:
         else:
             p50_s = runner.block(0.005)
         after = private_mb()
+        if engine.info.arithmetic != "exact":
+            self._compare_with_exact(candidate, entry, engine)
         held = sum(one.bytes for one in self._bundle.manifest.artifacts) / 1e6  # a bundle that is open is in memory
         memory = None if before is None or after is None else max(after - before, 0.0) + held
         return runner, {
@@ -170,6 +172,16 @@ class Trial:
             "p50_ms": p50_s * 1e3,
             "memory_mb": memory,
         }
+
+    def _compare_with_exact(self, candidate: Candidate, entry: ArtifactEntry, engine: Engine) -> None:
+        """All golden inputs, however little time is left. Closes the engine and raises SelfTestError where it saturates."""
+        exact = replace(candidate.setup, kernels="default")
+        try:
+            with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
+                check_same_bits(self._bundle, entry, engine, reference)
+        except BaseException:
+            engine.close()
+            raise
 
     def _settle_library(self, candidate: Candidate, entry: ArtifactEntry) -> None:
         """Load a small file once for nothing: what an engine's library takes at its first use is not the model's."""

@@ -176,3 +176,22 @@ def test_the_same_network_looks_alike_in_both_formats():
     kernels = [[layer for layer in made.layers if layer.weight] for made in graphs]
     assert [layer.macs for layer in kernels[0]] == [layer.macs for layer in kernels[1]]
     assert [layer.kind for layer in kernels[0]] == [layer.kind for layer in kernels[1]]
+
+
+def test_integer_products_are_judged_without_int8_weights_which_saturate_on_some_processors():
+    """`plain` runs a file node by node, where ONNX Runtime does not apply its own remedy."""
+    from edgekit_converters.graph.onnx_file import session, unsigned_products
+
+    weights = np.random.default_rng(0).integers(-128, 128, (64, 8)).astype(np.int8)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 64] x) => (int32[2, 8] i, uint8[2, 64] q) '
+        "{ q, s, z = DynamicQuantizeLinear(x) i = MatMulInteger(q, w, z, wz) }"
+    )
+    constants = {"w": weights, "wz": np.int8(3)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
+    data = model.SerializeToString()
+    changed = onnx.ModelProto.FromString(unsigned_products(data)).graph
+    read = {tensor.name: tensor.data_type for tensor in changed.initializer}
+    assert [read[name] for name in (changed.node[1].input[1], changed.node[1].input[3])] == [onnx.TensorProto.UINT8] * 2
+    found, q = session(data, plain=True).run(None, {"x": np.abs(numbers(2, 64))})
+    assert np.array_equal(found, q.astype(int) @ (weights.astype(int) - 3))
