@@ -6,12 +6,12 @@ parse_state(b'{"on":0,"epoch":"..","boot":3}').on
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry import WindowError
 from edgekit_runtime.telemetry.window import is_text
 
@@ -54,8 +54,8 @@ def parse_state(payload: bytes) -> State:
     if len(payload) > _MOST_BYTES:
         raise WindowError("size", f"{len(payload):,} bytes are more than {_MOST_BYTES:,}")
     try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        value = load_json(payload)
+    except ValueError as error:
         raise WindowError("json", "it is not JSON") from error
     if not isinstance(value, dict) or type(value.get("on")) is not int or value["on"] not in (0, 1):
         raise WindowError("shape", "a state has 'on' 0 or 1")

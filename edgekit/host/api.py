@@ -34,11 +34,13 @@ from edgekit_runtime.remote.oip import (
     decode_request,
     encode_response,
 )
+from edgekit_runtime.strict_json import MOST_VALUES
 
 __all__ = ["Api", "Request", "refusal"]
 
 _LONG_JSON = 32 * 2**10
-"""Parsing or writing more JSON than this is done beside the event loop: a megabyte of numbers takes 30 ms."""
+"""Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory that
+parsing takes is that of one body, whatever the number of connections."""
 
 _LOG = logging.getLogger("edgekit.host")
 
@@ -59,6 +61,7 @@ class Api:
         self._repository = repository
         self._clock = clock
         self._lanes = {id(one): Lane(one.model, clock) for one in repository.all()}
+        self._long_json = asyncio.Semaphore(1)
         self.draining = False
         self.counts: Counter[int] = Counter()
 
@@ -134,15 +137,21 @@ class Api:
         binary = length is not None and length.isdigit() and len(length) < 6 and int(length) <= _LONG_JSON
         if binary or len(request.body) <= _LONG_JSON:
             return decode_request(request.body, length)
-        return await asyncio.to_thread(decode_request, request.body, length)
+        async with self._long_json:
+            return await asyncio.to_thread(decode_request, request.body, length)
 
     async def _encode(self, answer: InferResponse, binary: list[str]) -> Wire:
         as_json = sum(array.size for name, array in answer.outputs.items() if name not in binary)
         try:
             if as_json * 16 <= _LONG_JSON:
                 return encode_response(answer, binary=binary)
-            return await asyncio.to_thread(encode_response, answer, binary=binary)
-        except WireError as error:  # NaN in an answer; the request was right, the form asked for is not
+            if as_json > MOST_VALUES:
+                raise WireError(
+                    f"the answer has {as_json:,} values", do="Ask for binary data, or for fewer items at once"
+                )
+            async with self._long_json:
+                return await asyncio.to_thread(encode_response, answer, binary=binary)
+        except WireError as error:  # NaN or too many values; the request was right, the form asked for is not
             raise RequestError(400, str(error)) from error
 
 

@@ -6,7 +6,8 @@
 Rules:
 - a body has a Content-Length or is not there; chunked bodies are refused, and so is every head that two readers could
   understand in two ways (folded lines, spaces before a colon, two lengths);
-- a body that is too large is refused by its length, before a byte of it is read;
+- a body that is too large is refused by its length, before a byte of it is read; JSON, without binary tensors, must be smaller
+  than a body with them, because parsing takes several times its size;
 - what is refused before the body was read ends the connection.
 """
 
@@ -19,6 +20,7 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 from edgekit.host.errors import RequestError
+from edgekit_runtime.remote.oip import HEADER_LENGTH, MAX_JSON
 
 __all__ = ["END_OF_HEAD", "Head", "Limits", "Response", "body_length", "parse_head", "response_head"]
 
@@ -30,11 +32,12 @@ _ONCE = ("content-length", "host", "inference-header-content-length", "transfer-
 
 @dataclass(frozen=True)
 class Limits:
-    """bodies_bytes: of all requests that are being read or answered at one time."""
+    """json_bytes: of a body without binary tensors. bodies_bytes: of all requests that are being read or answered at one time."""
 
     head_bytes: int = 16 * 2**10
     headers: int = 64
     body_bytes: int = 64 * 2**20
+    json_bytes: int = MAX_JSON
     bodies_bytes: int = 512 * 2**20
     connections: int = 256
 
@@ -95,8 +98,11 @@ def body_length(head: Head, limits: Limits) -> int:
     text = head.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
         raise RequestError(400, "Content-Length is no number", close=True)
-    if len(text) > 15 or int(text) > limits.body_bytes:
-        raise RequestError(413, f"the body is larger than {limits.body_bytes} bytes", close=True)
+    binary = HEADER_LENGTH.lower() in head.headers
+    most = limits.body_bytes if binary else min(limits.body_bytes, limits.json_bytes)
+    if len(text) > 15 or int(text) > most:
+        advice = "" if binary or most == limits.body_bytes else "; send the tensors as binary data"
+        raise RequestError(413, f"the body is larger than {most} bytes{advice}", close=True)
     return int(text)
 
 

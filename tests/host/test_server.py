@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -546,3 +551,57 @@ def test_draining_ends_even_if_a_request_does_not(path):
         with pytest.raises(HostUnreachableError):
             asked.result(LONG)
         gate.open.set()
+
+
+# Memory.
+
+CHILD = """
+import resource, sys
+from served import Serving
+
+with Serving(sys.argv[1], cache_mb=0) as host:
+    most = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    print(host.port, flush=True)
+    sys.stdin.read()
+"""
+BODY = 31 << 20
+
+
+@pytest.fixture
+def small(path):
+    """A host in a process of its own, which may take the bodies of eight requests and 250 MB beside them."""
+    script = [sys.executable, "-c", CHILD, str(path), str(8 * BODY + (250 << 20))]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as child:
+        yield SimpleNamespace(port=int(child.stdout.readline()))
+        child.stdin.close()
+        assert child.wait(LONG) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is read from /proc")
+def test_eight_large_bodies_at_once_neither_take_the_hosts_memory_nor_its_time(small):
+    lists = b'{"inputs":[' + b"[]," * ((BODY - 20) // 3) + b"0]}"
+    numbers = b'{"inputs":[{"data":[' + b"1.5," * ((2 << 20) - 100) + b"0]}]}"
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, small, "POST", INFER, body) for body in (lists, numbers) * 4]
+        while not all(one.done() for one in asked):  # it answers others meanwhile
+            assert ask(small, "GET", "/v2/health/live")[0] == 200
+    assert [one.result()[0] for one in asked] == [400] * 8
+    assert "more than 2,097,152 values" in asked[0].result()[2]["error"]
+    assert "it has no name" in asked[1].result()[2]["error"]
+    assert ask(small, "POST", INFER, json_request())[0] == 200
+
+
+def test_json_without_binary_tensors_has_a_smaller_bound_than_a_body_with_them(host):
+    said = raw(host, b"POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), 33 << 20))
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert b"send the tensors as binary data" in said
+
+
+def test_an_answer_of_too_many_values_is_not_written_as_json(host, monkeypatch):
+    monkeypatch.setattr("edgekit.host.api._LONG_JSON", 16)
+    monkeypatch.setattr("edgekit.host.api.MOST_VALUES", 3)
+    status, _, said = ask(host, "POST", INFER, json_request())
+    assert status == 400
+    assert "the answer has 4 values. Ask for binary data" in said["error"]

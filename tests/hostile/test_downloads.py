@@ -18,6 +18,8 @@ PATIENT = Fetching(limits=LIMITS, sleep=lambda _: None)
 """Nothing that a busy machine delays is taken for the server's fault."""
 QUICK = replace(PATIENT, limits=replace(LIMITS, silence_s=0.3, slow_s=0.3))
 """Where the time it takes is the fault."""
+MOST_SENT = 64 << 20
+"""What a board lets a server send for a bundle of a few kilobytes: 1 MiB a try, and what sockets hold on their way."""
 
 
 def truncated(_headers, send):
@@ -58,6 +60,36 @@ def endless_head(_headers, send):
         send(b"X-More: " + b"y" * 60000 + b"\r\n")
 
 
+CHUNKED = head("200 OK", Transfer_Encoding="chunked") + b"%x\r\n%s\r\n" % (len(GOOD), GOOD)
+
+
+def endless_trailers(_headers, send):
+    """Behind the last byte of the bundle: a reader that discards them never returns."""
+    send(CHUNKED + b"0\r\n")
+    while True:
+        send((b"X-More: " + b"y" * 60000 + b"\r\n") * 8)
+
+
+def dripping_trailers(_headers, send):
+    import time
+
+    send(CHUNKED + b"0\r\n")
+    while True:
+        send(b"X: y\r\n")
+        time.sleep(0.02)
+
+
+def chunks_of_one_byte_with_long_extensions(_headers, send):
+    send(head("200 OK", Transfer_Encoding="chunked"))
+    for at in range(len(GOOD)):
+        send(b"1;" + b"y" * 60000 + b"\r\n" + GOOD[at : at + 1] + b"\r\n")
+
+
+def endless_continues(_headers, send):
+    while True:
+        send(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
 def claims_a_terabyte(_headers, send):
     send(head("200 OK", Content_Length=1 << 40) + GOOD)
 
@@ -96,6 +128,9 @@ CASES = {
     "without an end": (endless, "download-size", "."),
     "zeros without an end": (endless_zeros, "bundle-format", "not an edgekit bundle"),
     "a head without an end": (endless_head, "download", "."),
+    "trailers without an end": (endless_trailers, "download", "more headers and trailers than data"),
+    "long extensions of chunks": (chunks_of_one_byte_with_long_extensions, "download", "more headers and trailers"),
+    "continues without an end": (endless_continues, "download", "."),
     "more than a bundle may have": (claims_a_terabyte, "download-size", "."),
     "a page that asks to log in": (a_page, "bundle-format", "not an edgekit bundle"),
     "moved in a circle": (moved_in_a_circle, "download", "."),
@@ -111,8 +146,23 @@ def test_group_10_a_download_that_misbehaves_is_refused_in_time(case, root):
     """S21"""
     answer, code, says = CASES[case]
     limits = QUICK if answer in (silent, a_byte_at_a_time) else PATIENT
-    with serving(answer) as url:
+    sent = [0]
+
+    def counting(headers, send):
+        def count(data):
+            send(data)
+            sent[0] += len(data)
+
+        answer(headers, count)
+
+    with serving(counting) as url:
         refuses(root, url, asked(fetching=limits), code, says)
+    assert sent[0] < MOST_SENT
+
+
+def test_group_10_a_trailer_now_and_then_holds_nobody_who_has_the_whole_bundle(root):
+    with serving(dripping_trailers) as url:
+        assert install(url, root, asked(fetching=QUICK)).generation.number == 2
 
 
 class Resuming:

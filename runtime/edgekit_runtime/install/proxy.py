@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import base64
 import re
-import socket
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from edgekit_runtime.deadline import TimedSocket
 from edgekit_runtime.install.errors import DownloadError, FinalError
 
 __all__ = ["KEPT", "Proxy", "basic", "proxy_for"]
@@ -41,7 +41,7 @@ class Proxy:
     def told(self) -> str:
         return f"the proxy {self.host}:{self.port} ({self.variable})"
 
-    def tunnel(self, sock: socket.socket, host: str, port: int) -> None:
+    def tunnel(self, sock: TimedSocket, host: str, port: int) -> None:
         """A way through, on a socket that is connected to the proxy. Raises DownloadError, OSError."""
         place = f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"
         lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
@@ -96,7 +96,7 @@ def _write(variable: str) -> str:
     return f"Write {variable}=http://HOST:PORT"
 
 
-def _head(sock: socket.socket) -> bytes:
+def _head(sock: TimedSocket) -> bytes:
     """Of the answer, and not a byte more: what follows is the other end's. Raises OSError."""
     head = bytearray()
     while not head.endswith((b"\r\n\r\n", b"\n\n")) and len(head) <= _MOST_HEAD:

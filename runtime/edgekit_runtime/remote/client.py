@@ -28,7 +28,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.remote.deadline import Deadline
+from edgekit_runtime.deadline import Deadline
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.errors import (
     HostBusyError,
@@ -46,7 +46,8 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     parse_json,
 )
-from edgekit_runtime.remote.pool import Call, Pool, Reply
+from edgekit_runtime.remote.pool import MAX_BODY, Call, Pool, Reply
+from edgekit_runtime.strict_json import load_json
 
 if TYPE_CHECKING:
     import ssl
@@ -122,7 +123,7 @@ class HostClient:
 
     url: http://name:port or https://name. expects: what the host must serve; with it the host must be an edgekit host, and
     is refused where model, version or contract differ. connect_timeout_s: for one connection, within the deadline.
-    connections: the most at once. tls: None for the system's trust.
+    connections: the most at once. most_bytes: of one answer. tls: None for the system's trust.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class HostClient:
         expects: ModelIdentity | None = None,
         connect_timeout_s: float = 1.0,
         connections: int = 4,
+        most_bytes: int = MAX_BODY,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -143,7 +145,7 @@ class HostClient:
         version = "" if expects is None else f"/versions/{quote(expects.version, safe='')}"
         self._path = f"/v2/models/{quote(model, safe='')}{version}"
         self._clock = clock
-        self._pool = Pool(endpoint, limit=connections, clock=clock)
+        self._pool = Pool(endpoint, limit=connections, most_bytes=most_bytes, clock=clock)
         self._known: _Known | None = None
 
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float) -> HostAnswer:
@@ -352,11 +354,11 @@ def _complaint(reply: Reply) -> str:
     """The server's own words, short and on one line. Servers say `error`, `detail`, or plain text."""
     text = reply.body[:4000].decode("utf-8", "replace")
     try:
-        value = json.loads(reply.body[:4000])
+        value = load_json(reply.body[:4000])
         if isinstance(value, dict):
             said = value.get("error") or value.get("detail") or text
             text = said if isinstance(said, str) else json.dumps(said)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= 200 else line[:197] + "..."

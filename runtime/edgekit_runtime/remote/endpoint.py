@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from edgekit_runtime.remote.deadline import Deadline
+from edgekit_runtime.deadline import Deadline
 from edgekit_runtime.remote.errors import HostAddressError, HostUnreachableError
 
 if TYPE_CHECKING:

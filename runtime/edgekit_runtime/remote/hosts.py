@@ -48,6 +48,8 @@ PROBE_TIMEOUT_S = 2.0
 STALE_S = 5.0
 EXPLORE_S = 0.25
 _THREADS = 4
+_VALUE_BYTES = 32
+_BESIDE_BYTES = 64 << 10
 Clock = Callable[[], float]
 
 
@@ -105,7 +107,8 @@ class Hosts:
         from edgekit_runtime.remote.client import HostClient, ModelIdentity
 
         expects = ModelIdentity(manifest.model_id, manifest.version, manifest.contract_digest)
-        clients = [HostClient(url, model=manifest.name, expects=expects, clock=clock) for url in urls]
+        most = _most_bytes(manifest.contract.outputs)
+        clients = [HostClient(url, model=manifest.name, expects=expects, most_bytes=most, clock=clock) for url in urls]
         self._hosts = [_Host(client, clock) for client in clients]
         self._outputs = manifest.contract.outputs
         self._probe = probe
@@ -202,3 +205,8 @@ class Hosts:
     def _send_probe(self, host: _Host) -> None:
         with contextlib.suppress(HostError):  # the breaker has counted it
             self._ask(host, self._probe, PROBE_TIMEOUT_S)
+
+
+def _most_bytes(outputs: Sequence[OutputContract]) -> int:
+    """The largest answer to one item: its values as JSON, and what is said beside them."""
+    return _BESIDE_BYTES + _VALUE_BYTES * sum(math.prod(output.shape) for output in outputs)

@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.remote.datatypes import MAX_DIMS, datatype_of, dtype_of, from_bytes, from_json, to_bytes, to_json
 from edgekit_runtime.remote.errors import WireError
+from edgekit_runtime.strict_json import JsonSizeError, load_json
 
 __all__ = [
     "BINARY_EXTENSION",
     "HEADER_LENGTH",
+    "MAX_JSON",
     "InferRequest",
     "InferResponse",
     "Wire",
@@ -42,8 +44,10 @@ __all__ = [
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_EXTENSION = "binary_tensor_data"
+MAX_JSON = 32 * 2**20
 MAX_TENSORS = 64
 MAX_TEXT = 1024
+_BINARY = "Send the tensors as binary data"
 
 Kind = TypeVar("Kind")
 
@@ -174,10 +178,14 @@ def decode_response(body: bytes | bytearray | memoryview, header_length: str | N
 
 
 def parse_json(data: bytes | bytearray | memoryview, where: str) -> dict[str, Any]:
-    """One JSON object. Raises WireError for anything else, however deep or odd."""
+    """One JSON object. Raises WireError for anything else, however large, deep or odd."""
+    if len(data) > MAX_JSON:
+        raise WireError(f"the JSON is larger than {MAX_JSON // 2**20} MiB", where=where, do=_BINARY)
     try:
-        value = json.loads(str(data, "utf-8"))
-    except (ValueError, RecursionError) as error:  # also bad UTF-8 and numbers of thousands of digits
+        value = load_json(data)
+    except JsonSizeError as error:
+        raise WireError(f"the JSON is too large: {error}", where=where, do=_BINARY) from error
+    except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise WireError(f"not JSON ({type(error).__name__})", where=where) from error
     if not isinstance(value, dict):
         raise WireError("the JSON is no object", where=where)

@@ -7,7 +7,7 @@ Rules:
 - a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the host,
   so asking again is safe;
 - a connection is kept only after an answer that was read to its end;
-- an answer larger than `MAX_BODY` is not read.
+- an answer larger than the pool's limit is not read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import Any
 
-from edgekit_runtime.remote.deadline import Deadline, TimedSocket
+from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.errors import HostProtocolError, HostUnreachableError
 
 __all__ = ["Call", "Pool", "Reply"]
 
 MAX_BODY = 256 * 2**20
+_MOST_FRAMING = 2**20
+"""Bytes of an answer beside its body: headers, sizes of chunks, trailers."""
 _KEEP_S = 30.0
 _PIECE = 2**18
 
@@ -67,10 +69,18 @@ class _Connection(HTTPConnection):
 
 
 class Pool:
-    """Thread-safe. limit: connections at once."""
+    """Thread-safe. limit: connections at once. most_bytes: of one answer's body."""
 
-    def __init__(self, endpoint: Endpoint, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        limit: int,
+        most_bytes: int = MAX_BODY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._endpoint = endpoint
+        self._most_bytes = most_bytes
         self._clock = clock
         self._free = threading.BoundedSemaphore(limit)
         self._lock = threading.Lock()
@@ -122,19 +132,45 @@ class Pool:
 
     def _once(self, connection: _Connection, call: Call) -> Reply:
         keep = False
+        connection.timed.most = connection.timed.received + self._most_bytes + _MOST_FRAMING
         try:
             response = _ask(connection, self._endpoint.prefix, call)
-            reply = Reply(response.status, response.headers, _read(response, self._endpoint.url))
+            reply = Reply(response.status, response.headers, self._read(response))
             keep = not response.will_close
             return reply
         except ConnectionError:
             raise
+        except TooManyBytesError as error:
+            raise HostProtocolError("the answer never ends", where=self._endpoint.url) from error
         except (HTTPException, ValueError) as error:
             raise HostProtocolError(
                 f"what answered is no HTTP ({type(error).__name__})", where=self._endpoint.url, do="Check the port"
             ) from error
         finally:
             self._return(connection, keep)
+
+    def _read(self, response: HTTPResponse) -> bytearray:
+        """The whole body. Raises ConnectionError when it is cut short, HostProtocolError when it is too large."""
+        too_large = HostProtocolError(f"the answer is larger than {self._most_bytes:,} bytes", where=self._endpoint.url)
+        length = response.length
+        if length is None:  # chunked, or until the connection closes
+            body = bytearray()
+            while piece := response.read(_PIECE):
+                body += piece
+                if len(body) > self._most_bytes:
+                    raise too_large
+            return body
+        if length > self._most_bytes:
+            raise too_large
+        body = bytearray(length)
+        view, at = memoryview(body), 0
+        while at < length:
+            read = response.readinto(view[at:])
+            if not read:
+                raise ConnectionResetError(f"{at} of {length} bytes came")
+            at += read
+        response.read()  # lets http.client see the end
+        return body
 
     def _return(self, connection: _Connection, keep: bool) -> None:
         if keep and not self._closed:
@@ -163,27 +199,3 @@ def _ask(connection: _Connection, prefix: str, call: Call) -> HTTPResponse:
             pass
         raise
     return connection.getresponse()
-
-
-def _read(response: HTTPResponse, where: str) -> bytearray:
-    """The whole body. Raises ConnectionError when it is cut short, HostProtocolError when it is too large."""
-    too_large = HostProtocolError(f"the answer is larger than {MAX_BODY // 2**20} MiB", where=where)
-    length = response.length
-    if length is None:  # chunked, or until the connection closes
-        body = bytearray()
-        while piece := response.read(_PIECE):
-            body += piece
-            if len(body) > MAX_BODY:
-                raise too_large
-        return body
-    if length > MAX_BODY:
-        raise too_large
-    body = bytearray(length)
-    view, at = memoryview(body), 0
-    while at < length:
-        read = response.readinto(view[at:])
-        if not read:
-            raise ConnectionResetError(f"{at} of {length} bytes came")
-        at += read
-    response.read()  # lets http.client see the end
-    return body

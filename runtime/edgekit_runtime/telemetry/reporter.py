@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit_runtime.errors import TelemetryError
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
 from edgekit_runtime.telemetry.meter import Meter
@@ -35,6 +36,7 @@ __all__ = ["ROOT", "Reporter", "Reporting", "TelemetryStats"]
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
 _RETRY_DISK_WINDOWS = 10
+_MOST_ACK_BYTES = 4096
 _MOST_WILL_DELAY_S = 30
 
 
@@ -291,9 +293,9 @@ class Reporter:
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
         """An acknowledgement: everything up to hwm of this epoch is stored. Anything else is ignored."""
         try:
-            value = json.loads(payload)
+            value = load_json(payload) if len(payload) <= _MOST_ACK_BYTES else {}
             epoch, mark = value["epoch"], value["hwm"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             return
         spool = self._spooled
         if topic != f"{self._topic}/ack" or epoch != spool.epoch or not isinstance(mark, int) or isinstance(mark, bool):

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = [
@@ -272,16 +273,12 @@ def _object(payload: bytes) -> dict[str, Any]:
     if len(payload) > MOST_RECEIVED_BYTES:
         raise WindowError("size", f"{len(payload):,} bytes are more than {MOST_RECEIVED_BYTES:,}")
     try:
-        value = json.loads(payload, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = load_json(payload)
+    except ValueError as error:
         raise WindowError("json", "it is not JSON") from error
     if not isinstance(value, dict):
         raise WindowError("shape", "it is not a JSON object")
     return value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _part(value: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -236,6 +236,11 @@ def test_redirects_are_followed_a_few_times(made, put, root, quick):
         script.moved = {"/d": "file:///etc/passwd"}
         with pytest.raises(EdgekitError, match="cannot be fetched from"):
             put(url.replace("net.ekb", "d"), quick)
+        for number, nowhere in enumerate(("http://[::1", "http://x:port/", "http://[x]/", "//[", "http://x:0/")):
+            script.moved = {f"/e{number}": nowhere}
+            with pytest.raises(EdgekitError, match=r"no URL|cannot be fetched from") as caught:
+                put(url.replace("net.ekb", f"e{number}"), quick)
+            assert caught.value.code == "download"
 
 
 def test_a_password_goes_to_its_host_and_into_no_file(made, put, root, quick):
@@ -349,7 +354,7 @@ def test_an_address_with_letters_of_other_languages_is_asked_for_as_browsers_do(
 def test_nobody_there_is_told_with_the_place(put, root, quick):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: Connection refused") as caught:
+    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: nothing listens there") as caught:
         put(f"http://127.0.0.1:{port}/net.ekb", quick)
     assert caught.value.do == "Try again later", "nothing arrived that could be kept"
 

@@ -222,7 +222,7 @@ def test_one_that_drips_is_given_up(through, put, root):
 def test_one_that_is_not_there_is_named(through, made, put):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    told = rf"through the proxy 127.0.0.1:{port} .*Connection refused"
+    told = rf"through the proxy 127.0.0.1:{port} .*nothing listens there"
     with through(Proxy(), Script(b""), f"http://127.0.0.1:{port}") as url, pytest.raises(EdgekitError, match=told):
         put(url, QUICK)
 
