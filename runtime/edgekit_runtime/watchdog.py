@@ -9,6 +9,7 @@ Rules:
 - it is told once; who is told decides what becomes of the model;
 - one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit,
   and goes on whatever happens while it looks after one of them;
+- while the interpreter ends nothing is watched: no thread runs then;
 - nothing here can free the thread that is inside the engine: only a process of its own can (`isolate=True`).
 """
 
@@ -20,6 +21,7 @@ import threading
 from collections.abc import Callable
 
 from edgekit_runtime.errors import EngineHung
+from edgekit_runtime.threads import begin
 
 __all__ = ["MOST_LIMIT_S", "Watched", "limit_s", "watch"]
 
@@ -103,8 +105,8 @@ class _Rounds:
             watched._rounds = self
             self._watched.append(watched)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._go, name="edgekit-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._go, name="edgekit-watchdog", daemon=True)
+                self._thread = thread if begin(thread) else None
             self._changed.notify()
 
     def drop(self, watched: Watched) -> None:

@@ -22,6 +22,7 @@ Rules:
 - a request whose deadline can no longer be met is failed rather than run, and no batch grows past a member's deadline; one that
   found the engine idle is failed only once its deadline has passed: what was learnt may be wrong, and only a run can tell;
 - a full queue refuses; a higher priority goes first, but none is overtaken for ever;
+- while the interpreter ends each caller runs its own item: no worker runs then, and the worker there is stands still;
 - `close()` drains, then fails what is left; `abandon()` fails all at once and forgets a run that does not end.
 """
 
@@ -46,6 +47,7 @@ from edgekit_runtime.batching.request import Promise, Served, Waiting
 from edgekit_runtime.batching.runs import Runs
 from edgekit_runtime.batching.worker import Worker
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, ForkedError
+from edgekit_runtime.threads import ending
 
 __all__ = ["BatchStats", "Batcher"]
 
@@ -58,6 +60,8 @@ _served = tuple.__new__  # half of what the named tuple's own constructor takes
 PATIENCE_HAND_OFFS = 5000
 """Barging: so many hand-offs long is a caller's patience. With 32 waiting, turns then take a hundredth of the time."""
 LONGEST_PATIENCE_S = 0.05
+LAST_S = 2.0
+"""How long a caller waits for the engine while the interpreter ends."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,8 @@ class Batcher(Generic[Item, Result]):
 
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served[Result]]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
+        if ending():
+            return self._at_the_end(item)
         request = Promise(item, self._clock(), due, priority, self._queue.cancelled)
         self._queue.push(request, idle=self._runs.started is None)
         return request.future
@@ -232,6 +238,8 @@ class Batcher(Generic[Item, Result]):
     # In the caller's own thread.
 
     def _barge(self, item: Item, due: float) -> Served[Result]:
+        if ending():
+            return self._last(item)
         came = self._clock()
         timeout = None if due == math.inf else due - self._costs.seconds(1) - came
         if (timeout is not None and timeout <= 0) or not self._gate.enter(self._patience_s, timeout):
@@ -284,6 +292,8 @@ class Batcher(Generic[Item, Result]):
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself
             self._gate.enter()
             return self._run_inline(item, 0.0)
+        if ending():
+            return self._last(item)
         request, queue = Waiting(item, self._clock(), due, priority), self._queue
         request.leaf = threading.get_ident() == self._main_id  # Ctrl-C may strike it
         queue.push(request, idle=self._runs.started is None)
@@ -305,6 +315,23 @@ class Batcher(Generic[Item, Result]):
             return outcome
         assert outcome is not None
         raise outcome
+
+    def _last(self, item: Item) -> Served[Result]:
+        """While the interpreter ends, in the caller's thread. The engine may be held for ever by a thread that stands still."""
+        if not self._gate.enter(timeout_s=LAST_S):
+            raise ClosedError(
+                "the interpreter ends, and another thread had not left the engine", do="Close the model before"
+            )
+        return self._run_inline(item, 0.0)
+
+    def _at_the_end(self, item: Item) -> Future[Served[Result]]:
+        future: Future[Served[Result]] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(self._last(item))
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            future.set_exception(error)
+        return future
 
     def _lost(self) -> BudgetExceeded:
         """A caller gave up before the gate; count it."""

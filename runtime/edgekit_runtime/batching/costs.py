@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
+from edgekit_runtime.threads import begin
+
 __all__ = ["Costs", "Mode", "best_of", "hand_off_s", "learn"]
 
 Mode = Literal["barge", "turns", "batch"]
@@ -234,7 +236,8 @@ def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 3
             here.release()
 
     partner = threading.Thread(target=answer, name="edgekit-hand-off", daemon=True)
-    partner.start()
+    if not begin(partner):
+        return HAND_OFF_S
     seconds = []
     for _ in range(times):
         start = clock()

@@ -19,6 +19,7 @@ from edgekit_runtime.batching.queue import Queue, expired
 from edgekit_runtime.batching.request import Request
 from edgekit_runtime.batching.runs import Runs
 from edgekit_runtime.errors import EdgekitError, EngineError
+from edgekit_runtime.threads import begin
 
 __all__ = ["Worker"]
 
@@ -37,8 +38,8 @@ class Worker:
 
     def begin(self) -> None:
         """Called once, by the queue that needs it."""
-        self.thread = threading.Thread(target=self._work, name="edgekit-batcher", daemon=True)
-        self.thread.start()
+        thread = threading.Thread(target=self._work, name="edgekit-batcher", daemon=True)
+        self.thread = thread if begin(thread) else None
 
     def _work(self) -> None:
         self.ident = threading.get_ident()

@@ -34,6 +34,7 @@ from edgekit_runtime.cache.disk_file import AnswerFile, Row, file_bytes
 from edgekit_runtime.cache.disk_medium import LEAST_BYTES, Medium, trouble_of
 from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, kept
 from edgekit_runtime.cache.packed import PackError, pack, unpack
+from edgekit_runtime.threads import begin
 
 __all__ = ["DiskCache", "DiskStats", "Found"]
 
@@ -285,8 +286,10 @@ class DiskCache:
     def _start(self) -> None:
         """Under the lock. There is no thread before there is something to write."""
         if self._thread is None and not self._waiting.closing:
-            self._thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
+            if not begin(thread):  # the interpreter ends: nothing more is written
+                return
+            self._thread = thread
             atexit.register(self.close)  # for an application that ends without closing its model
 
     # The thread that writes.

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from edgekit_runtime.deadline import Deadline
 from edgekit_runtime.remote.errors import HostAddressError, HostUnreachableError
+from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
     import ssl
@@ -86,7 +87,10 @@ class Endpoint:
             lookup = self._lookup
             if lookup is None:
                 lookup = self._lookup = Future()
-                threading.Thread(target=self._answer, args=(lookup,), name="edgekit-resolve", daemon=True).start()
+                resolving = threading.Thread(target=self._answer, args=(lookup,), name="edgekit-resolve", daemon=True)
+                if not begin(resolving):
+                    self._lookup = None
+                    lookup.set_exception(socket.gaierror("the interpreter ends"))
         try:
             return lookup.result(deadline.left())
         except OSError as error:

@@ -30,6 +30,7 @@ from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, SpoolError
 from edgekit_runtime.telemetry.system import Board, clock_is_set, hardware
 from edgekit_runtime.telemetry.window import About, Report, Seal, WindowError, device_id, encode, sealed
+from edgekit_runtime.threads import begin
 
 __all__ = ["ROOT", "Reporter", "Reporting", "TelemetryStats"]
 
@@ -114,7 +115,7 @@ class Reporter:
         )
 
     def start(self) -> None:
-        self._thread.start()
+        begin(self._thread)
 
     def stats(self) -> TelemetryStats:
         spool, link = self._spool, self._link
