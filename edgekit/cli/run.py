@@ -56,6 +56,11 @@ __all__ = ["run"]
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
 @click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
 @threads
+@click.option(
+    "--pin",
+    type=click.Choice(["primary"]),
+    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the fastest here.",
+)
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
@@ -160,6 +165,7 @@ class _Told:
         self.failed, self._given = 0, 0
         self.trust: str | None = None
         self._unvouched = False
+        self._why_alternate = ""
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """One input after another, whatever becomes of each."""
@@ -167,6 +173,7 @@ class _Told:
         self._begun, described = True, model.describe()
         self.trust = described["trust"]
         self._unvouched = not described["signed"]
+        self._why_alternate = described["why_alternate"]
         for one in given:
             self._given += 1
             if isinstance(one, str):
@@ -221,6 +228,8 @@ class _Told:
         if self._as_json and not self._streams:
             said = {"answers": self._answers, "trust": self.trust}
             print_json(said | ({"interrupted": True} if interrupted else {}))
+        if self._why_alternate and not self._as_json:
+            click.echo(f"note: {self._why_alternate}. For the same answers everywhere: --pin primary", err=True)
         if self._unvouched and not self.failed and not self._as_json:
             click.echo(f"note: {self.trust}", err=True)
         if self.failed and self._given > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
@@ -258,6 +267,8 @@ def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
         "vector": answer.vector.tolist() if task == "embedding" else None,
         "outputs": outputs,
         "source": answer.source,
+        "artifact": answer.artifact,
+        "engine": answer.engine,
         "timings_ms": dict(answer.timings),
         "met_budget": answer.met_budget,
     }
@@ -266,7 +277,8 @@ def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
 
 def _lines(given: str, answer: Answer, k: int) -> list[str]:
     late = "" if answer.met_budget is not False else ", over budget"
-    lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{late}"]
+    by = "" if answer.artifact is None else f": {answer.artifact} on {answer.engine}"
+    lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{by}{late}"]
     task = _task(answer.contract)
     if task == "classification":
         return lines + [f"  {scores.confidence(p.score):>7}  {p.label}" for p in answer.top(k)]

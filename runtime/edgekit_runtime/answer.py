@@ -28,7 +28,8 @@ class Answer:
 
     source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
     no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
-    where the network's picture lies in the caller's, for a detector. It can be copied and pickled, for a queue to another
+    where the network's picture lies in the caller's, for a detector. artifact, engine: the recipe that computed it, and the engine
+    with its version; None where a host did. It can be copied and pickled, for a queue to another
     process for one: what comes out there is read-only as well.
     """
 
@@ -39,12 +40,24 @@ class Answer:
     contract: Contract
     distance: float | None = None
     geometry: Geometry | None = None
+    artifact: str | None = None
+    engine: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A read-only view of a dict cannot be pickled; the dict can."""
         timings = dict(self.timings)
         return _rebuilt, (
-            (dict(self.outputs), self.source, timings, self.met_budget, self.contract, self.distance, self.geometry),
+            (
+                dict(self.outputs),
+                self.source,
+                timings,
+                self.met_budget,
+                self.contract,
+                self.distance,
+                self.geometry,
+                self.artifact,
+                self.engine,
+            ),
         )
 
     def top(self, k: int = 5) -> list[Prediction]:

@@ -21,13 +21,14 @@ from time import perf_counter
 
 from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, hand_off_s
 from edgekit_runtime.budget import Learned, Prospect
-from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.adapt import adapters
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
 from edgekit_runtime.options import check_number
 from edgekit_runtime.readiness import Prepared
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
+from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.watchdog import Watched, limit_s, watch
 
 __all__ = ["Device"]
@@ -42,7 +43,8 @@ WATCH_EVERY_S = 0.5
 class Device:
     """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out.
 
-    clock: monotonic seconds, those of `Request.due`.
+    clock: monotonic seconds, those of `Request.due`. ready: input tensors of the bundle's primary artifact, whose form callers
+    may pass; None for the form of the artifact that runs.
     """
 
     def __init__(
@@ -50,12 +52,13 @@ class Device:
         contract: Contract,
         prepared: Prepared,
         *,
+        ready: Sequence[TensorSpec] | None = None,
         queue_limit: int = 1024,
         hang_s: float | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
-        self._adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
+        self._adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
         self._finisher = Finisher(contract, entry.outputs)
         self._prepared = prepared
         self._learned = Learned(clock=clock)

@@ -27,6 +27,8 @@ def described(journey: Journey) -> dict[str, Any]:
         "version": manifest.version,
         "profile": manifest.target.profile,
         "recipe": prepared.entry.recipe,
+        "role": prepared.entry.role,
+        "why_alternate": opened.why_alternate,
         "artifact": prepared.entry.blob,
         "engine": {"name": info.name, "version": info.version, "threads": info.threads, "arithmetic": info.arithmetic},
         **prepared.describe(),

@@ -66,6 +66,7 @@ class _Landed:
     outputs: Outputs
     source: Source
     distance: float | None
+    by_host: bool
 
 
 class _LeaderInterruptedError(EngineError):
@@ -88,8 +89,12 @@ class Journey:
         self.opened = opened
         self.faults = faults or Faults(opened.bundle.manifest.name)
         self.contract = opened.bundle.manifest.contract
-        self.device = Device(self.contract, opened.prepared, queue_limit=options.queue_limit, hang_s=options.hang_s)
-        self._intake = Intake(self.contract, opened.prepared.entry.inputs)
+        ready = opened.bundle.artifact().inputs  # one form for callers, whichever artifact runs
+        self.device = Device(
+            self.contract, opened.prepared, ready=ready, queue_limit=options.queue_limit, hang_s=options.hang_s
+        )
+        self._intake = Intake(self.contract, ready)
+        self._by = opened.prepared.entry.recipe, opened.engine
         self.cache = cache
         self._flights: Flights[_Landed] = Flights()
         self._namespace = opened.namespace
@@ -244,7 +249,9 @@ class Journey:
             return None
         left_s = request.left_ms() / 1e3
         keys = [of_artifact(key, artifact) for artifact in hosts.artifacts]
-        return self._first(keys, lambda key: cache.find(key, left_s=left_s))
+        hit = self._first(keys, lambda key: cache.find(key, left_s=left_s))
+        request.by_host = hit is not None
+        return hit
 
     def _first(self, keys: Iterable[Identity], find: Callable[[Identity], Hit | None]) -> Hit | None:
         found = (self.faults.shield("cache", partial(find, key)) for key in keys)
@@ -259,8 +266,11 @@ class Journey:
             raise refusal
         cache, key = self.cache, request.key or identify(named, self._namespace)[0]
         artifacts = () if self.opened.hosts is None else self.opened.hosts.artifacts
-        keys = () if key is None else (key, *(of_artifact(key, artifact) for artifact in artifacts))
-        hit = self._first(keys, cache.stale)
+        keys = () if key is None else tuple(of_artifact(key, artifact) for artifact in artifacts)
+        hit = self._first(() if key is None else (key,), cache.stale)
+        if hit is None:
+            hit = self._first(keys, cache.stale)
+            request.by_host = hit is not None
         if hit is None:
             raise refusal
         if request.leads and request.key is not None:  # the others may have more time
@@ -308,6 +318,7 @@ class Journey:
         request.timings["host"] = answer.total_ms - answer.network_ms
         self.device.watch(away.items)
         self._keep_of_host(request, outputs, answer.artifact)
+        request.by_host = True
         return self._deliver(request, outputs, "host")
 
     def _keep_of_host(self, request: Request, outputs: Outputs, artifact: str | None) -> None:
@@ -332,7 +343,7 @@ class Journey:
                 self.faults.note("cache", error)
         if request.leads and request.key is not None:
             request.leads = False
-            self._flights.land(request.key, _Landed(outputs, source, distance))
+            self._flights.land(request.key, _Landed(outputs, source, distance, request.by_host))
         return self._answer(request, outputs, source, distance)
 
     @staticmethod
@@ -341,6 +352,7 @@ class Journey:
         return (perf_counter() - request.start) * 1e3 - request.timings.get("queue", 0.0)
 
     def _follow(self, request: Request, landed: _Landed) -> Answer:
+        request.by_host = landed.by_host
         request.timings["joined"] = (perf_counter() - request.start) * 1e3
         return self._answer(request, landed.outputs, landed.source, landed.distance)
 
@@ -349,7 +361,8 @@ class Journey:
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
         self.count(source, total, met, request.timings, request.clipped)
-        return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry)
+        by = (None, None) if request.by_host else self._by
+        return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry, *by)
 
     def _settle_following(self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_Landed]) -> None:
         """As `_settle`; where the request that leads had no time, this one goes its own way."""

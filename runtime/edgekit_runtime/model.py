@@ -61,6 +61,7 @@ class Stats:
     faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were answered
     without it, and the first of each part is in the log.
     arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their bits.
+    artifact, engine: the recipe that answers, and the engine with its version.
     """
 
     meter: MeterStats
@@ -74,6 +75,8 @@ class Stats:
     engine_restarts: int | None = None
     faults: dict[str, int] = field(default_factory=dict)
     arithmetic: Arithmetic = "exact"
+    artifact: str = ""
+    engine: str = ""
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,8 @@ class Model:
             journey.device.engine.restarts,
             self._faults.counts(),
             journey.device.engine.info.arithmetic,
+            journey.opened.prepared.entry.recipe,
+            journey.opened.engine,
         )
 
     def health(self) -> Health:
@@ -367,6 +372,8 @@ class Model:
         return SessionParts(
             journey.contract,
             opened.prepared.entry,
+            opened.bundle.artifact().inputs,
+            opened.engine,
             journey.device.run,
             opened.another,
             answered,

@@ -46,6 +46,23 @@ class Opened:
         """What decides an answer besides the input, for the keys of a cache."""
         return namespace(self.bundle.digest, self.prepared.entry.blob)
 
+    @property
+    def engine(self) -> str:
+        """Name and version of the engine that answers."""
+        info = self.prepared.engine.info
+        return f"{info.name} {info.version}"
+
+    @property
+    def why_alternate(self) -> str:
+        """Why answers may differ from those of other machines: an alternate artifact runs. Empty where the primary does."""
+        primary, runs = self.bundle.artifact().recipe, self.prepared.entry.recipe
+        if runs == primary:
+            return ""
+        return (
+            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another machine may run "
+            "another artifact"
+        )
+
     def another(self) -> Engine:
         """One more engine that runs as the proved one does, for a session that keeps its state inside."""
         entry, info = self.prepared.entry, self.prepared.engine.info

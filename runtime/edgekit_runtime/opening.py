@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import Reporting
     from edgekit_runtime.trust import Trust
+    from edgekit_runtime.tuning import Pin
 
 __all__ = ["open_bundle"]
 
@@ -51,6 +52,7 @@ def open_bundle(
     isolate: bool = False,
     memory: MemoryBudget | None = None,
     hang_s: float | None = None,
+    pin: Pin | None = None,
     hosts: Sequence[str] = (),
     telemetry: str | None = None,
     device: str | None = None,
@@ -76,6 +78,8 @@ def open_bundle(
     of running the bundle, and where it does not load `describe()` says why. isolate: run the engine in a process of its
     own, which is ended and started again where it hangs or dies. memory: a budget that several models share. hang_s: how
     long an inference may take before the engine counts as hung, None for the larger of 10 s and 20 times the slowest.
+    pin: `primary` for the bundle's primary artifact on its preferred engine, so that machines give the same answers; None for
+    the artifact and engine that are the fastest here.
     hosts: http(s)://name:port of hosts that serve the same contract; a request whose budget the device would miss goes
     to one of them, and is refused at once with BudgetExceeded where none would make it either.
     telemetry: mqtt(s)://[user:password@]host[:port] of a broker to report to, None for nowhere. device: this board's id
@@ -126,6 +130,7 @@ def open_bundle(
         isolate,
         memory,
         hang_s,
+        pin,
     )
 
     def opener(another: str | os.PathLike[str]) -> Opened:
@@ -186,7 +191,7 @@ def _ready(bundle: Bundle, options: Options, hosts: Sequence[str]) -> Opened:
     from edgekit_runtime.tuning import Wanted
 
     how = Preparation(
-        Wanted(options.engine, options.threads, options.delegate),
+        Wanted(options.engine, options.threads, options.delegate, options.pin),
         batching=options.batching,
         isolate=options.isolate,
         hang_s=options.hang_s,

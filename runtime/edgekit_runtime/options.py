@@ -22,6 +22,7 @@ from edgekit_runtime.watchdog import MOST_LIMIT_S
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.tuning import Pin
 
 __all__ = ["MAX_THREADS", "Options", "budget_of", "check_number", "check_path", "check_paths"]
 
@@ -46,7 +47,8 @@ class Options:
     disk_cache_mb: its bound. similar: largest difference of two pictures that get one answer, None for none.
     semantic: the embedding tier. delegate: a library that runs TFLite operators on other hardware. isolate: the engine
     in a process of its own. memory: what several models of this process share. hang_s: how long an inference may take
-    before the engine counts as hung, None for what the watchdog finds from the slowest one.
+    before the engine counts as hung, None for what the watchdog finds from the slowest one. pin: `primary` for the bundle's
+    primary artifact alone, None for whichever is the fastest here.
     """
 
     cache_mb: float = 64.0
@@ -64,6 +66,7 @@ class Options:
     isolate: bool = False
     memory: MemoryBudget | None = None
     hang_s: float | None = None
+    pin: Pin | None = None
 
     def __post_init__(self) -> None:
         for names, kind, what in _KINDS:
@@ -83,6 +86,8 @@ class Options:
             raise ValueError(f"threads must be from 1 to {MAX_THREADS}, not {self.threads}")
         if self.budget_ms is not None and not self.budget_ms > 0:
             raise ValueError(f"budget_ms must be more than 0, not {self.budget_ms}")
+        if self.pin not in (None, "primary"):
+            raise ValueError(f"pin must be 'primary', not {self.pin!r:.40}")
         if self.queue_limit < 1:
             raise ValueError(f"queue_limit must be at least 1, not {self.queue_limit}")
         if self.hang_s is not None and not 0 < self.hang_s <= MOST_LIMIT_S:

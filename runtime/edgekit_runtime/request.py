@@ -35,6 +35,7 @@ class Request:
 
     stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. leads: whether
     identical requests wait for this one; it must then land or crash their flight. look: what it was compared with.
+    by_host: a host computed its answer, now or earlier.
     geometry: where the network's picture lies in the caller's, for a detector. timings: stage -> milliseconds. clipped:
     input values at the limits of the artifact's integers, and how many were looked at.
     """
@@ -47,6 +48,7 @@ class Request:
     leads: bool = False
     look: Look | None = None
     geometry: Geometry | None = None
+    by_host: bool = False
     timings: dict[str, float] = field(default_factory=dict)
     clipped: tuple[int, int] | None = None
 

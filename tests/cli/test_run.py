@@ -305,3 +305,23 @@ def test_the_last_line_counts_what_got_no_answer(edgekit, bundle):
     assert ran.code == 1
     assert ran.err.splitlines()[-1] == "error: 1 of 3 inputs got no answer"
     assert "got no answer" not in edgekit("run", bundle, "gone.png").err
+
+
+def test_an_answer_by_an_alternate_says_so_and_how_to_pin_the_primary(edgekit, tmp_path, monkeypatch):
+    from edgekit.packaging import Shipped
+    from edgekit_runtime.engines import available
+
+    if not {"litert", "onnxruntime"} <= set(available()):
+        pytest.skip("it takes LiteRT and ONNX Runtime")
+    monkeypatch.setenv("EDGEKIT_TUNE", "off")
+    both = tiny.bundle(tmp_path, alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    np.save(tmp_path / "red.npy", tiny.RED)
+    aside = edgekit("run", both, "red.npy", "--engine", "onnxruntime")
+    assert f": onnx-f32 on onnxruntime {available()['onnxruntime']}" in aside.out
+    assert "note: onnx-f32 on onnxruntime" in aside.err
+    assert "--pin primary" in aside.err
+    pinned = edgekit("run", both, "red.npy", "--pin", "primary")
+    assert "alternate" not in pinned.err
+    assert "--pin" not in pinned.err
+    (answer,) = edgekit("run", both, "red.npy", "--pin", "primary", "--json").json["answers"]
+    assert (answer["artifact"], answer["engine"]) == ("tflite-int8", f"litert {available()['litert']}")

@@ -4,7 +4,9 @@ The way is chosen once, from the specs, and is as short as the numbers allow:
 
 - the tensor already has the artifact's dtype and shape: nothing is computed;
 - uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
-- a float tensor (what the original model took) into int8: scale, round half to even, clip.
+- a float tensor (what the original model took) into int8: scale, round half to even, clip;
+- a tensor ready for another artifact (the primary one, whose form callers may pass): its scale and zero-point give back what
+  the original took, and from there as above.
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)
@@ -14,6 +16,7 @@ The way is chosen once, from the specs, and is as short as the numbers allow:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -21,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.pixels import Step, pixel_step, quantize
-from edgekit_runtime.contract.spec import InputContract
+from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "quantize"]
+__all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "adapters", "quantize"]
 
 CLIP_EVERY = 16
 """One request in so many has its tensor looked at for clipped values."""
@@ -38,13 +41,15 @@ class Adapter:
     """Callable: one canonical item (no batch axis) in, one tensor with a batch axis of 1 out.
 
     Items it takes, for an image input of canonical shape [H, W, C]:
-    uint8 [H, W, C]: pixels. Floating [H, W, C]: what the original model took. For any input: the artifact's own dtype
-    and item shape, passed through (an array ready for the engine).
+    uint8 [H, W, C]: pixels. Floating [H, W, C]: what the original model took. For any input: the dtype and item shape of
+    `ready`, the tensor whose form a caller may pass (None: of this artifact itself).
     """
 
-    def __init__(self, contract: InputContract, tensor: TensorSpec) -> None:
+    def __init__(self, contract: InputContract, tensor: TensorSpec, ready: TensorSpec | None = None) -> None:
         self._contract = contract
         self._tensor = tensor
+        same = ready is None or (ready.dtype, ready.quantization) == (tensor.dtype, tensor.quantization)
+        self._foreign = None if same or ready is None or ready.quantization is None else ready
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
         self._axes = self._turned(contract, tensor)
@@ -52,9 +57,9 @@ class Adapter:
         self._from_pixels: Step | None = None
         if contract.image is not None:
             self._way, self._from_pixels = pixel_step(contract, tensor)
-        passes = tensor.quantization is not None or self._axes is None
+        self._passes = same if tensor.quantization is not None else self._axes is None
         pixels = self._from_pixels is not None and self._dtype == np.uint8 and self._item_shape == contract.shape
-        self._ready_shape = self._item_shape if passes and not pixels else None
+        self._ready_shape = self._item_shape if self._passes and not pixels else None
         self._limits = _limits(tensor)
         self._stride = _stride(math.prod(self._item_shape))
         self._asked = count()
@@ -69,12 +74,13 @@ class Adapter:
             return item[None]
         if self._from_pixels is not None and item.dtype == np.uint8 and item.shape == self._contract.shape:
             return self._from_pixels(item)[None]
-        if (
-            item.dtype == self._dtype
-            and self._fits(item.shape)
-            and (self._tensor.quantization is not None or self._axes is None)
-        ):
-            return item[None]
+        if self._foreign is not None and item.dtype == self._foreign.dtype:
+            item = _original(item, self._foreign)
+        elif item.dtype == self._dtype and self._passes:
+            if self._fits(item.shape):
+                return item[None]
+            if self._tensor.quantization is not None and item.shape == self._contract.shape:
+                return self._layout(item)[None]
         if item.shape != self._contract.shape:
             raise InputError(
                 f"shape {_shape(item.shape)} does not fit",
@@ -127,6 +133,22 @@ class Adapter:
                 do=f"Pass {self._dtype}",
             )
         return np.ascontiguousarray(item, self._dtype)
+
+
+def adapters(
+    contract: Contract, tensors: Sequence[TensorSpec], ready: Sequence[TensorSpec]
+) -> list[tuple[str, Adapter]]:
+    """Name and adapter of each of `tensors`, in their order. ready: the tensors whose form callers may pass, of any order."""
+    forms = {tensor.name: tensor for tensor in ready}
+    return [(one.name, Adapter(contract.input(one.name), one, forms.get(one.name))) for one in tensors]
+
+
+def _original(item: NDArray[Any], ready: TensorSpec) -> NDArray[np.float32]:
+    """What the original model took, of an item that was made ready for another artifact."""
+    assert ready.quantization is not None
+    scale, zero_point = ready.quantization.scale, ready.quantization.zero_point
+    real: NDArray[np.float32] = ((item.astype(np.int64) - zero_point) * scale).astype(np.float32)
+    return real
 
 
 def _limits(tensor: TensorSpec) -> np.uint8 | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from edgekit_runtime.bundle import ArtifactEntry
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
 from edgekit_runtime.errors import SessionError
+from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["MOST_SESSIONS", "Ran", "SessionParts", "Tensors", "needs_session"]
 
@@ -36,6 +37,7 @@ class Ran(Protocol):
 class SessionParts:
     """What sessions need of their model.
 
+    ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
     run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
     load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
     milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
@@ -44,6 +46,8 @@ class SessionParts:
 
     contract: Contract
     entry: ArtifactEntry
+    ready: Sequence[TensorSpec]
+    engine: str
     run: Callable[[Tensors], Ran]
     load: Callable[[], Engine]
     answered: Callable[[float, bool | None, Mapping[str, float]], None]

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.adapt import adapters
 from edgekit_runtime.contract.carry import Carry
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.errors import EdgekitError, InputError, SessionError
@@ -44,9 +44,9 @@ class Session:
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
         entry, self.contract = parts.entry, parts.contract.of_caller
         self._parts, self._forget, self._guard = parts, forget, ForkGuard()
-        self._intake = Intake(self.contract, entry.inputs)
+        self._intake = Intake(self.contract, parts.ready)
         self._carry = Carry(parts.contract, entry.inputs, entry.outputs)
-        self._adapters = [(t.name, Adapter(parts.contract.input(t.name), t)) for t in self._carry.asked]
+        self._adapters = adapters(parts.contract, self._carry.asked, parts.ready)
         self._finisher = Finisher(self.contract, entry.outputs)
         self._turns = Turns()
         self._worker: ThreadPoolExecutor | None = None
@@ -173,7 +173,8 @@ class Session:
         timings["total"] = total = (now - frame.start) * 1e3
         met = None if frame.budget_ms is None else total <= frame.budget_ms
         self._parts.answered(total, met, timings)
-        return Answer(outputs, "device", timings, met, self.contract)
+        parts = self._parts
+        return Answer(outputs, "device", timings, met, self.contract, artifact=parts.entry.recipe, engine=parts.engine)
 
     def _run(self, tensors: Tensors) -> tuple[Tensors, float, float]:
         """(outputs, seconds in the engine's queue, seconds of the inference), and the state moved on."""

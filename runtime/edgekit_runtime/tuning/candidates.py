@@ -7,6 +7,8 @@ Rules:
 - the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
   was asked for comes before it;
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
+- `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels: the
+  same answers on every machine that has this engine;
 - kernels other than the engine's own choice come last: they win seldom, and then by much;
 - ONNX Runtime's fast 8-bit sums are a candidate where they can saturate, an x86 without VNNI, and nowhere else: elsewhere they
   are what the default computes. The trial admits them only where they give the very bits of the exact ones.
@@ -16,14 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest
 from edgekit_runtime.engines import ENGINES, Kernels, Setup
 
-__all__ = ["Candidate", "Wanted", "candidates"]
+__all__ = ["Candidate", "Pin", "Wanted", "candidates"]
+
+Pin = Literal["primary"]
 
 MOST = 24
 """Candidates that are looked at, at most."""
@@ -34,11 +38,15 @@ _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller decided himself; None where the board may. delegate: a library for TFLite artifacts, see `Setup`."""
+    """What the caller decided himself; None where the board may. delegate: a library for TFLite artifacts, see `Setup`.
+
+    pin: `primary` for the bundle's primary artifact alone; None for whichever is the fastest here.
+    """
 
     engine: str | None = None
     threads: int | None = None
     delegate: str | None = None
+    pin: Pin | None = None
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,13 @@ def candidates(
         counts += [n for n in dict.fromkeys((1, cores, cores // 2)) if 1 <= n <= cores and n != default]
     found: list[tuple[tuple[Any, ...], Candidate]] = []
     for entry in manifest.artifacts:
-        if entry.role not in ("primary", "alternate"):
+        if entry.role not in (("primary",) if wanted.pin else ("primary", "alternate")):
             continue
         for place, name in enumerate(_engines(entry, installed, wanted)):
             for delegate in (wanted.delegate, None) if wanted.delegate and ENGINES[name].delegates else (None,):
-                for kernels in _kernels(name, delegate, fast=may_saturate and "int8" in entry.recipe):
+                fast = may_saturate and "int8" in entry.recipe
+                ways: tuple[Kernels, ...] = ("default",) if wanted.pin else _kernels(name, delegate, fast=fast)
+                for kernels in ways:
                     for rank, threads in enumerate(counts):
                         order = (delegate is None, kernels != "default", entry.role != "primary", place, rank)
                         one = Candidate(entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate)
@@ -106,7 +116,8 @@ def candidates(
 def _engines(entry: ArtifactEntry, installed: Mapping[str, str], wanted: Wanted) -> list[str]:
     """Installed engines that run its format, in order of preference."""
     fitting = [name for name, kind in ENGINES.items() if kind.format == entry.format and name in installed]
-    return [name for name in fitting if wanted.engine in (None, name)]
+    asked = [name for name in fitting if wanted.engine in (None, name)]
+    return asked[:1] if wanted.pin else asked
 
 
 def _kernels(engine: str, delegate: str | None, *, fast: bool) -> tuple[Kernels, ...]:

@@ -193,3 +193,33 @@ def test_clipped_values_are_counted_once_by_any_number_of_threads():
     with ThreadPoolExecutor(8) as pool:
         counts = list(pool.map(lambda _: adapter.clipped(made), range(CLIP_EVERY * 100)))
     assert sum(n > 0 for _, n in counts) == 100
+
+
+READY = tensor("int8", Quantization(1 / 128, -1))
+OTHERS = {
+    "float, channels last": tensor("float32"),
+    "float, channels first": tensor("float32", layout="NCHW"),
+    "another scale": tensor("int8", Quantization(1 / 100, 3)),
+    "uint8": tensor("uint8", Quantization(1 / 128, 127)),
+    "int8, channels first": tensor("int8", READY.quantization, "NCHW"),
+}
+
+
+@pytest.mark.parametrize("spec", OTHERS.values(), ids=OTHERS)
+def test_what_is_ready_for_the_primary_artifact_is_what_every_artifact_takes(spec):
+    contract = image_input((127,) * 3, (128,) * 3)
+    ready = Adapter(contract, READY)(PIXELS)[0]
+    normalised = ((PIXELS.astype(np.float32) - 127) / 128).astype(np.float32)
+    np.testing.assert_array_equal(Adapter(contract, spec, READY)(ready), Adapter(contract, spec)(normalised))
+
+
+def test_a_number_ready_for_the_primary_artifact_is_no_number_of_the_original():
+    """An input that is no picture takes integers for floats, but for the one form that is the engine's."""
+    contract = InputContract("x", (3,), "float32")
+    primary = TensorSpec("x", "x", "int8", (1, 3), None, Quantization(0.5, -2))
+    alternate = TensorSpec("x", "x", "float32", (-1, 3))
+    given = np.array([-2, 0, 2], np.int8)
+    np.testing.assert_array_equal(Adapter(contract, alternate, primary)(given)[0], np.float32([0.0, 1.0, 2.0]))
+    np.testing.assert_array_equal(
+        Adapter(contract, primary, alternate)(given)[0], [-6, -2, 2], "they are numbers there"
+    )

@@ -37,7 +37,14 @@ class Opened:
         self.engine, self.lock = self.load(), threading.Lock()
         self.told, self.errors = [], []
         parts = SessionParts(
-            self.bundle.manifest.contract, self.entry, self.run, self.load, self.answered, self.errors.append
+            self.bundle.manifest.contract,
+            self.entry,
+            self.entry.inputs,
+            "an engine 1",
+            self.run,
+            self.load,
+            self.answered,
+            self.errors.append,
         )
         self.sessions = Sessions(replace(parts, **changes))
 

@@ -72,3 +72,11 @@ def test_a_label_says_it_in_words():
     found = candidates(manifest(PRIMARY), BOTH, Wanted(threads=1, delegate="x.so"), cores=1)
     assert found[0].label == "tflite-int8 on litert 2.3.0, 1 thread, delegate x.so"
     assert replace(found[-1], threads=2).label == "tflite-int8 on litert 2.3.0, 2 threads, without XNNPACK"
+
+
+def test_a_pin_leaves_the_primary_artifact_on_one_engine_with_its_own_kernels():
+    found = ways(candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(pin="primary"), cores=4))
+    assert {(recipe, engine, kernels) for recipe, engine, _, kernels in found} == {("tflite-int8", "litert", "default")}
+    other = ways(candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(engine="tflite-runtime", pin="primary"), cores=1))
+    assert other == [("tflite-int8", "tflite-runtime", 1, "default")]
+    assert candidates(manifest(PRIMARY, ALTERNATE), {"onnxruntime": "1"}, Wanted(pin="primary"), cores=4) == ()
