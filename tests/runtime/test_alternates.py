@@ -23,9 +23,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """The primary artifact takes int8, the alternate float32."""
-    return tiny.bundle(
-        tmp_path_factory.mktemp("both"), engine=TFLITE, alternates=[Shipped(tiny.artifact("onnx-f32"))]
-    )
+    return tiny.bundle(tmp_path_factory.mktemp("both"), engine=TFLITE, alternates=[Shipped(tiny.artifact("onnx-f32"))])
 
 
 @pytest.fixture(autouse=True)
