@@ -140,6 +140,7 @@ def _with_external_data(path: Path, model: Any) -> str:
     tensors = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
     if not tensors:
         return file_sha256(path)
+    path = path.parent.resolve() / path.name  # as the weights' files are, so that each has a place in one folder
     sizes: dict[Path, int] = {}
     for tensor in tensors:
         file, end = _place(path, tensor)
@@ -163,7 +164,9 @@ def _place(path: Path, tensor: Any) -> tuple[Path, int]:
     """The file that a tensor's data stands in, and where in it they end."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    folder, file = path.parent.resolve(), (path.parent / location).resolve()
+    if "\0" in location:
+        _refuse(path, f"the place of the weights '{tensor.name}' is damaged: it has a NUL")
+    folder, file = path.parent, (path.parent / location).resolve()
     if not location or folder not in file.parents:
         _refuse(
             path,

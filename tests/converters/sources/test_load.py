@@ -124,6 +124,19 @@ def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path
     assert sources.load(path).sha256 != first
 
 
+@pytest.mark.parametrize("name", ["net.onnx", "./net.onnx", "../{folder}/net.onnx"])
+def test_a_relative_path_is_the_model_that_its_absolute_path_is(tmp_path: Path, monkeypatch, name: str) -> None:
+    path = save_external(tmp_path, "net.data")
+    (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
+    monkeypatch.chdir(tmp_path)
+    relative = Path(name.format(folder=tmp_path.name))
+    assert sources.load(relative).sha256 == sources.load(path).sha256
+
+
+def test_a_place_with_a_nul_is_refused(tmp_path: Path) -> None:
+    assert "has a NUL" in refusal(save_external(tmp_path, "net\0.data")).what
+
+
 @pytest.mark.parametrize("after", [True, False], ids=["as it was read", "before it was read"])
 @pytest.mark.parametrize(
     "content",
