@@ -99,7 +99,7 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         shown = _shown(maker, made)
         report = BuildReport(
             model={"path": str(request.model), "sha256": subject.source.sha256, "format": subject.source.format},
-            findings=(*subject.findings, *_settled(subject, made), *_transposed(maker, made)),
+            findings=(*subject.findings, *_settled(subject, made), *_transposed(maker, made), *_grown(maker, made)),
             candidates=shown,
             bundles=bundles,
             report=path,
@@ -190,6 +190,19 @@ def _transposed(maker: Maker, made: Sequence[Made]) -> tuple[Finding, ...]:
     return (
         Finding("layout-transposes", "note", what, "They cost time and no accuracy; channels-last models have none"),
     )
+
+
+def _grown(maker: Maker, made: Sequence[Made]) -> tuple[Finding, ...]:
+    """A note for every artifact that is larger than the float file it was made from, with the part that grew."""
+    found = []
+    for one in made:
+        if one.artifact is None or one.recipe.finished:
+            continue
+        before = maker.workspace.float_model(one.recipe.format).data
+        if why := fidelity.growth(one.recipe.format, before, one.artifact.data):
+            what = f"{one.recipe.name} is {why}"
+            found.append(Finding("grown", "note", what, "A smaller file is the float one; 8 bits may still be faster"))
+    return tuple(found)
 
 
 def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:

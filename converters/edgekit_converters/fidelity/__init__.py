@@ -26,7 +26,7 @@ from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, 
 from edgekit_converters.fidelity.odd import ODD_SAMPLES, OddInput, odd_inputs
 from edgekit_converters.fidelity.reference import Reference, reference
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
-from edgekit_converters.fidelity.size import size_breakdown
+from edgekit_converters.fidelity.size import growth, size_breakdown
 
 __all__ = [
     "ODD_SAMPLES",
@@ -48,6 +48,7 @@ __all__ = [
     "compare",
     "examine",
     "explain",
+    "growth",
     "layer_errors",
     "layer_histograms",
     "mean_average_precision",

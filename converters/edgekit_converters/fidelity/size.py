@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekit_converters.fidelity.result import SizeBreakdown
 
-__all__ = ["size_breakdown"]
+__all__ = ["growth", "size_breakdown"]
 
 _SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": {"INT8", "UINT8", "INT4", "UINT4"}}
 
@@ -24,6 +24,28 @@ def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A
     small = sum(size for kind, size in sizes if kind in _SMALL[format])
     other = sum(size for kind, size in sizes if kind not in _SMALL[format])
     return SizeBreakdown(small, other, max(0, len(data) - small - other))
+
+
+def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
+    """How much larger a file is than the float file it was made from, and which part grew; "" below 5 % or 10 kB."""
+    if len(after) <= max(1.05 * len(before), len(before) + 10_000):
+        return ""
+    sizes = size_breakdown(format, before), size_breakdown(format, after)
+    text = f"{len(after) / len(before):.1f}x the size of the float file ({_kb(len(before))} to {_kb(len(after))})"
+    if sizes[0] is None or sizes[1] is None:
+        return text
+    old, new = sizes
+    parts = {
+        "operators, names and scales": new.graph - old.graph,
+        "numbers wider than 8 bits": new.other_weights - old.other_weights,
+        "8-bit numbers": new.int8_weights - old.int8_weights,
+    }
+    part = max(parts, key=lambda name: parts[name])
+    return f"{text}: {part} take {_kb(parts[part])} more"
+
+
+def _kb(size: int) -> str:
+    return f"{size / 1000:.0f} kB"
 
 
 def _tflite(data: bytes) -> Iterator[tuple[str, int]]:

@@ -1,15 +1,20 @@
 """TensorFlow SavedModel folders.
 
-Rules: one signature is the model: the one that is named, `serving_default`, or the only one; a SavedModel is a program, so
-operators that touch files or call Python are refused before TensorFlow loads anything; inputs and outputs are called as in
-the signature, in alphabetical order.
+Rules:
+- one signature is the model: the one that is named, `serving_default`, or the only one; inputs and outputs are called as in
+  the signature, in alphabetical order;
+- a SavedModel is a program: only what the signature reaches is imported, and an operator that is no arithmetic is refused
+  before TensorFlow imports anything, unless the model is trusted;
+- the Python objects that the folder describes are not rebuilt: the signature's graph and the checkpoint are the model, and
+  weights become constants.
 
     source = load(Path("exported"), LoadOptions(signature="serving_default"))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import tensorflow_graph
 from edgekit_converters.sources.description import Note
 from edgekit_converters.sources.digest import folder_sha256, with_options
 from edgekit_converters.sources.finite import check_finite
@@ -24,43 +30,124 @@ from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
-from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
+from edgekit_converters.sources.traced import Network, Origin, TracedSource, described, keeps_state
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["load"]
 
 _PREFERRED, _INIT = "serving_default", "__saved_model_init_op"
-_UNSAFE = frozenset(["ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc"])
+_VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
+_RESTORES = {"RestoreV2", "RestoreSlice", "Restore", "AssignVariableOp", "Assign"}
 _SAVE_AGAIN = "Save it again: model.export(folder) in Keras 3, tf.saved_model.save(model, folder) elsewhere"
+_DO_WITHOUT = (
+    "Save a signature that takes and returns numbers, without them, or pass --trust-model if you know the file's author"
+)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A signature and the part of the graph that it runs. graph: protobuf. variables: names of their nodes."""
+
+    graph: Any
+    signature: Any
+    saver: Any
+    init: str = ""
+
+    @property
+    def inputs(self) -> list[str]:
+        return sorted(self.signature.inputs)
+
+    @property
+    def outputs(self) -> list[str]:
+        return sorted(self.signature.outputs)
+
+    @property
+    def variables(self) -> list[str]:
+        return [node.name for node in self.graph.node if node.op in _VARIABLES]
 
 
 def load(path: Path, options: LoadOptions) -> TracedSource:
     """Raises SourceError for a damaged folder, an unclear choice of signature, or what edgekit does not run."""
     graph = _graph(path)
-    notes = _checked_operators(path, graph, options)
-    name = _signature(path, graph, options)
-    check_finite(_constants(graph.graph_def), where=str(path), may_be_infinite=lambda _: True)
-    tf = import_tensorflow()
-    try:
-        with quiet():
-            loaded = tf.saved_model.load(str(path), tags=list(graph.meta_info_def.tags))
-            function = loaded.signatures[name]
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
-        _refuse(path, f"TensorFlow cannot load it: {_reason(error)}", cause=error)
-    variables = list(function.variables)
-    check_finite(((v.name.removesuffix(":0"), np.asarray(v)) for v in variables if _is_number(v)), where=str(path))
-    specs = function.structured_input_signature[1]
-    names, outputs = sorted(specs), sorted(function.structured_outputs)
-    inputs = _inputs(names, specs, options, str(path))
+    program, notes = _program(path, graph, _signature(path, graph, options), options)
+    check_finite(_constants(program.graph), where=str(path), may_be_infinite=lambda _: True)
+    inputs = _inputs(program, options, str(path))
+    function, weights = _function(path, program)
+    check_finite(weights, where=str(path))
 
     def call(*tensors: Any) -> list[Any]:
-        answers = function(**dict(zip(names, tensors, strict=True)))
-        return [answers[output] for output in outputs]
+        return list(function(*tensors))
 
     digest = with_options(folder_sha256(path, _files(path)), options)
     origin = Origin(path, "saved-model", digest, notes)
-    network = Network(call, variables, holds=loaded)
-    return described(network, origin, inputs, unique_names(outputs, where=str(path), kind="output"))
+    outputs = unique_names(program.outputs, where=str(path), kind="output")
+    return described(Network(call, holds=function), origin, inputs, outputs)
+
+
+def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_Program, tuple[Note, ...]]:
+    """What the signature runs. Raises SourceError for operators that are no arithmetic, and for a state kept inside."""
+    signature = graph.signature_def[name]
+    odd = [key for info in (signature.inputs, signature.outputs) for key in info if not info[key].name]
+    if odd:
+        _refuse(path, f"'{odd[0]}' of its signature is no plain tensor", "Save a signature with plain tensors")
+    values = [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
+    nodes = tensorflow_graph.reached(graph.graph_def, values)
+    if tensorflow_graph.writes_state(nodes):
+        raise keeps_state([node.name for node in nodes if node.op in _VARIABLES], str(path))
+    foreign = tensorflow_graph.beyond_arithmetic(nodes)
+    saver = graph.saver_def
+    restored = tensorflow_graph.reached(graph.graph_def, [saver.restore_op_name])
+    if any(node.op in _VARIABLES for node in nodes):
+        foreign += sorted({*tensorflow_graph.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
+    if not foreign:
+        kept = [*values, saver.restore_op_name, saver.filename_tensor_name]
+        return _Program(tensorflow_graph.prune(graph.graph_def, kept), signature, saver), ()
+    listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+    what = f"it has operators that are no arithmetic on numbers: {listed}"
+    if not options.trust_model:
+        _refuse(path, what, _DO_WITHOUT)
+    init = next((info.name for info in graph.signature_def[_INIT].outputs.values()), "")
+    note = Note("trusted-code", f"{what}; they may run, because the model is trusted")
+    return _Program(graph.graph_def, signature, saver, init.partition(":")[0]), (note,)
+
+
+def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, NDArray[Any]]]]:
+    """A TensorFlow function of the signature's inputs, in their order, and its weights by name."""
+    tf = import_tensorflow()
+    ends = [[info[key].name for key in sorted(info)] for info in (program.signature.inputs, program.signature.outputs)]
+    try:
+        with quiet():
+            frozen = _frozen(tf, path, program, [name.partition(":")[0] for names in ends for name in names])
+            whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
+            function = whole.prune(*ends)
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
+        _refuse(path, f"TensorFlow cannot load it: {_reason(error)}", cause=error)
+    names = {*program.variables}
+    return function, _floating(node for node in frozen.node if node.name in names)
+
+
+def _frozen(tf: Any, path: Path, program: _Program, keep: list[str]) -> Any:
+    """The graph with the checkpoint's values in the place of variables."""
+    graph = program.graph
+    names = {node.name for node in graph.node}
+    for node in list(graph.node):
+        reader = f"{node.name}/Read/ReadVariableOp"  # where TensorFlow's own freezing looks for a variable's value
+        if node.op == "VarHandleOp" and reader not in names:
+            graph.node.add(name=reader, op="ReadVariableOp", input=[node.name]).attr["dtype"].CopyFrom(
+                node.attr["dtype"]
+            )
+    with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
+        tf.compat.v1.import_graph_def(graph, name="")
+        if program.variables:
+            checkpoint = str(path / "variables" / "variables")
+            session.run(program.saver.restore_op_name, {program.saver.filename_tensor_name: checkpoint})
+        if program.init:
+            session.run(program.init)
+        freeze = tf.compat.v1.graph_util.convert_variables_to_constants
+        frozen = freeze(session, opened.as_graph_def(), sorted({*keep}))
+    for function in frozen.library.function:
+        function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
+    return frozen
 
 
 def _graph(path: Path) -> Any:
@@ -84,16 +171,6 @@ def _graph(path: Path) -> Any:
     return serving[0]
 
 
-def _checked_operators(path: Path, graph: Any, options: LoadOptions) -> tuple[Note, ...]:
-    found = sorted({node.op for node in _nodes(graph.graph_def)} & _UNSAFE)
-    if not found:
-        return ()
-    what = f"it has operators that reach beyond the network: {', '.join(found)}"
-    if not options.trust_model:
-        _refuse(path, what, "Save it without them, or pass --trust-model if you know the file's author")
-    return (Note("trusted-code", f"{what}; they may run, because the model is trusted"),)
-
-
 def _signature(path: Path, graph: Any, options: LoadOptions) -> str:
     names = sorted(name for name in graph.signature_def if name != _INIT)
     if not names:
@@ -107,16 +184,18 @@ def _signature(path: Path, graph: Any, options: LoadOptions) -> str:
     return _PREFERRED if _PREFERRED in names else names[0]
 
 
-def _inputs(names: list[str], specs: Any, options: LoadOptions, where: str) -> tuple[TensorSpec, ...]:
+def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[TensorSpec, ...]:
+    names = program.inputs
     check_named((*options.shapes, *options.constants), names, where=where)
     unique_names(names, where=where, kind="input")
     described_inputs = []
     for name in names:
-        if specs[name].shape.rank is None:
+        info = program.signature.inputs[name]
+        if info.tensor_shape.unknown_rank:
             raise SourceError(
                 f"input '{name}' does not say how many axes it has", where=where, do="Save it with an input signature"
             )
-        shape = tuple(-1 if n is None else int(n) for n in specs[name].shape)
+        shape = tuple(-1 if axis.size < 0 else int(axis.size) for axis in info.tensor_shape.dim)
         if name in options.shapes:
             if shape[0] not in (-1, 1):
                 raise SourceError(
@@ -126,36 +205,32 @@ def _inputs(names: list[str], specs: Any, options: LoadOptions, where: str) -> t
                 )
             shape = pin(name, shape, options.shapes[name], where=where)
         layout = image_layout(shape, prefer="NHWC")
-        described_inputs.append(TensorSpec(name, name, _dtype(specs[name], name, where), shape, layout))
+        described_inputs.append(TensorSpec(name, name, _dtype(info, name, where), shape, layout))
     check_inputs(described_inputs, where=where)
     return tuple(described_inputs)
 
 
-def _dtype(spec: Any, name: str, where: str) -> str:
-    if spec.dtype.name in ("string", "resource", "variant", "bfloat16"):
+def _dtype(info: Any, name: str, where: str) -> str:
+    dtype = import_tensorflow().dtypes.as_dtype(info.dtype)
+    if dtype.name in ("string", "resource", "variant", "bfloat16"):
         raise SourceError(
-            f"input '{name}' has the dtype {spec.dtype.name}, which no board's engine takes",
+            f"input '{name}' has the dtype {dtype.name}, which no board's engine takes",
             where=where,
             do="Choose a signature with number inputs (--signature), or save one that decodes nothing",
         )
-    return str(np.dtype(spec.dtype.as_numpy_dtype).name)
-
-
-def _nodes(graph_def: Any) -> Iterator[Any]:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
+    return str(np.dtype(dtype.as_numpy_dtype).name)
 
 
 def _constants(graph_def: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
+        yield from _floating(node for node in nodes if node.op == "Const")
+
+
+def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     tf = import_tensorflow()
-    for node in _nodes(graph_def):
-        if node.op == "Const" and tf.dtypes.as_dtype(node.attr["dtype"].type).is_floating:
+    for node in constants:
+        if tf.dtypes.as_dtype(node.attr["dtype"].type).is_floating:
             yield node.name, tf.make_ndarray(node.attr["value"].tensor)
-
-
-def _is_number(variable: Any) -> bool:
-    return hasattr(variable, "dtype") and bool(getattr(variable.dtype, "is_floating", False))
 
 
 def _files(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ while it answers keeps a state to itself, and is refused; outputs are described 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import tensorflow_graph
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import measured_outputs
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Network", "Origin", "TracedSource", "described"]
+__all__ = ["Network", "Origin", "TracedSource", "described", "keeps_state"]
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,9 @@ def described(network: Network, origin: Origin, inputs: Sequence[TensorSpec], ou
     where = str(origin.path)
     with quiet():
         concrete = _traced_for(network, inputs, where)
-    written = next(_written(concrete), None)
-    if written is not None:
-        raise SourceError(
-            f"the model keeps a state inside: answering writes to {written}",
-            where=where,
-            do="Give it its state as an input and return the new one as an output (for a recurrent layer: stateful=False)",
-        )
+    graph = concrete.graph.as_graph_def()
+    if tensorflow_graph.writes_state(tensorflow_graph.reached(graph, [node.name for node in graph.node])):
+        raise keeps_state([variable.name.removesuffix(":0") for variable in concrete.graph.variables], where)
 
     def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
         try:
@@ -141,14 +138,14 @@ def _traced(network: Network, inputs: Sequence[TensorSpec]) -> Any:
     return tf.function(network.function, input_signature=signature).get_concrete_function()
 
 
-def _written(concrete: Any) -> Iterator[str]:
-    """Variables that an answer writes to."""
-    graph = concrete.graph.as_graph_def()
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
-        for node in nodes:
-            if node.op.startswith("Assign") and node.op.endswith("VariableOp"):
-                names = [variable.name.removesuffix(":0") for variable in concrete.graph.variables]
-                yield f"a variable (of {', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else "one"
+def keeps_state(variables: Sequence[str], where: str) -> SourceError:
+    """The error for a network that writes to a variable while it answers. variables: what it reads or writes, by name."""
+    names = f"a variable (of {', '.join(variables[:3])}{', ...' if len(variables) > 3 else ''})" if variables else "one"
+    return SourceError(
+        f"the model keeps a state inside: answering writes to {names}",
+        where=where,
+        do="Give it its state as an input and return the new one as an output (for a recurrent layer: stateful=False)",
+    )
 
 
 def _tensor(array: NDArray[Any]) -> Any:

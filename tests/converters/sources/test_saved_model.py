@@ -118,11 +118,129 @@ def test_operators_that_touch_files_are_refused_unless_the_model_is_trusted(tmp_
             return {"y": tf.identity(x)}
 
     path = save(tmp_path / "net", leak, tf.TensorSpec([None, 3], name="x"))
-    with pytest.raises(SourceError, match=r"reach beyond the network: WriteFile.*--trust-model"):
+    with pytest.raises(SourceError, match=r"operators that are no arithmetic on numbers: WriteFile.*--trust-model"):
         sources.load(path)
     assert not written.exists()
     [note] = sources.load(path, LoadOptions(trust_model=True)).notes
     assert note.code == "trusted-code"
+    assert written.exists()
+
+
+def _prints(x, written: Path):
+    import tensorflow as tf
+
+    return [tf.raw_ops.PrintV2(input="x", output_stream=f"file://{written}")]
+
+
+def _summary(x, written: Path):
+    import tensorflow as tf
+
+    writer = tf.raw_ops.SummaryWriter()
+    return [
+        tf.raw_ops.CreateSummaryFileWriter(
+            writer=writer, logdir=str(written), max_queue=1, flush_millis=1, filename_suffix=""
+        )
+    ]
+
+
+def _dataset(x, written: Path):
+    import tensorflow as tf
+
+    lines = tf.raw_ops.TextLineDataset(filenames="/etc/passwd", compression_type="", buffer_size=0)
+    return [tf.raw_ops.DatasetToGraphV2(input_dataset=lines)]
+
+
+def _debugged(x, written: Path):
+    import tensorflow as tf
+
+    return [tf.raw_ops.DebugIdentityV3(input=x, tensor_name="x:0", debug_urls=[f"file://{written}"])]
+
+
+@pytest.mark.parametrize(
+    ("effect", "named"),
+    [
+        (_prints, "PrintV2"),
+        (_summary, "CreateSummaryFileWriter"),
+        (_dataset, "TextLineDataset"),
+        (_debugged, "DebugIdentityV3"),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True], ids=["in the signature", "in a branch of a function of it"])
+def test_an_operator_that_is_no_arithmetic_is_refused_wherever_the_signature_reaches_it(
+    tmp_path: Path, effect, named: str, deep: bool
+) -> None:
+    import tensorflow as tf
+
+    written = tmp_path / "written"
+
+    def run(x):
+        with tf.control_dependencies(effect(x, written)):
+            return tf.identity(x)
+
+    def reach(module, x):
+        return {"y": tf.cond(tf.reduce_sum(x) > 0, lambda: tf.function(run)(x), lambda: x) if deep else run(x)}
+
+    path = save(tmp_path / "net", reach, tf.TensorSpec([None, 3], name="x"))
+    with pytest.raises(SourceError, match=named):
+        sources.load(path)
+    assert not written.exists()
+
+
+def test_what_the_signature_never_reaches_is_neither_judged_nor_imported(tmp_path: Path) -> None:
+    """A function for training, and one that writes a file, beside the signature."""
+    import tensorflow as tf
+
+    class Net(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = tf.Variable(2.0, name="seen")
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], name="x")])
+        def answer(self, x):
+            return {"y": x * self.seen}
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], name="x")])
+        def train(self, x):
+            self.seen.assign_add(1.0)
+            tf.io.write_file("/nowhere/written", "x")
+            return {"y": x}
+
+    net = Net()
+    tf.saved_model.save(net, str(tmp_path / "net"), {"serving_default": net.answer, "train": net.train})
+    source = sources.load(tmp_path / "net")
+    assert source.predict([np.ones((2, 3), np.float32)])[0].tolist() == [[2, 2, 2]] * 2
+    with pytest.raises(SourceError, match="keeps a state inside"):
+        sources.load(tmp_path / "net", LoadOptions(signature="train"))
+
+
+def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_rebuilt(folder: Path, tmp_path) -> None:
+    """As where the class that was saved is gone: its object graph names classes that TensorFlow cannot make."""
+    import shutil
+
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    whole = sources.load(folder)
+    shutil.copytree(folder, tmp_path / "net")
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    objects = model.meta_graphs[0].object_graph_def
+    for node in objects.nodes:
+        if node.HasField("variable"):
+            node.user_object.identifier = "a class that is gone"
+    (tmp_path / "net" / "saved_model.pb").write_bytes(model.SerializeToString())
+    inputs = onnx_graph.random_inputs(whole.inputs, 2)
+    for got, want in zip(sources.load(tmp_path / "net").predict(inputs), whole.predict(inputs), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_every_operator_of_the_list_is_one_that_tensorflow_has_and_none_reaches_files_or_python() -> None:
+    import tensorflow as tf
+
+    from edgekit_converters.sources.tensorflow_graph import ARITHMETIC
+
+    listed = {name for name in ARITHMETIC if hasattr(tf.raw_ops, name)}
+    assert ARITHMETIC - listed <= {"If", "StatelessIf", "StatelessWhile", "While", "PartitionedCall"}
+    suspicious = ("File", "Py", "Print", "Dataset", "Summary", "Debug", "Decode", "Encode", "Queue", "Reader", "Save")
+    assert not [name for name in ARITHMETIC if any(part in name for part in suspicious)]
 
 
 def test_damaged_weights_are_named(tmp_path: Path) -> None:
