@@ -47,11 +47,13 @@ _LOG = logging.getLogger("edgekit.host")
 
 @dataclass(frozen=True)
 class Request:
-    """arrived: when its first byte came, on the api's clock."""
+    """arrived: when its first byte came, on the api's clock. reserve: memory for the answer, before it is worked out; raises
+    RequestError where there is none left."""
 
     head: Head
     body: bytearray
     arrived: float
+    reserve: Callable[[int], None] = lambda _: None
 
 
 class Api:
@@ -113,7 +115,9 @@ class Api:
         asked = await self._decode(request)
         self._check_identity(asked, served)
         deadline = None if asked.timeout_us is None else request.arrived + asked.timeout_us / 1e6
-        answered = await self._lanes[id(served)].run(served.items(asked.inputs), deadline)
+        items = served.items(asked.inputs)
+        request.reserve(len(items) * served.answer_bytes)
+        answered = await self._lanes[id(served)].run(items, deadline)
         outputs = served.outputs([one.answer for one in answered], asked.outputs)
         own = {"edgekit_artifact": served.artifact.blob}
         answer = InferResponse(outputs, served.manifest.name, served.manifest.version, asked.id, own)

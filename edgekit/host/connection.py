@@ -3,7 +3,8 @@
 idle -> head -> body -> busy -> idle ...       lingering: said no, waits for the client to hear it
 
 Rules:
-- a body is received where it will be decoded; memory is taken for it only after its length was accepted;
+- a body is received where it will be decoded; memory is taken for it only after its length was accepted, and for an answer
+  only after its size was; both count until they are gone;
 - every state but `busy` has a time after which the connection is ended, so that slow clients hold nothing for long;
 - a client that leaves while its request waits takes the request with it;
 - requests sent one behind another are answered in their order, the next one only after its predecessor's response went.
@@ -58,11 +59,11 @@ class Keeper(Protocol):
         ...
 
     def goodbye(self, connection: Connection) -> None: ...
-    def reserve(self, body: int) -> None:
-        """Memory for a body of so many bytes. Raises RequestError where there is none left."""
+    def reserve(self, size: int) -> None:
+        """Memory for a body or an answer of so many bytes. Raises RequestError where there is none left."""
         ...
 
-    def release(self, body: int) -> None: ...
+    def release(self, size: int) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -77,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._body = bytearray()
         self._got = 0
+        self._answer_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = False  # reading: enough has come behind a request
@@ -124,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             self._task.cancel()
         self._forget_body()
+        self._forget_answer()
         self._server.goodbye(self)
 
     # What the server calls.
@@ -193,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
 
     async def _answer(self, head: Head) -> None:
-        response = await self._server.api.handle(Request(head, self._body, self._first_byte))
+        response = await self._server.api.handle(Request(head, self._body, self._first_byte, self._reserve))
         self._task = None
         self._forget_body()
         self._first_byte = self._server.clock()
@@ -208,7 +211,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._next()
 
+    def _reserve(self, size: int) -> None:
+        self._server.reserve(size)
+        self._answer_bytes += size
+
     def _next(self) -> None:
+        self._forget_answer()
         self._enter("idle")
         if self._received:
             self._read_head()
@@ -235,6 +243,10 @@ class Connection(asyncio.BufferedProtocol):
         self._wire.write(head)
         for part in response.parts:
             self._wire.write(part)
+
+    def _forget_answer(self) -> None:
+        self._server.release(self._answer_bytes)
+        self._answer_bytes = 0
 
     def _forget_body(self) -> None:
         if self._head is not None:

@@ -32,7 +32,8 @@ _ONCE = ("content-length", "host", "inference-header-content-length", "transfer-
 
 @dataclass(frozen=True)
 class Limits:
-    """json_bytes: of a body without binary tensors. bodies_bytes: of all requests that are being read or answered at one time."""
+    """json_bytes: of a body without binary tensors. bodies_bytes: of all requests and
+    answers that are being read, worked out or sent at one time."""
 
     head_bytes: int = 16 * 2**10
     headers: int = 64

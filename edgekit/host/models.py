@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from edgekit_runtime.trust import read_vouched
 __all__ = ["MAX_ITEMS", "Repository", "Served"]
 
 MAX_ITEMS = 256
+MAX_ANSWER = 256 * 2**20
+"""Bytes of one answer's tensors."""
 Item = Mapping[str, NDArray[Any]]
 
 
@@ -48,6 +51,11 @@ class Served:
         """The artifact that answers here; chosen when the bundle was opened."""
         blob = self.model.describe()["artifact"]
         return next(entry for entry in self.manifest.artifacts if entry.blob == blob)
+
+    @cached_property
+    def answer_bytes(self) -> int:
+        """Of the outputs of one item."""
+        return sum(math.prod(o.shape) * np.dtype(o.dtype).itemsize for o in self.contract.outputs)
 
     @property
     def contract(self) -> Contract:
@@ -87,8 +95,9 @@ class Served:
         if len(counts) > 1:
             raise RequestError(400, "the inputs differ in how many items they hold")
         (count,) = counts
-        if not 1 <= count <= MAX_ITEMS:
-            raise RequestError(400, f"{count} items in one request; 1 to {MAX_ITEMS} are taken")
+        most = min(MAX_ITEMS, max(1, MAX_ANSWER // max(1, self.answer_bytes)))
+        if not 1 <= count <= most:
+            raise RequestError(400, f"{count} items in one request; 1 to {most} are taken")
         return [{name: array[i] for name, array in ready.items()} for i in range(count)]
 
     def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:

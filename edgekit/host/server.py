@@ -92,14 +92,14 @@ class Server:
         if not self._connections:
             self._gone.set()
 
-    def reserve(self, body: int) -> None:
-        """Room for a body. Raises RequestError(503) when all bodies together would be too much."""
-        if self._reserved + body > self.limits.bodies_bytes:
+    def reserve(self, size: int) -> None:
+        """Room for a body or an answer. Raises RequestError(503) when all of them together would be too much."""
+        if self._reserved + size > self.limits.bodies_bytes:
             raise RequestError(503, "too many large requests at one time", close=True)
-        self._reserved += body
+        self._reserved += size
 
-    def release(self, body: int) -> None:
-        self._reserved -= body
+    def release(self, size: int) -> None:
+        self._reserved -= size
 
     def check(self, now: float) -> None:
         """End every connection that has kept still for too long."""

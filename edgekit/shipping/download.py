@@ -1,6 +1,7 @@
 """Wheel files from an index into a folder, once: kept by their SHA-256, gone on with where it was interrupted.
 
-Rules: bytes are believed only when their SHA-256 is the one that the resolution named; a file is there whole or not at all;
+Rules: bytes are believed only when their SHA-256 is the one that the resolution named, and no more of them are read than the
+index promised, or 4 GiB where it promised nothing; a file is there whole or not at all;
 what has been fetched before is not asked for again, so that a second package needs no network for it; two processes that fetch
 the same file write to two drafts.
 
@@ -33,6 +34,7 @@ __all__ = ["fetch", "sha256_of"]
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
+_MOST_BYTES = 4 << 30
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 Open = Callable[..., Any]
 
@@ -127,9 +129,12 @@ def _append(wheel: RemoteWheel, part: Path, open_url: Open) -> None:
     request = urllib.request.Request(wheel.url, headers=_headers(wheel.url, have))
     with open_url(request, timeout=_TIMEOUT_S) as answer:
         goes_on = have > 0 and getattr(answer, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
+        left = (_MOST_BYTES if wheel.bytes is None else wheel.bytes) - (have if goes_on else 0)
         with part.open("ab" if goes_on else "wb") as stream:
-            shutil.copyfileobj(answer, stream, _CHUNK)
-        if getattr(answer, "length", None):  # what http.client still waits for
+            while left > 0 and (piece := answer.read(min(_CHUNK, left))):
+                stream.write(piece)
+                left -= len(piece)
+        if left > 0 and getattr(answer, "length", None):  # what http.client still waits for
             raise ConnectionError("the connection broke off")
 
 

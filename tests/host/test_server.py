@@ -593,6 +593,29 @@ def test_eight_large_bodies_at_once_neither_take_the_hosts_memory_nor_its_time(s
     assert ask(small, "POST", INFER, json_request())[0] == 200
 
 
+def test_an_answer_counts_as_memory_until_it_was_sent(path):
+    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(1) as pool:
+        gate = Gate(host.model)
+        first = pool.submit(ask, host, "POST", INFER, json_request())
+        assert gate.entered.acquire(timeout=LONG)
+        (connection,) = host.server._connections
+        assert host.call(lambda: host.server._reserved) == len(connection._body) + 16
+        gate.open.set()
+        assert first.result(LONG)[0] == 200
+        deadline = time.monotonic() + LONG
+        while host.call(lambda: host.server._reserved):
+            assert time.monotonic() < deadline
+
+
+def test_an_answer_that_would_be_too_large_is_refused_before_any_inference(path, client, monkeypatch):
+    monkeypatch.setattr("edgekit.host.models.MAX_ANSWER", 3 * 16)
+    with pytest.raises(HostRefusedError, match="4 items in one request; 1 to 3"):
+        client.infer({"image": np.zeros((4, 8, 8, 3), np.uint8)}, LONG)
+    with Serving(path, limits=Limits(bodies_bytes=len(json_request()) + 15), cache_mb=0) as host:
+        assert ask(host, "POST", INFER, json_request())[0] == 503
+        assert host.model.stats().meter.requests == 0
+
+
 def test_json_without_binary_tensors_has_a_smaller_bound_than_a_body_with_them(host):
     said = raw(host, b"POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), 33 << 20))
     assert said.startswith(b"HTTP/1.1 413 ")

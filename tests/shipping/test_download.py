@@ -9,6 +9,7 @@ import os
 import threading
 
 import pytest
+from scripted import Scripted
 
 from edgekit.errors import OutputError
 from edgekit.shipping import DownloadError
@@ -137,6 +138,33 @@ def test_other_bytes_than_promised_are_refused_and_forgotten(index, get, tmp_pat
     assert get(remote(index)).read_bytes() == DATA
 
 
+TRAILERS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (SIZE, DATA)
+ENDLESS = {
+    "trailers": (TRAILERS, b"X: y\r\n", SIZE, True),
+    "bytes": (b"HTTP/1.1 200 OK\r\n\r\n" + DATA, b"more", SIZE, True),
+    "bytes where nothing was promised": (b"HTTP/1.1 200 OK\r\n\r\n" + DATA, b"more", None, False),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_server_that_never_ends_is_left_when_all_that_was_promised_is_here(case, get, monkeypatch):
+    begin, more, size, arrives = ENDLESS[case]
+    monkeypatch.setattr("edgekit.shipping.download._MOST_BYTES", 2 * SIZE)
+
+    def answer(_, connection):
+        connection.sendall(begin)
+        while True:
+            connection.sendall(more * 10_000)
+
+    with Scripted(answer) as server:
+        wheel = RemoteWheel(NAME, f"{server.url}/{NAME}", hashlib.sha256(DATA).hexdigest(), size)
+        if arrives:
+            assert get(wheel).read_bytes() == DATA
+        else:
+            with pytest.raises(DownloadError, match="its SHA-256 is another"):
+                get(wheel)
+
+
 def test_a_kept_file_that_rotted_is_fetched_again(index, get, tmp_path):
     get(remote(index))
     (tmp_path / "kept" / remote(index).sha256).write_bytes(b"rot")
@@ -154,7 +182,7 @@ def test_a_disk_that_is_full_is_no_matter_of_the_network(index, get, tmp_path, m
     def full(*_given):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("edgekit.shipping.download.shutil.copyfileobj", full)
+    monkeypatch.setattr("edgekit.shipping.download._append", full)
     with pytest.raises(OutputError, match=r"kept: cannot be written: No space left on device") as refused:
         get(remote(index))
     assert "EDGEKIT_STATE_DIR" in refused.value.do
