@@ -27,6 +27,8 @@ from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, W
 __all__ = ["Ingest", "Pace"]
 
 _LOG = logging.getLogger("edgekit.fleet")
+_MOST_PACKET_BYTES = 2 << 20
+"""Above it the broker drops a message (MQTT 5); what is too large and below is refused and counted here."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Ingest:
             Handlers(lambda: None, self._message),
             (f"{ROOT}/+/m", f"{ROOT}/+/state"),
             most_wait_s=self._pace.most_wait_s,
+            most_bytes=_MOST_PACKET_BYTES,
         )
 
     def start(self) -> None:

@@ -6,7 +6,9 @@ Rules:
 - every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
 - `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
 - what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password, refused,
-  no-answer, lost, taken-over.
+  no-answer, lost, taken-over, too-large;
+- MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's bound,
+  for which it would end the connection.
 
     link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
     while not done:
@@ -16,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import selectors
 import socket
@@ -35,6 +38,8 @@ ANSWER_TIMEOUT_S = 10.0
 FIRST_ANSWER_TIMEOUT_S = 3.0
 KEEPALIVE_S = 60
 RECEIVE_MAXIMUM = 20
+MOST_PACKET_BYTES = 64 * 1024
+_PACKET_OVERHEAD = 16  # fixed header, length of the topic, packet id, no properties
 _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
 
 
@@ -101,6 +106,7 @@ class Link:
         topics: tuple[str, ...],
         *,
         most_wait_s: float = 120.0,
+        most_bytes: int = MOST_PACKET_BYTES,
     ) -> None:
         _paho()  # a missing extra is told at once, in the caller's thread
         self.broker = broker
@@ -108,7 +114,8 @@ class Link:
         self.trouble = ""
         self.troubles: Counter[str] = Counter()
         self._client_id, self._handlers, self._topics = client_id, handlers, topics
-        self._most_wait_s = most_wait_s
+        self._most_wait_s, self._most_bytes = most_wait_s, most_bytes
+        self._broker_takes: float = math.inf
         self._version = 5
         self._settled = False
         self._client: Any = None
@@ -146,8 +153,13 @@ class Link:
         self._serve(ready)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
-        """Hand one message over. False when there is no connection, or its buffers are full."""
+        """Hand one message over. False when there is no connection, its buffers are full, or the broker takes none so large."""
         if not self.connected or self._client is None:
+            return False
+        if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._broker_takes:
+            if self.trouble != "too-large":
+                self.trouble = "too-large"
+                self.troubles["too-large"] += 1
             return False
         handed = self._client.publish(topic, payload, qos, retain)
         self._handed = [info for info in self._handed if not info.is_published()]
@@ -226,14 +238,16 @@ class Link:
             return {}
         properties = _properties("CONNECT")
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
+        properties.MaximumPacketSize = self._most_bytes
         return {"clean_start": True, "properties": properties}
 
-    def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._refused = _refusal(str(reason))
             return
         self.connected = self._settled = True
         self.trouble = ""
+        self._broker_takes = getattr(properties, "MaximumPacketSize", math.inf)
         for topic in self._topics:
             client.subscribe(topic, 1)
         self._handlers.up()
