@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["DemoError", "OutputError", "PackagingError"]
+__all__ = ["DemoError", "OutputError", "PackagingError", "PythonVersionError"]
 
 
 class PackagingError(EdgekitError):
@@ -17,6 +17,12 @@ class OutputError(EdgekitError):
     """Where the result should go cannot be written."""
 
     code = "output"
+
+
+class PythonVersionError(EdgekitError):
+    """This Python is older than the command needs."""
+
+    code = "python-version"
 
 
 class DemoError(EdgekitError):

@@ -21,7 +21,7 @@ def make_certificate(folder: Path) -> Path:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     made = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Self
 
 from parts import missing
 
@@ -63,7 +62,7 @@ class Mosquitto:
             self._process.wait()
             self._process = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Mosquitto:
         self.start()
         return self
 

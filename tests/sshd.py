@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Self
 
 from mosquitto import free_port
 from parts import missing
@@ -73,7 +72,7 @@ class Sshd:
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Sshd:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd gives its rights up in an empty folder of this name
         command = [self._binary, "-D", "-e", "-f", str(self.folder / "sshd_config")]

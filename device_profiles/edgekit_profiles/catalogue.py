@@ -23,13 +23,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgekit_profiles.errors import ProfileError, UnknownProfileError
 from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import read
 from edgekit_profiles.regular import read_regular
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable  # of Python 3.11
 
 __all__ = ["GROUP", "MOST_BYTES", "VARIABLE", "Catalogue", "Source", "built_in", "open_catalogue"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import tomllib
 from dataclasses import dataclass
 from typing import Any
+
+from edgekit_profiles.schema import parse_toml
 
 __all__ = ["CoreType", "features_of", "identify", "known_types"]
 
@@ -44,4 +45,4 @@ def features_of(arch: str) -> dict[str, str]:
 @functools.cache
 def _facts() -> dict[str, Any]:
     text = (importlib.resources.files("edgekit_profiles") / "cores.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return parse_toml(text)

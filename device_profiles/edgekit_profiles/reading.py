@@ -8,7 +8,6 @@ Rules: a key that the format does not know is a mistake, and so is a figure with
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -31,7 +30,7 @@ from edgekit_profiles.profile import (
     System,
     Thermal,
 )
-from edgekit_profiles.schema import Table, refuse
+from edgekit_profiles.schema import Table, parse_toml, refuse
 
 __all__ = ["ARCHITECTURES", "mistakes_of", "read"]
 
@@ -64,7 +63,7 @@ def mistakes_of(text: str, file: str, name: str) -> tuple[ProfileError, ...]:
 
 def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[ProfileError]]:
     try:
-        data = tomllib.loads(text)
+        data = parse_toml(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
         return (), [ProfileError(f"is not TOML: {error}", where=file)]
     top = Table(data, file)

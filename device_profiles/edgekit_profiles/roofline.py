@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edgekit_profiles.errors import CannotEstimateError
+from edgekit_profiles.schema import parse_toml
 from edgekit_profiles.workload import Op, Workload
 
 __all__ = ["MEASURE", "Machine", "constants", "op_terms", "predict"]
@@ -40,7 +40,7 @@ def constants() -> dict[str, Any]:
     """`roofline.toml` and `engines.toml` as one table, read once."""
     found: dict[str, Any] = {}
     for name in ("roofline.toml", "engines.toml"):
-        found |= tomllib.loads((importlib.resources.files("edgekit_profiles") / name).read_text(encoding="utf-8"))
+        found |= parse_toml((importlib.resources.files("edgekit_profiles") / name).read_text(encoding="utf-8"))
     return found
 
 

@@ -4,21 +4,32 @@ Rules: a mistake is noted and a stand-in returned, so that one reading finds all
 dotted key. What was not taken when `done` is called is an unknown key. `refuse` raises what was noted: whoever reads
 values from a table calls it before he uses them.
 
-    table = Table(tomllib.loads(text), "boards/raspberry-pi-4.toml")
+    table = Table(parse_toml(text), "boards/raspberry-pi-4.toml")
     name, threads = table.text("name"), table.integer("threads"); table.done(); table.refuse()
 """
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from edgekit_profiles.errors import ProfileError
 
-__all__ = ["Table", "refuse"]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same reader, from the package index
+    import tomli as tomllib
+
+__all__ = ["Table", "parse_toml", "refuse"]
 
 _TOO_MUCH = 1e15
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError for what is not TOML, RecursionError for what is nested too deep."""
+    return tomllib.loads(text)
 
 
 class Table:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgekit_profiles.profile import Profile
-from edgekit_profiles.schema import Table
+from edgekit_profiles.schema import Table, parse_toml
 from edgekit_runtime.engines.registry import ENGINES
 
 __all__ = ["DebianPackage", "RuntimeSupport", "Wheel", "debian_packages", "installable", "runtime_python", "wheels"]
@@ -165,7 +164,7 @@ def _wheel(table: Table) -> Wheel:
 
 def _facts() -> Table:
     text = (importlib.resources.files("edgekit_profiles") / "wheels.toml").read_text(encoding="utf-8")
-    return Table(tomllib.loads(text), "wheels.toml")
+    return Table(parse_toml(text), "wheels.toml")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle.secret_key import Secret
-from edgekit_runtime.children import environment
+from edgekit_runtime.children import environment, python_code
 
 __all__ = ["Cold", "cold_start"]
 
@@ -73,7 +72,7 @@ def cold_start(path: Path, options: Mapping[str, Any], secret: Secret | None = N
 
 
 def _started(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> tuple[float, float | None] | None:
-    command = [sys.executable, "-P", "-c", _CHILD, str(path), json.dumps(dict(options))]
+    command = python_code(_CHILD, str(path), json.dumps(dict(options)))
     key = json.dumps(secret.handed() if secret is not None else None)
     start = perf_counter()
     try:

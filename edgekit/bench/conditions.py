@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -186,7 +186,7 @@ class Observed:
         """Once the block has ended."""
         return figures(self._readings, os.cpu_count() or 1)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Observed:
         self._readings.append(read(self._root))
         self._thread.start()
         return self

@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from edgekit_converters.progress import Progress
 
@@ -36,7 +36,7 @@ class Workers:
         self._jobs, self._progress = jobs, progress
         self._stop, self._lock = threading.Event(), threading.Lock()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(

@@ -12,10 +12,10 @@ import difflib
 import functools
 import importlib.resources
 import re
-import tomllib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["Entry", "UnexplainedError", "entries", "entry", "matching"]
@@ -52,7 +52,7 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Code -> entry, in the file's order."""
     text = (importlib.resources.files("edgekit.checking") / "catalogue.toml").read_text(encoding="utf-8")
-    return {code: _entry(code, table) for code, table in tomllib.loads(text).items()}
+    return {code: _entry(code, table) for code, table in parse_toml(text).items()}
 
 
 def entry(code: str) -> Entry:

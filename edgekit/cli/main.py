@@ -58,6 +58,11 @@ COMMANDS = {
 }
 
 
+WORKSTATION = frozenset({"build", "check", "estimate", "package", "push", "fleet", "demo"})
+"""Commands that need WORKSTATION_PYTHON; a board's commands run on every Python that edgekit installs on."""
+WORKSTATION_PYTHON = (3, 11)
+
+
 class _UnprintableError(Exception):
     """stdout cannot be written. No OSError, because click would end the process by itself for a closed pipe."""
 
@@ -106,11 +111,25 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], COMMANDS, n=2)
             hint = f" Did you mean {' or '.join(near)}?" if near else f" Commands: {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command '{args[0]}'.{hint}")
+        if args and not {"--help", "-h"} & set(args):
+            check_python(args[0], sys.version_info[:2])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def check_python(command: str, python: tuple[int, int]) -> None:
+    """Raises PythonVersionError where the command needs a newer Python than this one."""
+    if command in WORKSTATION and python < WORKSTATION_PYTHON:
+        from edgekit.errors import PythonVersionError
+
+        needed, here = (".".join(map(str, version)) for version in (WORKSTATION_PYTHON, python))
+        raise PythonVersionError(
+            f"`edgekit {command}` needs Python {needed}, and this is Python {here}",
+            do=f"Run it on a workstation with Python {needed} or later; the commands of a board work here",
+        )
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from edgekit.demo.assets import ASKED, MODEL
 from edgekit.demo.fleet import Check
@@ -78,7 +77,7 @@ class FallbackDemo:
         self._model: Model
         self.url = self.host_url = ""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FallbackDemo:
         from edgekit.fleet.serve import FleetServer, Settings
 
         store = self._folder / "run"

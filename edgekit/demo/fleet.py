@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from edgekit.errors import DemoError
 from edgekit.fleet.errors import FleetError
@@ -87,7 +86,7 @@ class FleetDemo:
     def close(self) -> None:
         self._ends.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FleetDemo:
         self.start()
         return self
 

@@ -25,7 +25,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from edgekit.emulation.board import Cpu, show
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError
@@ -92,7 +91,7 @@ class Machine:
         self._emulator = emulator(land.image)
         self._site, self._cores, self._model = site, cores, model
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Machine:
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-board-")
         self.root = Path(self._folder.name)
         show(self.root, self.cpu, cores=self._cores, model=self._model)

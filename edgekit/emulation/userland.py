@@ -119,6 +119,5 @@ def _finish(image: Image, root: Path) -> None:
 
 def _described(deb: Path) -> dict[str, str]:
     package, version, _ = deb.name.removesuffix(".deb").split("_")
-    with deb.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
     return {"package": package, "version": unquote(version), "sha256": digest}

@@ -19,7 +19,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -90,7 +90,7 @@ def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None]
     return {
         "edgekit_anchor": FORMAT,
         "network": ANCHOR_MODEL,
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "board": {"profile": plan.profile or None, "model": plan.model, "machine": _machine()},
         "times": [{**one, "clock_ghz": clock_ghz} for one in times],
         "failed": failed,

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edgekit.fleet.errors import FleetError
 from edgekit_runtime.errors import MissingExtraError
@@ -60,7 +60,7 @@ class EmbeddedBroker:
     async def _stop(self) -> None:
         await self._broker.shutdown()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> EmbeddedBroker:
         self.start()
         return self
 

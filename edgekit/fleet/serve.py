@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edgekit.fleet.broker import EmbeddedBroker
 from edgekit.fleet.errors import FleetError
@@ -86,7 +86,7 @@ class FleetServer:
     def close(self) -> None:
         self._ends.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FleetServer:
         self.start()
         return self
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting
 
@@ -38,7 +37,7 @@ class Habits:
     budget_ms: float = 40.0
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> Self:
+    def drawn(cls, draw: random.Random) -> Habits:
         """One of many: mostly quick, now and then slow, some that lean on a host."""
         return cls(
             profile=draw.choice(["raspberry-pi-4", "raspberry-pi-5"]),
@@ -96,7 +95,7 @@ class SimulatedBoards:
         """Windows that wait on the boards, all together."""
         return sum(reporter.stats().waiting for _, _, reporter in self._boards.values())
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SimulatedBoards:
         self.start()
         return self
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.figures import QUARTER_MS, moment_of, quantiles, quarter_of
@@ -62,7 +62,7 @@ class SqliteStore:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path, *, most_bytes: int = _MOST_BYTES) -> Self:
+    def open(cls, path: Path, *, most_bytes: int = _MOST_BYTES) -> SqliteStore:
         """Open or make the file. Raises StoreError."""
         import sqlite3
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,7 @@ class Repository:
         threads: int | None = None,
         cache_mb: float = 64.0,
         opening: Callable[[str], None] = lambda _: None,
-    ) -> Self:
+    ) -> Repository:
         """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises, and ServeError."""
         served: list[Served] = []
         try:
@@ -201,7 +201,7 @@ class Repository:
         for one in self.all():
             one.model.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Repository:
         return self
 
     def __exit__(

@@ -63,8 +63,7 @@ def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path, open_url: Open = urll
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _download(wheel: RemoteWheel, part: Path, store: Path, open_url: Open) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from edgekit.shipping.errors import BoardRefusedError
 from edgekit.shipping.ssh import Connection
-from edgekit_profiles import Catalogue, Profile
+from edgekit_profiles import Catalogue, Profile, runtime_python
 
 if TYPE_CHECKING:
     from edgekit_profiles.detect import Detected
@@ -93,8 +93,11 @@ def suited(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
         what = f"{profile.name} is packed for Python {wanted}, and it has {have}"
         raise _refused(where, what, "Leave --profile out: what is there then decides")
     python = wanted if wanted in board.pythons else next(iter(sorted(board.pythons, key=_order, reverse=True)), "")
-    if not python or _order(python) < (3, 11):
-        what = f"it has {f'Python {python}' if python else 'no Python 3'}, and edgekit's runtime needs 3.11 or later"
+    lowest = runtime_python()
+    if not python or _order(python) < _order(lowest):
+        what = (
+            f"it has {f'Python {python}' if python else 'no Python 3'}, and edgekit's runtime needs {lowest} or later"
+        )
         raise _refused(where, what, "Install a newer system image: Debian 12 or Raspberry Pi OS bookworm at least")
     if asked is not None and facts.glibc and _order(facts.glibc) < _order(profile.os.glibc):
         what = f"{profile.name} is packed for glibc {profile.os.glibc}, and it has {facts.glibc}"

@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 from edgekit.shipping.errors import DownloadError, NoWheelError
 from edgekit.shipping.target import Target
+from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["Locked", "RemoteWheel", "resolve", "uv_binary"]
@@ -78,7 +78,7 @@ def resolve(
         done = _asked(run, _command(target, left_out), lines, folder)
     if done.returncode != 0:
         raise _refused(target, done.stderr)
-    return _read(target, tomllib.loads(done.stdout))
+    return _read(target, parse_toml(done.stdout))
 
 
 def uv_binary() -> Path:

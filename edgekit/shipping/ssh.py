@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from edgekit.shipping.errors import SshError
 
@@ -110,7 +110,7 @@ class Connection:
         self._folder = Path()
         self._open = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Connection:
         self._folder = Path(tempfile.mkdtemp(prefix="ek-"))  # a socket's path has 104 letters at most
         try:
             self._check_shell(self.run("echo edgekit", timeout_s=_CONNECT_S + 10))

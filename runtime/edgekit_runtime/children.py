@@ -31,6 +31,7 @@ __all__ = [
     "interrupted",
     "leave_no_core",
     "may_start",
+    "python_code",
     "python_module",
     "run",
     "withhold",
@@ -40,6 +41,8 @@ _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SI
 _LOOKS = 4
 """How often it is looked within a timeout whether the child said something."""
 _PARENT = "EDGEKIT_PARENT"
+_RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+"""What `python -P -m` does, for Python 3.10, which has no -P."""
 _withheld: set[str] = set()
 
 
@@ -51,8 +54,17 @@ def may_start() -> bool:
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours. -P: nothing is imported from the current folder."""
-    return [sys.executable, "-P", "-m", name, *arguments]
+    """The command that runs a module of ours, which imports nothing from the current folder."""
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-m", name, *arguments]
+    return python_code(_RUN_MODULE, name, *arguments)
+
+
+def python_code(code: str, *arguments: str) -> list[str]:
+    """The command that runs these lines with the arguments in `sys.argv[1:]`; they import nothing from the current folder."""
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-c", code, *arguments]
+    return [sys.executable, "-c", f"import sys; del sys.path[0]\n{code}", *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -63,7 +63,7 @@ class Device:
         self._prepared = prepared
         self._learned = Learned(clock=clock)
         self._watching = threading.Lock()
-        self._watch: Future[Served[Tensors]] | None = None
+        self._watch: Future[Served] | None = None
         self._throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
         self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
@@ -124,15 +124,15 @@ class Device:
         due = math.inf if late or request.budget_ms is None else request.due
         return self.finish(request, self._batcher.call(tensors, due=due, priority=request.priority))
 
-    def run(self, tensors: Tensors) -> Served[Tensors]:
+    def run(self, tensors: Tensors) -> Served:
         """One inference in turn, for a session: neither adapted nor finished."""
         return self._batcher.call(tensors)
 
-    def submit(self, request: Request, tensors: Tensors) -> Future[Served[Tensors]]:
+    def submit(self, request: Request, tensors: Tensors) -> Future[Served]:
         """The same without waiting; `finish` makes outputs of what the future holds."""
         return self._batcher.submit(tensors, due=request.due, priority=request.priority)
 
-    def finish(self, request: Request, served: Served[Tensors]) -> Outputs:
+    def finish(self, request: Request, served: Served) -> Outputs:
         before = perf_counter()
         outputs = self._finisher(served.result)
         timings = request.timings
@@ -167,7 +167,7 @@ class Device:
         if idle:
             self._prepared.close()
 
-    def _learn(self, done: Future[Served[Tensors]]) -> None:
+    def _learn(self, done: Future[Served]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._learned.add(done.result().ran_s * 1e3)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -341,7 +341,7 @@ class Model:
         if self._closed:
             raise _closed()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Model:
         return self
 
     def __exit__(

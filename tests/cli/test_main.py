@@ -262,3 +262,15 @@ def test_json_has_null_where_a_number_is_not_finite(capsys):
 
     print_json({"a": [1.5, float("nan"), (float("inf"), 2)], "b": {"c": -float("inf")}, "d": "NaN"})
     assert json.loads(capsys.readouterr().out) == {"a": [1.5, None, [None, 2]], "b": {"c": None}, "d": "NaN"}
+
+
+def test_a_workstations_command_on_an_older_python_says_which_it_needs():
+    from edgekit.cli.main import COMMANDS, WORKSTATION, check_python
+    from edgekit.errors import PythonVersionError
+
+    assert set(COMMANDS) > WORKSTATION
+    with pytest.raises(PythonVersionError, match=r"`edgekit build` needs Python 3\.11, and this is Python 3\.10"):
+        check_python("build", (3, 10))
+    for command in ("run", "install", "verify", "selftest", "status", "bench"):
+        check_python(command, (3, 10))
+    check_python("build", (3, 11))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from distribution.conftest import ROOT, run
@@ -19,16 +20,22 @@ SUITES = ("tests/contracts", "tests/runtime", "tests/packaging")
 TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100", "rfc8785>=0.1.4", "prometheus-client>=0.20")
 
 
-def passes_on(version: str, wheel: Path, uv: Path, folder: Path) -> None:
+def passes_on(version: str, wheel: Path, uv: Path, folder: Path, suites: Sequence[str] = SUITES) -> None:
+    interpreter = environment(version, [f"{wheel}[litert,onnx,image,telemetry]", *TOOLS], uv, folder)
+    env = {**os.environ, "EDGEKIT_TEST_EXAMPLES": "0.2"}  # all of them are tried on this Python
+    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites], LIMIT_S, cwd=ROOT, env=env)
+    assert " passed" in done.stdout
+
+
+def environment(version: str, packages: Sequence[str], uv: Path, folder: Path) -> Path:
+    """The interpreter of a new environment of that Python."""
     found = other_python(version)
     if found is None:
         missing(f"Python {version}", f"pyenv install {version}")
     run([uv, "venv", "--python", found, folder / "venv"])
     interpreter = folder / "venv" / "bin" / "python"
-    run([uv, "pip", "install", "--python", interpreter, f"{wheel}[litert,onnx,image,telemetry]", *TOOLS])
-    env = {**os.environ, "EDGEKIT_TEST_EXAMPLES": "0.2"}  # all of them are tried on this Python
-    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITES], LIMIT_S, cwd=ROOT, env=env)
-    assert " passed" in done.stdout
+    run([uv, "pip", "install", "--python", interpreter, *packages])
+    return interpreter
 
 
 def other_python(version: str) -> str | None:

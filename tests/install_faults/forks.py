@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from parts import missing
 
@@ -84,7 +84,7 @@ class Forks:
         )
         assert self._read() == "ready"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Forks:
         return self
 
     def __exit__(self, *_: object) -> None:

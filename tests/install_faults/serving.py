@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
 
 __all__ = ["Served"]
 
@@ -24,7 +23,7 @@ class Served:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/tiny.ekb"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Served:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
 
 import pytest
 from install_faults.scenes import SCENES, Kit, tree
@@ -38,7 +37,7 @@ class Application:
         )
         self.version = self._line()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Application:
         return self
 
     def __exit__(self, *_: object) -> None:

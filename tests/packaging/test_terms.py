@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -71,6 +73,7 @@ def test_what_no_board_could_install_any_more_is_refused_by_the_clock_that_is_na
     assert refused.value.where == "--expires"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a build needs Python 3.11")
 def test_the_build_asks_before_any_work(tmp_path):
     asked = ["build", "net.keras", "--profile", "x86-64", "--expires", "2026-01-01", "-o", str(tmp_path / "out")]
     refused = CliRunner().invoke(cli, asked).exception

@@ -7,12 +7,11 @@ from __future__ import annotations
 import ast
 import importlib
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.children import environment
+from edgekit_runtime.children import environment, python_code
 
 NEVER_BEFORE_USE = {
     "ai_edge_litert",
@@ -55,9 +54,7 @@ LAZY = ["edgekit_runtime", "edgekit_runtime.telemetry", "edgekit_runtime.cache"]
 def brought_in(statement):
     """Modules that `statement` adds to what NumPy alone has loaded."""
     program = f"import sys, numpy; before = set(sys.modules); {statement}; print(sorted(set(sys.modules) - before))"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, env=environment()
-    )
+    done = subprocess.run(python_code(program), capture_output=True, text=True, check=True, env=environment())
     return set(ast.literal_eval(done.stdout))
 
 

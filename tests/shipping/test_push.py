@@ -223,7 +223,7 @@ def seen(reached):
 
 
 REFUSED = {
-    "an old Python": ({"pythons": ("3.9",)}, None, "it has Python 3.9, and edgekit's runtime needs 3.11 or later"),
+    "an old Python": ({"pythons": ("3.9",)}, None, "it has Python 3.9, and edgekit's runtime needs 3.10 or later"),
     "no Python": ({"pythons": ()}, None, "it has no Python 3"),
     "another Python than asked for": ({"pythons": ("3.13",)}, "x86-64", "is packed for Python 3.11, and it has 3.13"),
     "no tar": ({"lacks": ("tar",)}, None, "it has no tar"),

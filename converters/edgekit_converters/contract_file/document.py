@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgekit_converters.errors import ContractFileError
+from edgekit_profiles.schema import parse_toml
 
 __all__ = ["Table", "read_document", "read_text"]
 
@@ -122,7 +122,7 @@ class Table:
 def read_document(file: Path) -> Table:
     """The file as one table. Raises ContractFileError when it is missing, not UTF-8 or not TOML."""
     try:
-        return Table(file, "", tomllib.loads(read_text(file, "the contract file")))
+        return Table(file, "", parse_toml(read_text(file, "the contract file")))
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
         raise ContractFileError(f"not valid TOML: {error}", where=str(file), do="Mend the line; see toml.io") from error
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from edgekit_profiles.schema import parse_toml
 
 __all__ = ["OnnxLimits", "asked_of", "known_custom", "limits", "onnx_limits", "parts"]
 
@@ -64,4 +65,4 @@ def parts(version: str) -> tuple[int, ...]:
 @functools.cache
 def _facts() -> dict[str, Any]:
     text = (importlib.resources.files("edgekit_converters.needs") / "registered.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return parse_toml(text)

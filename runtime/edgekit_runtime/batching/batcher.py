@@ -120,7 +120,7 @@ class Batcher(Generic[Item, Result]):
 
     # What callers use.
 
-    def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Served[Result]:
+    def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Served:
         """Run one item and return its result; in this thread when nobody is before it, else in its turn.
 
         due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a second
@@ -154,7 +154,7 @@ class Batcher(Generic[Item, Result]):
                 if gate.line:
                     gate.released()
 
-    def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served[Result]]:
+    def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
         if ending():
             return self._at_the_end(item)
@@ -237,7 +237,7 @@ class Batcher(Generic[Item, Result]):
 
     # In the caller's own thread.
 
-    def _barge(self, item: Item, due: float) -> Served[Result]:
+    def _barge(self, item: Item, due: float) -> Served:
         if ending():
             return self._last(item)
         came = self._clock()
@@ -248,7 +248,7 @@ class Batcher(Generic[Item, Result]):
             raise self._lost()
         return self._run_inline(item, self._clock() - came)
 
-    def _run_inline(self, item: Item, queued_s: float) -> Served[Result]:
+    def _run_inline(self, item: Item, queued_s: float) -> Served:
         """The gate was entered."""
         runs = self._runs
         try:
@@ -288,7 +288,7 @@ class Batcher(Generic[Item, Result]):
             with queue.mutex:
                 queue.returns.came(self._clock(), lone=True)
 
-    def _wait_for(self, item: Item, due: float, priority: int) -> Served[Result]:
+    def _wait_for(self, item: Item, due: float, priority: int) -> Served:
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself
             self._gate.enter()
             return self._run_inline(item, 0.0)
@@ -316,7 +316,7 @@ class Batcher(Generic[Item, Result]):
         assert outcome is not None
         raise outcome
 
-    def _last(self, item: Item) -> Served[Result]:
+    def _last(self, item: Item) -> Served:
         """While the interpreter ends, in the caller's thread. The engine may be held for ever by a thread that stands still."""
         if not self._gate.enter(timeout_s=LAST_S):
             raise ClosedError(
@@ -324,8 +324,8 @@ class Batcher(Generic[Item, Result]):
             )
         return self._run_inline(item, 0.0)
 
-    def _at_the_end(self, item: Item) -> Future[Served[Result]]:
-        future: Future[Served[Result]] = Future()
+    def _at_the_end(self, item: Item) -> Future[Served]:
+        future: Future[Served] = Future()
         future.set_running_or_notify_cancel()
         try:
             future.set_result(self._last(item))

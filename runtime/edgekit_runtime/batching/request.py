@@ -16,26 +16,24 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from edgekit_runtime.errors import EngineError, ForkedError
 from edgekit_runtime.forked import orphan
 
 __all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member", "wake_all"]
 
-Result = TypeVar("Result")
 
-
-class Served(NamedTuple, Generic[Result]):
+class Served(NamedTuple):
     """A result, how long it queued and how long its batch ran (seconds), and with how many others."""
 
-    result: Result
+    result: Any
     queued_s: float
     ran_s: float
     batch: int
 
 
-Outcome = Served[Any] | BaseException
+Outcome = Served | BaseException
 
 
 class State(Enum):
@@ -171,7 +169,7 @@ class Promise(Request):
         orphan(self.future, error)
 
 
-class _Future(Future[Served[Any]]):
+class _Future(Future[Served]):
     """Says when it was cancelled, so that the queue holds no place and no tensors for it."""
 
     def __init__(self, cancelled: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from edgekit_runtime.errors import BundleError
 
 __all__ = ["canonical_bytes", "number_text", "parse_canonical"]
 
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING = re.compile(r'"[^"]*"?')
 _SPACE = re.compile(r"[ \t\r\n]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _BRACKETS = re.compile(r"[^\[\]{}]+")
@@ -122,7 +122,8 @@ def _parsed(data: bytes) -> Any:
     unseen = _UNSEEN.search(text)
     if unseen:
         raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
-    between = _STRING.sub("", text)
+    unescaped = text.replace("\\\\", "").replace('\\"', "")
+    between = _STRING.sub("", unescaped)
     depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
     if depth > MAX_DEPTH:
         raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
@@ -131,7 +132,7 @@ def _parsed(data: bytes) -> Any:
     )
     if _SPACE.search(between):
         raise _NotCanonicalError("there is white space between its parts")
-    if "\\" in text.replace("\\\\", "").replace('\\"', ""):
+    if "\\" in unescaped:
         raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
     return value
 

@@ -19,11 +19,11 @@ def seconds_of(moment: str) -> int | None:
     if not _MOMENT.fullmatch(moment):
         return None
     try:
-        return int(datetime.datetime.fromisoformat(moment).timestamp())
+        return int(datetime.datetime.fromisoformat(f"{moment[:-1]}+00:00").timestamp())
     except ValueError:  # the 31st of April, 24:00:00, the year 0
         return None
 
 
 def moment_of(seconds: float) -> str:
     """The second that `seconds` since 1970 lies in."""
-    return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -102,7 +102,7 @@ class AnswerFile:
         self._counted = False
 
     @classmethod
-    def open(cls, path: Path, max_bytes: int) -> Self:
+    def open(cls, path: Path, max_bytes: int) -> AnswerFile:
         """Open or make it. On a medium that cannot be written it is opened to read. Raises CacheFileError too."""
         import sqlite3
 
@@ -130,7 +130,7 @@ class AnswerFile:
         return cls._or_closed(path, opened, pages)
 
     @classmethod
-    def _or_closed(cls, path: Path, opened: list[sqlite3.Connection], pages: int) -> Self:
+    def _or_closed(cls, path: Path, opened: list[sqlite3.Connection], pages: int) -> AnswerFile:
         try:
             return cls(path, opened[0], opened[1] if len(opened) > 1 else None, pages)
         except BaseException:

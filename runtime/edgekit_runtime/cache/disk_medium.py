@@ -33,6 +33,24 @@ _RETRY_S = (1.0, 300.0)
 _DAMAGED = (1, 10, 11, 17, 19, 20, 26)  # other tables, input/output, corrupt, schema, constraint, mismatch, no database
 _FULL = 13
 _BUSY = (5, 6, 15)
+_UNCODED = {
+    "access permission denied": 3,
+    "database is locked": 5,
+    "database table is locked": 6,
+    "attempt to write a readonly database": 8,
+    "disk I/O error": 10,
+    "database disk image is malformed": 11,
+    "database or disk is full": 13,
+    "unable to open database file": 14,
+    "locking protocol": 15,
+    "database schema has changed": 17,
+    "constraint failed": 19,
+    "datatype mismatch": 20,
+    "file is not a database": 26,
+}
+"""Of SQLite's own texts (sqlite3_errstr) its result codes: Python 3.10 gives an error no code. Every other text is that of a statement
+that does not fit the tables, `_SQL_ERROR`."""
+_SQL_ERROR = 1
 _NO_SPACE = 28  # ENOSPC
 
 
@@ -139,7 +157,10 @@ class Medium:
 
 def trouble_of(error: BaseException) -> str:
     """One word for what a disk did."""
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    primary = getattr(error, "sqlite_errorcode", None)
+    if primary is None:
+        primary = _UNCODED.get(str(error), _SQL_ERROR if type(error).__name__ == "OperationalError" else 0)
+    primary &= 0xFF
     if primary in _DAMAGED:
         return "damaged"
     if primary == _FULL or getattr(error, "errno", None) == _NO_SPACE:

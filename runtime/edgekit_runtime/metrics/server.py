@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.metrics.text import CONTENT_TYPE
@@ -99,7 +99,7 @@ class MetricsServer:
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> MetricsServer:
         return self
 
     def __exit__(

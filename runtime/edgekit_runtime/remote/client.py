@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 import numpy as np
@@ -186,7 +186,7 @@ class HostClient:
         """Close idle connections, and those in use when their exchange ends. Idempotent."""
         self._pool.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> HostClient:
         return self
 
     def __exit__(

@@ -13,6 +13,7 @@ import ipaddress
 import socket
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # not the built-in one on Python 3.10
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -93,9 +94,11 @@ class Endpoint:
                     lookup.set_exception(socket.gaierror("the interpreter ends"))
         try:
             return lookup.result(deadline.left())
+        except FutureTimeoutError as error:
+            raise TimeoutError(f"the name '{self.name}' was not looked up in time") from error
+        except TimeoutError:  # of the deadline
+            raise
         except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise
             raise HostUnreachableError(
                 f"the name '{self.name}' is not known here",
                 where=self.url,

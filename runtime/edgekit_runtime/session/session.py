@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.contract.adapt import adapters
@@ -128,7 +128,7 @@ class Session:
             self._worker.shutdown(wait=False)
         self._forget(self)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(

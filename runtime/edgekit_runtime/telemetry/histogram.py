@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +125,7 @@ class Histogram:
         return self.zeros + sum(n for index, n in self.buckets.items() if index < end)
 
     @classmethod
-    def from_wire(cls, value: object) -> Self:
+    def from_wire(cls, value: object) -> Histogram:
         """What `wire` made. Raises ValueError for anything that it cannot have made.
 
         `maximum` and `total` do not travel: the largest value is then known to a bucket, and the mean is not known.

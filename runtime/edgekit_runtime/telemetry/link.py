@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.errors import MissingExtraError, TelemetryError
@@ -54,7 +54,7 @@ class Broker:
     password: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> Self:
+    def parse(cls, url: str) -> Broker:
         """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in it."""
         do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
         if not isinstance(url, str):

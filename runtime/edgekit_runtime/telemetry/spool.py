@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.sqlite_file import owner, set_aside
@@ -64,7 +64,7 @@ class Spool:
             self._prepare()
 
     @classmethod
-    def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Self:
+    def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
         """Open or make the file. Raises SpoolError when it is in use, something else's, cannot be written, or the disk fails."""
         import sqlite3
 
@@ -89,7 +89,7 @@ class Spool:
         raise AssertionError("unreachable")
 
     @classmethod
-    def in_memory(cls, most_bytes: int = MOST_BYTES_IN_MEMORY) -> Self:
+    def in_memory(cls, most_bytes: int = MOST_BYTES_IN_MEMORY) -> Spool:
         """The same without a file: where a board's disk fails, its last windows are still sent."""
         import sqlite3
 

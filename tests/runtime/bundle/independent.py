@@ -230,7 +230,7 @@ def given(of: dict[str, Any], field: str, check_it: Any, *arguments: Any) -> Non
 def moment(value: Any) -> datetime:
     must(isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value, re.ASCII), "no moment")
     try:
-        return datetime.fromisoformat(value)
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError as error:
         raise Refused("no moment") from error
 

@@ -10,7 +10,6 @@ import socket
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 from downloads import Script, serving
@@ -35,7 +34,7 @@ class Proxy:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     port: int = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._over = threading.Event()
         self.port = self._listener.getsockname()[1]
