@@ -44,7 +44,7 @@ def test_the_commands_of_a_board_work_on_python_3_10_and_those_of_a_workstation_
     run([edgekit, "install", bundle, "--root", root, "--allow-unsigned"], cwd=tmp_path)
     assert "tiny version 1" in run([edgekit, "status", "--root", root], cwd=tmp_path).stdout
     assert json.loads(run([edgekit, "bench", bundle, "-n", "20", "--json"], cwd=tmp_path).stdout)["n"] == 20
-    assert "jetson-orin-nano" in run([edgekit, "profiles"], cwd=tmp_path).stdout
+    assert "jetson-orin-nano" in run([edgekit, "profiles", "list"], cwd=tmp_path).stdout
     refused = subprocess.run([edgekit, "build", "net.onnx", "--json"], cwd=tmp_path, capture_output=True, text=True)
     error = json.loads(refused.stdout)["error"]
     assert (refused.returncode, error["code"]) == (1, "python-version")
