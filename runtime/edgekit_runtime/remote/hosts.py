@@ -9,7 +9,8 @@
 
 Rules:
 - a host is measured before it is relied on: one of the bundle's own examples is sent to it when the model opens, again
-  when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them;
+  when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them. Each
+  time its last bits differ, so that the host computes and does not answer from a cache;
 - a host is avoided no longer than its trouble lasts: a probe goes out within half a second of a 503, and while no host is
   expected to be in time four times a second; one good answer outweighs all slower ones before it;
 - a host that serves another model, version or contract is never asked;
@@ -112,6 +113,8 @@ class Hosts:
         self._hosts = [_Host(client, clock) for client in clients]
         self._outputs = manifest.contract.outputs
         self._probe = probe
+        self._images = frozenset(spec.name for spec in manifest.contract.inputs if spec.image is not None)
+        self._random = np.random.default_rng()
         self._closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="edgekit-host")
         for host in self._hosts:
@@ -204,7 +207,18 @@ class Hosts:
 
     def _send_probe(self, host: _Host) -> None:
         with contextlib.suppress(HostError):  # the breaker has counted it
-            self._ask(host, self._probe, PROBE_TIMEOUT_S)
+            probe = {name: self._varied(item, image=name in self._images) for name, item in self._probe.items()}
+            self._ask(host, probe, PROBE_TIMEOUT_S)
+
+    def _varied(self, item: NDArray[Any], *, image: bool) -> NDArray[Any]:
+        """The item with the last bits of its first values drawn at random; other integers than pixels stay as they are."""
+        varied = np.array(item)
+        first = varied.reshape(-1)[:32]
+        if varied.dtype.kind == "f":
+            first[:] = np.nextafter(first, first.dtype.type(0), where=self._random.random(first.size) < 0.5, out=first)
+        elif image and varied.dtype == np.uint8:
+            first ^= self._random.integers(0, 2, first.size, np.uint8)
+        return varied
 
 
 def _most_bytes(outputs: Sequence[OutputContract]) -> int:

@@ -10,10 +10,13 @@ import tiny
 from scripted import Scripted, http
 
 from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.engines import available
 from edgekit_runtime.remote import HostBusyError
 from edgekit_runtime.remote.hosts import Hosts
 from edgekit_runtime.remote.oip import InferResponse, encode_response
 
+served = pytest.importorskip("served")
+pytestmark = pytest.mark.skipif("litert" not in available(), reason="the host's engine here is LiteRT")
 ITEM = {"image": tiny.RED}
 LONG = 20.0
 
@@ -120,6 +123,22 @@ def test_a_slow_host_is_explored_four_times_a_second_and_no_more(hosts, host, cl
         hosts.explore()
         until(hosts, lambda: True)
     assert 35 <= host.asked - before <= 40
+
+
+@pytest.mark.parametrize("item", [tiny.RED, (tiny.RED / 255).astype(np.float32)], ids=["pixels", "floats"])
+def test_a_host_is_measured_by_what_it_computes_and_not_by_its_cache(item, clock, tmp_path):
+    path = tiny.bundle(tmp_path)
+    with served.Serving(path) as host:
+        hosts = Hosts([host.url], read_bundle(path).manifest, {"image": item}, clock)
+        for _ in range(10):
+            until(hosts, lambda: True)
+            clock.now += 1.0
+            hosts.explore()
+        until(hosts, lambda: True)
+        answers = host.model.stats().meter.answers
+        hosts.close()
+    assert set(answers) == {"device"}
+    assert answers["device"] >= 9
 
 
 def test_a_503_neither_opens_the_breaker_nor_keeps_it_open(hosts, host):
