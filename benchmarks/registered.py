@@ -2,11 +2,13 @@
 
     python benchmarks/registered.py                     # asks the versions in the file, prints what changed
     python benchmarks/registered.py litert==2.4.0       # and this one
+    python benchmarks/registered.py --prove             # holds the kernels' table against ONNX's own examples
     python benchmarks/registered.py --write             # writes converters/edgekit_converters/needs/registered.toml
 
 Each version is installed beside this environment, as `edgekit check` does it. A .tflite file that names one operator in one
 version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode". ONNX Runtime
-opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every opset.
+opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every opset. Its CPU kernels,
+operators with the versions and element types that each takes, come from its own registry (since 1.16) into onnx_kernels.json.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.checking.sidebyside import environment
+from edgekit_converters.needs.kernels import kernel_versions
 from edgekit_converters.needs.registered import asked_of, known_custom, parts
 from edgekit_converters.targets import tflite_flatbuffer as tfl
 
 FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
+KERNELS = FILE.with_name("onnx_kernels.json")
 VERSIONS = 20
+MAX_END = 2**31 - 1
 HEAD = """\
 # What each runtime's registration knows, found by asking it: a file that names nothing but one operator in one version is
 # opened, and the runtime either takes it or says "Didn't find op for builtin opcode". ONNX Runtime: one Relu, and one pair of
@@ -65,6 +70,17 @@ for kind, files in json.load(open(sys.argv[1])).items():
             continue
         most[kind] = max(int(version), most.get(kind, 0))
 print(json.dumps(most))
+"""
+
+CHILD_KERNELS = """
+import json
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+rows = []
+for one in getattr(state, "get_all_opkernel_def", list)():
+    if one.provider == "CPUExecutionProvider":
+        types = {name: sorted(kinds) for name, kinds in one.type_constraints.items()}
+        rows.append([one.domain, one.op_name, *one.version_range, types])
+print(json.dumps(rows))
 """
 
 
@@ -131,6 +147,99 @@ def asked(engine: str, version: str) -> dict[str, int]:
     return found
 
 
+CHILD_LOADS = """
+import base64, json, sys
+import onnxruntime
+onnxruntime.set_default_logger_severity(4)
+loads = []
+for file in json.load(open(sys.argv[1])):
+    try:
+        onnxruntime.InferenceSession(base64.b64decode(file), providers=["CPUExecutionProvider"])
+    except Exception:
+        loads.append(False)
+    else:
+        loads.append(True)
+print(json.dumps(loads))
+"""
+
+
+def prove(versions: tuple[str, ...]) -> None:
+    """Print for each version how many of ONNX's examples load, and what `edgekit check` says of them without running any."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    from edgekit_converters.needs import Runtime, barriers, read_needs
+
+    files = [case.model.SerializeToString() for case in collect_testcases(None) if case.model is not None]
+    needs = [read_needs("onnx", file) for file in files]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "files.json"
+        file.write_text(json.dumps([encoded(one) for one in files]))
+        for version in versions:
+            command = [str(environment("onnxruntime", version)), "-P", "-c", CHILD_LOADS, str(file)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+            loads = json.loads(done.stdout.strip().splitlines()[-1])
+            runtime = Runtime("onnxruntime", version)
+            stopped = [any(one.code != "empty-tensor" for one in barriers(need, runtime)) for need in needs]
+            wrong = sum(load and stop for load, stop in zip(loads, stopped, strict=True))
+            caught = sum(not load and stop for load, stop in zip(loads, stopped, strict=True))
+            print(
+                f"{version}: {sum(loads)} load, {wrong} of them are called errors; {caught} of {loads.count(False)} refused are caught"
+            )
+
+
+Row = tuple[int, int, tuple[tuple[str, str], ...]]
+"""First and last operator version, and for each type parameter the element types, separated by blanks."""
+
+
+def kernels_of(version: str) -> dict[str, set[Row]]:
+    """Operator -> rows of the CPU provider; empty for a version that does not tell."""
+    command = [str(environment("onnxruntime", version)), "-P", "-c", CHILD_KERNELS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    found: dict[tuple[str, int, int], list[dict[str, frozenset[str]]]] = {}
+    for domain, op, start, end, types in json.loads(done.stdout.strip().splitlines()[-1]):
+        sets = {name: frozenset(map(short, kinds)) for name, kinds in types.items()}
+        found.setdefault((f"{domain}:{op}" if domain else op, start, min(end, MAX_END)), []).append(sets)
+    rows: dict[str, set[Row]] = {}
+    for (op, start, end), several in found.items():
+        for types in joined(several):
+            line = tuple(sorted((name, " ".join(sorted(kinds))) for name, kinds in types.items()))
+            rows.setdefault(op, set()).add((start, end, line))
+    return rows
+
+
+def short(kind: str) -> str:
+    """`tensor(float)` -> `float`; sequences and maps stay as they are."""
+    return kind[len("tensor(") : -1] if kind.startswith("tensor(") else kind
+
+
+def joined(several: list[dict[str, frozenset[str]]]) -> list[dict[str, frozenset[str]]]:
+    """Rows that differ in the types of one parameter alone are one row."""
+    rows = list(several)
+    for place, row in enumerate(rows):
+        for other in rows[place + 1 :]:
+            apart = [name for name in row.keys() | other.keys() if row.get(name) != other.get(name)]
+            if len(apart) <= 1 and row.keys() == other.keys():
+                both = row | {name: row[name] | other[name] for name in apart}
+                return joined([one for one in rows if one is not row and one is not other] + [both])
+    return rows
+
+
+def kernels_text(versions: dict[str, dict[str, set[Row]]]) -> str:
+    """One line an operator; a row ends with the first and the last of `versions` that have it."""
+    names = list(versions)
+    lines = []
+    for op in sorted(set().union(*versions.values())):
+        rows = []
+        for row in sorted(set().union(*(found.get(op, set()) for found in versions.values()))):
+            places = [place for place, found in enumerate(versions.values()) if row in found.get(op, set())]
+            for first in [place for place in places if place - 1 not in places]:
+                last = next(place for place in range(first, len(names)) if place + 1 not in places)
+                rows.append([row[0], row[1], dict(row[2]), first, last])
+        lines.append(f"{json.dumps(op)}: {json.dumps(rows, separators=(',', ':'))}")
+    body = ",\n".join(lines)
+    return f'{{"versions": {json.dumps(names)},\n"kernels": {{\n{body}\n}}}}\n'
+
+
 def text(tflite: dict[tuple[str, str], dict[str, int]], onnx: dict[str, dict[str, int]]) -> str:
     names = sorted(set().union(*tflite.values()))
     lines = [HEAD, "[tflite]", f"asked = [{', '.join(json.dumps(list(runtime)) for runtime in tflite)}]"]
@@ -145,7 +254,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("more", nargs="*", metavar="ENGINE==VERSION")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--prove", action="store_true")
     options = parser.parse_args()
+    if options.prove:
+        prove(kernel_versions())
+        return
     wanted = [(engine, v) for engine in ("tflite-runtime", "litert", "onnxruntime") for v in asked_of(engine)]
     wanted += [(one.partition("==")[0], one.partition("==")[2]) for one in options.more]
     order = {"tflite-runtime": 0, "litert": 1, "onnxruntime": 2}
@@ -161,6 +274,8 @@ def main() -> None:
     print("\n".join(line for line in made.splitlines() if line not in before) or "nothing changed")
     if options.write:
         FILE.write_text(made)
+        told = {version: kernels_of(version) for engine, version in found if engine == "onnxruntime"}
+        KERNELS.write_text(kernels_text({version: rows for version, rows in told.items() if rows}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.checking.finding import Finding, finding
-from edgekit.checking.replay import Replayed, natively, under_emulation
+from edgekit.checking.replay import Replayed, loaded, natively, under_emulation
 from edgekit.checking.static import Chosen, chosen_runtimes, static
 from edgekit.checking.subject import Subject, opened
 from edgekit_converters.progress import Progress, silent
@@ -80,7 +80,7 @@ def _replayed(
     subject: Subject, request: Request, runtimes: Sequence[Chosen], progress: Progress
 ) -> tuple[list[Replayed], list[Finding]]:
     if subject.bundle is None:
-        return [], [finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay)]
+        return [], _loaded_only(subject, runtimes, progress)
     replays: list[Replayed] = []
     findings: list[Finding] = []
     for one in sorted(subject.artifacts, key=lambda each: each.role != "primary"):
@@ -101,6 +101,17 @@ def _replayed(
         replays += on_board
         findings += more
     return replays, findings
+
+
+def _loaded_only(subject: Subject, runtimes: Sequence[Chosen], progress: Progress) -> list[Finding]:
+    """A file that this machine's engine cannot answer for: whether the board's own version of the engine loads it at all."""
+    found = [finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay)]
+    for one in subject.artifacts:
+        chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
+        if chosen is not None:
+            progress(f"loading {one.recipe} with {chosen.runtime}", 0, None)
+            found += loaded(subject.path, one.format, one.recipe, chosen.runtime)
+    return found
 
 
 def _overruled(one: Finding, emulated: Replayed) -> Finding:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edgekit.emulation import Replayed as Emulated
     from edgekit_profiles import Profile
 
-__all__ = ["Replayed", "natively", "under_emulation"]
+__all__ = ["Replayed", "loaded", "natively", "under_emulation"]
 
 _TIMEOUT_S = 240.0
 Where = Literal["native", "emulated"]
@@ -65,18 +65,34 @@ def natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
 ) -> tuple[Replayed | None, list[Finding]]:
     """Nothing where no environment with that version can be made: a warning says why. secret: of an encrypted bundle."""
-    name = str(runtime)
+    python = _python_with(runtime, recipe)
+    if isinstance(python, Finding):
+        return None, [python]
+    replayed, findings = _by_kernels(bundle, recipe, runtime, python, _handed(secret))
+    return replace(replayed, quantized=_quantized(bundle, recipe)), findings
+
+
+def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[Finding]:  # noqa: A002 - the manifest's word
+    """Load a bare model file in that version of the runtime. An error where it refuses or crashes, nothing where it loads."""
+    python = _python_with(runtime, recipe)
+    if isinstance(python, Finding):
+        return [python]
+    child = str(Path(__file__).with_name("replayed_child.py"))
+    command = [str(python), "-P", child, "--load", str(model.absolute()), format, runtime.engine]
+    return _asked(command, recipe, str(runtime), "")[1]
+
+
+def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
+    """The Python of an environment with that version, or why there is none."""
     try:
-        python = environment(runtime.engine, runtime.version)
+        return environment(runtime.engine, runtime.version)
     except NoEnvironmentError as error:
         do = error.do or (
             f"Run it where the index can be reached and has {ENGINES[runtime.engine].distribution} {runtime.version} for this "
             "machine and this Python (3.11 has all that boards use); or name a version that there is with --runtime, or pass "
             "--emulate"
         )
-        return None, [finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=name)]
-    replayed, findings = _by_kernels(bundle, recipe, runtime, python, _handed(secret))
-    return replace(replayed, quantized=_quantized(bundle, recipe)), findings
+        return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
 
 
 def _handed(secret: Secret | None) -> str:
@@ -140,6 +156,8 @@ def _told(done: subprocess.CompletedProcess[str], recipe: str, name: str) -> tup
         return nothing, [finding("replay-failed", what, artifact=recipe, runtime=name)]
     if "failed" in told:
         return _failure(told, nothing, recipe, name)
+    if "loaded" in told:
+        return nothing, []
     return Replayed(name, "native", told["steps"], told["cosine"], told["examples"], recipe), []
 
 

@@ -2,6 +2,7 @@
 
     python replayed_child.py BUNDLE RECIPE ENGINE KERNELS [loosely]        # one line of JSON; the key of an encrypted
                                                                            # bundle, or null, on standard input
+    python replayed_child.py --load MODEL FORMAT ENGINE                    # loads a bare model file and runs nothing
 
 loosely: values are compared by class and likeness even with the version that made the golden answers.
 
@@ -15,6 +16,28 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
+    return load(*arguments[1:]) if arguments[0] == "--load" else replay_golden(arguments)
+
+
+def load(path: str, format: str, engine: str) -> int:  # noqa: A002 - the manifest's word
+    from pathlib import Path
+
+    from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.modelfile import check_model
+
+    data = Path(path).read_bytes()
+    try:
+        check_model(format, data)
+        load_with(engine, format, data, Setup()).close()
+    except EdgekitError as error:
+        print(json.dumps({"failed": "load", "what": error.what}))
+        return 1
+    print(json.dumps({"loaded": True}))
+    return 0
+
+
+def replay_golden(arguments: list[str]) -> int:
     path, recipe, engine, kernels, *how = arguments
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secret_key import Secret

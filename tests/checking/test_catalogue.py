@@ -92,6 +92,7 @@ MESSAGES = {
     "op-flex": "Select TensorFlow op(s), included in the given model, is(are) not supported by this interpreter.",
     "numpy-2": "SystemError: <built-in method CreateWrapperFromFile of PyCapsule object at 0x7f> returned a result with an exception set",
     "onnx-ir": "Unsupported model IR version: 11, max supported IR version: 10",
+    "op-kernel": "NOT_IMPLEMENTED : Could not find an implementation for Conv(11) node with name 'c'",
     "onnx-opset": "NOT_IMPLEMENTED : Could not find an implementation for QuantizeLinear(23) node with name 'q'",
     "runtime-unavailable": """ERROR: Could not find a version that satisfies the requirement tflite-runtime==2.14.0 (from versions:
         none)""",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgekit_converters.needs.kernels import Node
+
 __all__ = ["Needs", "Use"]
 
 
@@ -28,7 +30,7 @@ class Needs:
     float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors, which is
     what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time; empty,
     with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets: of ONNX,
-    domain -> version.
+    domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another file.
     """
 
     format: str
@@ -42,6 +44,8 @@ class Needs:
     claimed: str | None = None
     ir: int | None = None
     opsets: dict[str, int] = field(default_factory=dict, hash=False)
+    nodes: tuple[Node, ...] = ()
+    external: tuple[str, ...] = ()
 
     def version(self, op: str) -> int:
         """The highest version of an operator that is used, 0 where none is."""

@@ -1,18 +1,24 @@
-"""What an .onnx file asks of ONNX Runtime: the IR version, the operator sets, operators of other domains, shapes.
+"""What an .onnx file asks of ONNX Runtime: the IR version, the operator sets, operators with their element types, shapes.
 
 Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are no custom ones; an axis is empty where the file says 0,
-and free where it says nothing or a name, the batch aside.
+and free where it says nothing or a name, the batch aside. Element types are inferred without the weights; of operators
+in the bodies of loops and branches none is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from edgekit_converters.needs.asked import Needs, Use
+from edgekit_converters.needs.kernels import Node
 from edgekit_converters.onnx_bytes import parse
 
 __all__ = ["read"]
 
+_NAMES = {11: "double"}
+"""Where ONNX Runtime's word for an element type is not that of the file format in small letters."""
 _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 
 
@@ -32,6 +38,7 @@ def read(data: bytes) -> Needs:
             custom.setdefault(name, Use(name, opsets.get(node.domain, 1), layer))
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     constants = {tensor.name for tensor in model.graph.initializer}
+    external = [tensor.name for tensor in model.graph.initializer if tensor.data_location == tensor.EXTERNAL]
     return Needs(
         "onnx",
         ops=tuple(ops.values()),
@@ -40,7 +47,115 @@ def read(data: bytes) -> Needs:
         empty=tuple(dict.fromkeys(value.name for value in values if value.name not in constants and _empty(value))),
         ir=int(model.ir_version),
         opsets=opsets,
+        nodes=tuple(_typed(model, opsets, own)),
+        external=tuple(external),
     )
+
+
+def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[Node]:
+    """Every kind of node once. Those of functions of the file's own, and of domains that no engine has, are left out."""
+    types = _types(model)
+    seen = set()
+    for node in _nodes(model.graph):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if node.op_type in own or domain not in _KNOWN:
+            continue
+        found = _node(node, domain, opsets.get(domain, 1), types)
+        key = (found.domain, found.op, found.since, tuple(sorted(found.types.items())))
+        if key not in seen:
+            seen.add(key)
+            yield replace(found, body=_body(node, found, opsets, types)) if found.function else found
+
+
+def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> Node:
+    import onnx
+
+    layer = node.name or (node.output[0] if node.output else node.op_type)
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
+    except onnx.defs.SchemaError:  # ONNX Runtime's own domain, or newer than the `onnx` that is installed
+        return Node(domain, node.op_type, opset, layer=layer)
+    found: dict[str, str] = {}
+    for formals, actual in ((schema.inputs, node.input), (schema.outputs, node.output)):
+        for place, name in enumerate(actual):
+            formal = formals[min(place, len(formals) - 1)]
+            if types.get(name):
+                found.setdefault(formal.type_str, types[name])
+                found.setdefault(formal.name, types[name])
+    function = bool(schema.has_function or schema.has_context_dependent_function)
+    return Node(domain, node.op_type, schema.since_version, found, function, layer)
+
+
+def _body(node: Any, found: Node, opsets: dict[str, int], types: dict[str, str]) -> tuple[Node, ...]:
+    """The operators that compute a node whose schema is a function. Empty where that cannot be told."""
+    import onnx
+
+    schema: Any = onnx.defs.get_schema(found.op, opsets.get(found.domain, 1), found.domain)
+    numbers = {_NAMES.get(number, name.lower()): number for name, number in onnx.TensorProto.DataType.items()}
+    given = [numbers.get(types.get(name, ""), 0) for name in node.input]
+    if not all(given):
+        return ()
+    try:
+        if schema.has_function:
+            data = schema.get_function_with_opset_version(_newest(schema.function_opset_versions, opsets[""]))
+        else:
+            version = _newest(schema.context_dependent_function_opset_versions, opsets[""])
+            kinds = [onnx.helper.make_tensor_type_proto(kind, None).SerializeToString() for kind in given]
+            data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), kinds)
+        function = onnx.FunctionProto.FromString(data)
+    except (RuntimeError, ValueError, KeyError, AttributeError, onnx.defs.SchemaError):
+        return ()
+    model = onnx.ModelProto(opset_import=function.opset_import)
+    model.graph.node.extend(_with_attributes(one, node, schema) for one in function.node)
+    for name, kind in zip(function.input, given, strict=False):
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+    inner = {entry.domain if entry.domain != "ai.onnx" else "": int(entry.version) for entry in function.opset_import}
+    return tuple(_typed(model, inner, set()))
+
+
+def _newest(versions: list[int], opset: int) -> int:
+    return max((version for version in versions if version <= opset), default=min(versions))
+
+
+def _with_attributes(inner: Any, node: Any, schema: Any) -> Any:
+    """A node of a function's body with the attributes that it takes from the node that calls the function."""
+    made = type(inner).FromString(inner.SerializeToString())
+    given = {attribute.name: attribute for attribute in node.attribute}
+    del made.attribute[:]
+    for attribute in inner.attribute:
+        name = attribute.ref_attr_name
+        source = given.get(name) or (schema.attributes[name].default_value if name in schema.attributes else None)
+        if name and (source is None or not source.type):
+            continue
+        made.attribute.append(source if name else attribute)
+        made.attribute[-1].name = attribute.name
+    return made
+
+
+def _types(model: Any) -> dict[str, str]:
+    """Tensor -> element type, as far as it can be told. The weights themselves are left out of the inference."""
+    import onnx
+
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.graph.name = "types"
+    light.graph.node.extend(model.graph.node)
+    light.graph.input.extend(model.graph.input)
+    light.graph.output.extend(model.graph.output)
+    light.graph.value_info.extend(model.graph.value_info)
+    given = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in given:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    try:
+        graph = onnx.shape_inference.infer_shapes(light).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        graph = light.graph
+    found = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type.elem_type
+        if kind:
+            found[value.name] = _NAMES.get(kind, onnx.TensorProto.DataType.Name(kind).lower())
+    return found
 
 
 def _nodes(graph: Any) -> list[Any]:

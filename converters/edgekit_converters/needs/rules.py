@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_converters.needs.asked import Needs, Use
+from edgekit_converters.needs.kernels import missing
 from edgekit_converters.needs.registered import known_custom, limits, onnx_limits, parts
 
 __all__ = ["Barrier", "BarrierCode", "Remedy", "Runtime", "barriers"]
@@ -32,6 +33,8 @@ BarrierCode = Literal[
     "onnx-opset",
     "illegal-instruction",
     "empty-tensor",
+    "op-kernel",
+    "external-data",
 ]
 
 Remedy = Literal["per-tensor", "float-layers"]
@@ -146,6 +149,13 @@ def _onnx(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
         yield Barrier("illegal-instruction", what)
     for use in needs.custom:
         yield Barrier("op-custom", f"'{_short(use.layer)}' is the operator {use.op} of another domain", (use.layer,))
+    if needs.external:
+        more = f" and {len(needs.external) - 1} more" if len(needs.external) > 1 else ""
+        yield Barrier("external-data", f"the numbers of '{needs.external[0]}'{more} lie in another file")
+    for node in needs.nodes:
+        reason = missing(runtime.version, node)
+        if reason:
+            yield Barrier("op-kernel", f"{runtime} cannot compute '{_short(node.layer)}': {reason}", (node.layer,))
     most = onnx_limits(runtime.version)
     if most is None:
         return
