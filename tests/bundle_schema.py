@@ -53,6 +53,7 @@ RULES: dict[tuple[str, str], dict[str, Any]] = {
     ("Promise", "p50_ms"): POSITIVE,
     ("Promise", "p99_ms"): POSITIVE,
     ("Promise", "peak_mb"): POSITIVE,
+    ("ArtifactEntry", "memory_mb"): {"additionalProperties": {"type": "number", **POSITIVE}},
     ("ArtifactEntry", "recipe"): NAME,
     ("ArtifactEntry", "precision"): NAME,
     ("ArtifactEntry", "blob"): SHA256,

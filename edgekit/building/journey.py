@@ -28,7 +28,7 @@ from edgekit import __version__
 from edgekit.building.candidates import Clocks, candidates, lasting_estimate, timer, workstation
 from edgekit.building.evidence import evidence
 from edgekit.building.folder import check_cache, output_folder
-from edgekit.building.lasting import lasting_json, promise_of
+from edgekit.building.lasting import lasting_json, promise_of, with_memory
 from edgekit.building.making import Made, Maker, make
 from edgekit.building.repairing import failed_repairs, with_repairs
 from edgekit.building.report import BuildReport, BundleReport, candidate_json, fidelity_json
@@ -257,6 +257,8 @@ class _Packer:
         path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
         batches = self._batches(choice.chosen, limits)
         draft, manifest = assemble(self._content(board, choice, batches))
+        estimated = {one.recipe: one.memory_bytes for one in (choice.chosen, *choice.alternates)}
+        manifest = with_memory(draft, manifest, estimated, self.maker.subject.store, request.secret)
         write_bundle(path, draft, manifest, self.keys)
         return BundleReport(profile.name, path, choice, tuple(seen), tuple(batches))
 
@@ -289,7 +291,7 @@ class _Packer:
             batches=[Shipped(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None],
             terms=request.terms,
             secret=request.secret,
-            promise=promise_of(request.budget_ms, primary.estimate, [one.memory_bytes for one in taken]),
+            promise=promise_of(request.budget_ms, primary.estimate),
         )
 
     def _shipped(self, candidate: Candidate, board: Board) -> Shipped:

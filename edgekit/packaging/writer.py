@@ -46,6 +46,16 @@ class BundleDraft:
             self._ciphers[digest] = cipher
         return digest
 
+    @property
+    def digests(self) -> list[str]:
+        """Of every blob, in their order."""
+        return list(self._blobs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blobs."""
+        return sum(map(len, self._blobs.values()))
+
     def entries(self) -> tuple[BlobEntry, ...]:
         entries, cursor = [], 0
         for digest, data in self._blobs.items():

@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny
 
 from edgekit.building.candidates import lasting_estimate
-from edgekit.building.lasting import lasting_json, promise_of
+from edgekit.building.lasting import allowance_mb, lasting_json, promise_of, with_memory
+from edgekit.packaging import Shipped, assemble, write_bundle
+from edgekit_converters.store import NO_STORE
 from edgekit_profiles import Estimate, HostTimes
 from edgekit_runtime.bundle import Promise, read_bundle
+from edgekit_runtime.engines import ENGINES, available
+from edgekit_runtime.install import Proving, TrialFailedError
+from edgekit_runtime.install.prove import prove
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
 _REQUEST = 'BuildRequest(Path({model!r}), ("raspberry-pi-4",), Path({folder!r}), recipes=("onnx-int8-qdq",), allow_random=True)'
@@ -64,19 +71,62 @@ ESTIMATE = {"low_ms": 1.0, "mid_ms": 2.0, "high_ms": 3.0}
 
 
 @pytest.mark.parametrize(
-    ("budget", "estimate", "memory", "promised"),
+    ("budget", "estimate", "promised"),
     [
-        (None, ESTIMATE, [4_000_000, None, 5_000_000], Promise(3.0, 3.0, 5.0)),
-        (50.0, ESTIMATE, [None], Promise(3.0, 50.0, None)),
-        (2.5, ESTIMATE, [], Promise(2.5, 2.5, None)),
-        (50.0, None, [], Promise(None, 50.0, None)),
-        (None, {**ESTIMATE, "high_ms": 0.2}, [], Promise(0.2, 1.0, None)),
-        (None, None, [1_000_000], Promise(None, None, 1.0)),
-        (None, None, [None], None),
+        (None, ESTIMATE, Promise(3.0, 3.0)),
+        (50.0, ESTIMATE, Promise(3.0, 50.0)),
+        (2.5, ESTIMATE, Promise(2.5, 2.5)),
+        (50.0, None, Promise(None, 50.0)),
+        (None, {**ESTIMATE, "high_ms": 0.2}, Promise(0.2, 1.0)),
+        (None, None, None),
     ],
 )
-def test_a_promise_is_the_budget_or_the_upper_end_of_the_estimate(budget, estimate, memory, promised):
-    assert promise_of(budget, estimate, memory) == promised
+def test_a_promise_is_the_budget_or_the_upper_end_of_the_estimate(budget, estimate, promised):
+    assert promise_of(budget, estimate) == promised
+
+
+ALLOWED = {
+    "the file's estimate with headroom": (80_000_000, 10_000_000, 80.0, 125.0),
+    "nothing was measured": (80_000_000, 10_000_000, None, 125.0),
+    "a process that takes more than the estimate leaves room for": (80_000_000, 10_000_000, 124.0, 160.0),
+    "no estimate": (None, 10_000_000, 100.0, 128.0),
+    "neither": (None, 10_000_000, None, None),
+}
+
+
+@pytest.mark.parametrize(("estimated", "bundle", "measured", "promised"), ALLOWED.values(), ids=ALLOWED)
+def test_memory_is_promised_by_the_file_unless_a_process_takes_more(estimated, bundle, measured, promised):
+    found = allowance_mb(estimated, bundle, measured)
+    assert found == promised
+
+
+@pytest.mark.skipif(not {"litert", "onnxruntime"} <= set(available()), reason="it takes LiteRT and ONNX Runtime")
+def test_each_artifact_keeps_its_promise_on_each_engine(tmp_path):
+    """As `edgekit install` will try it, whichever of them the board's tuning takes."""
+    content = tiny.content(alternates=[Shipped(tiny.artifact("onnx-f32"))], promise=Promise(p99_ms=1000.0))
+    draft, manifest = assemble(content)
+    manifest = with_memory(draft, manifest, {"tflite-int8": 1, "onnx-f32": 1}, NO_STORE)
+    primary, alternate = manifest.artifacts
+    assert set(primary.memory_mb) == {name for name, kind in ENGINES.items() if kind.format == "tflite"}
+    assert set(alternate.memory_mb) == {"onnxruntime"}
+    assert 30 < primary.memory_mb["litert"] < alternate.memory_mb["onnxruntime"] < 300
+    assert manifest.promise == Promise(p99_ms=1000.0, peak_mb=alternate.memory_mb["onnxruntime"])
+    write_bundle(tmp_path / "both.ekb", draft, manifest)
+    bundle = read_bundle(tmp_path / "both.ekb")
+    for entry in bundle.manifest.artifacts:
+        proof = prove("trial", bundle, Proving(answers=5, least=2, recipe=entry.recipe))
+        assert proof.recipe == entry.recipe
+        assert proof.seen.peak_mb < entry.memory_mb[proof.engine.split()[0]]
+
+
+def test_a_process_that_takes_more_than_its_artifact_promises_is_refused_with_a_way_out(tmp_path):
+    draft, manifest = assemble(tiny.content("onnx-f32" if "litert" not in available() else "tflite-int8"))
+    (entry,) = manifest.artifacts
+    small = replace(entry, memory_mb=dict.fromkeys(available(), 5.0))
+    write_bundle(tmp_path / "small.ekb", draft, replace(manifest, artifacts=(small,), promise=Promise(peak_mb=5000.0)))
+    with pytest.raises(TrialFailedError, match=f"on trial with {entry.recipe} on .* MB, and 5 were promised") as caught:
+        prove("trial", read_bundle(tmp_path / "small.ekb"), Proving(answers=5, least=2))
+    assert "edgekit build --alternates 0" in caught.value.do
 
 
 def test_figures_have_six_digits():

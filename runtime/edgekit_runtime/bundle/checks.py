@@ -145,6 +145,8 @@ def _head(check: _Checks, manifest: Manifest) -> None:
     for board in manifest.compatible:
         check.name(board, "a profile")
     check.texts(manifest.requires, "features it requires", limits.MAX_OPS)
+    memory = [figure for entry in manifest.artifacts for figure in (entry.memory_mb or {}).values()]
+    check(all(figure > 0 for figure in memory), "a promise of memory is no positive number")
     if manifest.promise is not None:
         figures = (manifest.promise.p50_ms, manifest.promise.p99_ms, manifest.promise.peak_mb)
         check(all(figure is None or figure > 0 for figure in figures), "a promise is no positive number")

@@ -87,6 +87,7 @@ class ArtifactEntry:
     estimate: dict[str, Any] | None = None
     ops: tuple[str, ...] | None = None
     settings: dict[str, Any] | None = None
+    memory_mb: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Manifest
 
-__all__ = ["LATE_SHARE", "Seen", "Terms", "Verdict", "judge", "terms_of"]
+__all__ = ["LATE_SHARE", "Seen", "Terms", "Verdict", "judge", "memory_promised", "terms_of"]
 
 LATE_SHARE = 0.01
 """Of a p99: as many answers may be later."""
 FAILED_SHARE = 0.01
 """As many inferences may fail."""
+ANOTHER = "Do not use this bundle here: another engine or version may run it"
 
 
 @dataclass(frozen=True)
@@ -65,35 +66,54 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
+    """do: what mends it, of a `back`."""
+
     says: Literal["wait", "keep", "back"]
     why: str = ""
+    do: str = ""
 
 
 def terms_of(manifest: Manifest, answers: int = 200, seconds: float = 60.0) -> Terms:
-    promise = manifest.promise
-    if promise is None:
-        return Terms(answers, seconds)
-    return Terms(answers, seconds, promise.p99_ms, promise.peak_mb)
+    """Without memory: what was promised of that depends on what answers (`memory_promised`)."""
+    return Terms(answers, seconds, manifest.promise.p99_ms if manifest.promise is not None else None)
+
+
+def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | None:
+    """MB of the process that answers with this artifact on this engine, None where nothing was promised of it.
+
+    A bundle that promises one figure for all artifacts is held to that one.
+    """
+    entry = next((one for one in manifest.artifacts if one.recipe == recipe and one.role != "batch"), None)
+    if entry is not None and entry.memory_mb is not None:
+        return entry.memory_mb.get(engine)
+    return manifest.promise.peak_mb if manifest.promise is not None else None
 
 
 def judge(seen: Seen, terms: Terms) -> Verdict:
     """`back` names what was not kept; `wait` says what is still to be seen."""
     if seen.dead:
-        return Verdict("back", f"its engine answers no more: {seen.dead}")
+        return Verdict("back", f"its engine answers no more: {seen.dead}", ANOTHER)
     asked = seen.answers + seen.failures
     if asked < terms.answers or seen.seconds < terms.seconds:
         return Verdict(
             "wait", f"{seen.answers} of {terms.answers} answers, {seen.seconds:.0f} of {terms.seconds:.0f} s"
         )
     if seen.failures > FAILED_SHARE * asked:
-        return Verdict("back", f"{seen.failures} of {asked} inferences failed")
+        return Verdict("back", f"{seen.failures} of {asked} inferences failed", ANOTHER)
     if terms.p99_ms is not None and seen.late > LATE_SHARE * seen.answers:
         p99 = f" (p99 {seen.p99_ms:.3g} ms)" if seen.p99_ms is not None else ""
         return Verdict(
-            "back", f"{seen.late} of {seen.answers} inferences took longer than the {terms.p99_ms:.3g} ms promised{p99}"
+            "back",
+            f"{seen.late} of {seen.answers} inferences took longer than the {terms.p99_ms:.3g} ms promised{p99}",
+            "Build it with a larger budget (edgekit build --budget-ms), or for the profile of this board (--profile)",
         )
     if terms.peak_mb is not None and seen.peak_mb is not None and seen.peak_mb > terms.peak_mb:
-        return Verdict("back", f"it took {seen.peak_mb:.0f} MB, and {terms.peak_mb:.0f} were promised")
+        return Verdict(
+            "back",
+            f"it took {seen.peak_mb:.0f} MB, and {terms.peak_mb:.0f} were promised",
+            "Build it again with this version of the engine, which measures its memory; or without runners-up: edgekit build "
+            "--alternates 0",
+        )
     return Verdict("keep", _told(seen, terms))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime import errors
@@ -22,7 +22,7 @@ from edgekit_runtime.children import crashed, environment, interrupted, may_star
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import EdgekitError, MissingExtraError, SelfTestError
 from edgekit_runtime.install.errors import InstallError, TrialFailedError
-from edgekit_runtime.install.promise import Seen, Terms, judge, terms_of
+from edgekit_runtime.install.promise import Seen, judge, memory_promised, terms_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,13 +38,16 @@ What = Literal["selftest", "trial"]
 class Proving:
     """answers: inferences of a trial. most_s: seconds after which it ends with fewer, of a slow model; least: never fewer.
 
-    silence_s: how long loading, or one inference, may take before the child counts as hung. run: starts the child.
+    silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to answer,
+    None for whatever an application gets here. run: starts the child.
     """
 
     answers: int = 200
     most_s: float = 60.0
     least: int = 20
     silence_s: float = 120.0
+    recipe: str | None = None
+    engine: str | None = None
     run: Callable[..., subprocess.CompletedProcess[str]] = field(default=run_child)
 
 
@@ -70,24 +73,21 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
         "most_s": how.most_s,
         "least": how.least,
         "p99_ms": terms.p99_ms,
+        "recipe": how.recipe,
+        "engine": how.engine,
     }
     facts = _in_child(what, bundle, job, how) if may_start() else _here(bundle, job)
     engine, recipe = facts["engine"], facts["recipe"]
     if what == "selftest":
         return Proof(engine, recipe, facts["told"])
     seen = Seen(**facts["seen"])
-    return Proof(engine, recipe, _kept(seen, terms, engine, bundle), seen)
-
-
-def _kept(seen: Seen, terms: Terms, engine: str, bundle: Bundle) -> str:
-    verdict = judge(seen, terms)
-    if verdict.says == "keep":
-        return verdict.why
-    raise TrialFailedError(
-        f"on trial with {engine}: {verdict.why}",
-        where=str(bundle.path),
-        do="Build it for this board, or promise what it can keep",
-    )
+    promised = replace(terms, peak_mb=memory_promised(bundle.manifest, recipe, engine.partition(" ")[0]))
+    verdict = judge(seen, promised)
+    if verdict.says != "keep":
+        raise TrialFailedError(
+            f"on trial with {recipe} on {engine}: {verdict.why}", where=str(bundle.path), do=verdict.do
+        )
+    return Proof(engine, recipe, verdict.why, seen)
 
 
 def _here(bundle: Bundle, job: dict[str, Any]) -> dict[str, Any]:

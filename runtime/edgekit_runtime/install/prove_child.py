@@ -1,6 +1,7 @@
 """The child of `prove`: the job on stdin, one line of JSON with what came of it on stdout, and dots while it works.
 
-{"what": "trial", "path": "objects/ab12.ekb", "digest": "...", "answers": 200, "most_s": 60, "least": 20, "p99_ms": 12.5}
+{"what": "trial", "path": "objects/ab12.ekb", "digest": "...", "answers": 200, "most_s": 60, "least": 20, "p99_ms": 12.5,
+ "recipe": null, "engine": null}
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def proved(job: dict[str, Any], secret: Any, tell: Callable[[], object]) -> dict
     bundle = read_bundle(job["path"], secret=secret)
     if bundle.digest != job["digest"]:
         raise BundleError("the file was replaced while it was installed", where=job["path"], do="Install it again")
-    with closing(_opened(bundle)) as model:
+    with closing(_opened(bundle, job["recipe"], job["engine"])) as model:
         told = model.describe()
         engine = f"{told['engine']['name']} {told['engine']['version']}"
         facts = {"engine": engine, "recipe": told["recipe"]}
@@ -43,17 +44,19 @@ def proved(job: dict[str, Any], secret: Any, tell: Callable[[], object]) -> dict
         return {**facts, "seen": _seen(model, bundle, job, tell)}
 
 
-def _opened(bundle: Bundle) -> Model:
-    """As an application opens it, without a cache: every answer is the device's."""
+def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
+    """As an application opens it, without a cache: every answer is the device's. recipe: that one alone, by the defaults."""
     from edgekit_runtime.model import Model
     from edgekit_runtime.opened import Opened
     from edgekit_runtime.options import Options
-    from edgekit_runtime.readiness import prepare
+    from edgekit_runtime.readiness import Preparation, prepare
+    from edgekit_runtime.tuning import Tuning, Wanted
 
     def never(path: object) -> Opened:
         raise BundleError("nothing else is opened here", where=str(path))
 
-    opened = Opened(bundle, prepare(bundle))
+    wanted = Wanted(engine=engine, pin=recipe)
+    opened = Opened(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuning(0.0))))
     try:
         return Model(opened, Options(cache_mb=0.0), never)
     except BaseException:

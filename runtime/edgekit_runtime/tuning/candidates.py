@@ -40,13 +40,13 @@ _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
 class Wanted:
     """What the caller decided himself; None where the board may. delegate: a library for TFLite artifacts, see `Setup`.
 
-    pin: `primary` for the bundle's primary artifact alone; None for whichever is the fastest here.
+    pin: `primary`, or the recipe of the one artifact that may run; None for whichever is the fastest here.
     """
 
     engine: str | None = None
     threads: int | None = None
     delegate: str | None = None
-    pin: Pin | None = None
+    pin: Pin | str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def candidates(
         counts += [n for n in dict.fromkeys((1, cores, cores // 2)) if 1 <= n <= cores and n != default]
     found: list[tuple[tuple[Any, ...], Candidate]] = []
     for entry in manifest.artifacts:
-        if entry.role not in (("primary",) if wanted.pin else ("primary", "alternate")):
+        if entry.role not in ("primary", "alternate") or (wanted.pin or entry.role) not in (entry.role, entry.recipe):
             continue
         for place, name in enumerate(_engines(entry, installed, wanted)):
             for delegate in (wanted.delegate, None) if wanted.delegate and ENGINES[name].delegates else (None,):

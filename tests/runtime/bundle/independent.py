@@ -371,6 +371,8 @@ def artifacts(m: dict[str, Any], sizes: dict[str, int]) -> None:
                 tensor(spec)
         given(entry, "ops", words, 1024)
         given(entry, "tools", tools)
+        for engine, figure in thing(entry.get("memory_mb", {})).items():
+            word(engine), real(figure, 0)
         for report in ("settings", "fidelity", "estimate"):
             given(entry, report, thing)
 
