@@ -20,7 +20,8 @@ from pathlib import Path
 from edgekit.keys.errors import KeysError
 from edgekit_runtime.bundle.signature import keyid_of, load_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust import config_dir
+from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.trust import UnsafePathError, config_dir
 
 __all__ = ["KeyEntry", "KeyFolder", "default_folder", "open_to_others"]
 
@@ -102,8 +103,10 @@ class KeyFolder:
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError or SignatureError."""
+        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, UnsafePathError or SignatureError."""
         path = self._file(named, _PUBLIC)
+        if unsafe := first_unsafe(path):
+            raise UnsafePathError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
         raw = raw_key(load_public_key(path))
         return KeyEntry(path.name.removesuffix(_PRIVATE).removesuffix(".pub"), keyid_of(raw), raw, path, None)
 
@@ -148,6 +151,8 @@ class KeyFolder:
                 where=str(self.path),
                 do=f"Run: chmod 700 {self.path}; or name another with --folder",
             )
+        if unsafe := first_unsafe(self.path):
+            raise KeysError(unsafe.what, where=str(unsafe.where), do=f"{unsafe.do}; or name another with --folder")
 
 
 def open_to_others(mode: int) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgekit.keys.errors import KeysError
 from edgekit.packaging.whole import write_whole
-from edgekit_runtime.trust import Moment, TrustStore, follow, judge, load_root, parse_root
+from edgekit_runtime.trust import Moment, TrustStore, follow, judge, parse_root, read_trusted
 from edgekit_runtime.trust.finding import load_in_force
 from edgekit_runtime.trust.root import read_root
 
@@ -40,7 +40,7 @@ def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,
     )
-    current = load_in_force(to, load_root) if os.path.exists(to) else None  # noqa: PTH110 - False, too, where it may not be looked at
+    current = load_in_force(to, _relied_on) if os.path.exists(to) else None  # noqa: PTH110 - False, too, where it may not be looked at
     before = current.version if current is not None else None
     store, data = current, b""
     for candidate, content in candidates:
@@ -56,6 +56,10 @@ def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now
     if data:
         write_whole(to, data, "the root")
     return Taken(replace(store, where=str(to)), before, to)
+
+
+def _relied_on(path: Path) -> TrustStore:
+    return parse_root(read_trusted(path), str(path))
 
 
 def _pinned(store: TrustStore, expect: str | None) -> None:

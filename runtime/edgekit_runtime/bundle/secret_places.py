@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES
 from edgekit_runtime.bundle.secret_key import MAKE_ONE, SecretFormatError, SecretUnreadableError, check_key
+from edgekit_runtime.strict_modes import first_unsafe
 
 __all__ = ["from_command", "from_file", "from_variable", "keys_in", "words"]
 
@@ -64,7 +65,7 @@ def _key(text: str, number: int, where: str) -> bytes:
 
 
 def from_file(path: Path, where: str) -> bytes:
-    """A regular file that not everybody may read. The descriptor that was judged is the one that is read."""
+    """A regular file that not everybody may read, and no other user may replace (`strict_modes`). The descriptor that was judged is the one that is read."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -77,6 +78,8 @@ def from_file(path: Path, where: str) -> bytes:
                     where=where,
                     do=f"Run: chmod 600 {path}",
                 )
+            if unsafe := first_unsafe(path):
+                raise SecretUnreadableError(f"{unsafe.where}: {unsafe.what}", where=where, do=unsafe.do)
             with os.fdopen(os.dup(handle), "rb") as file:
                 data = file.read(_MOST_BYTES + 1)
         finally:

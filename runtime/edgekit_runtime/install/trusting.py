@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.install.disk import make_folder, read_text, write_file
 from edgekit_runtime.install.planted import planted
-from edgekit_runtime.trust.errors import TrustError
-from edgekit_runtime.trust.finding import store_in
-from edgekit_runtime.trust.root import is_document, read_root
+from edgekit_runtime.trust.errors import TrustError, UnsafePathError
+from edgekit_runtime.trust.finding import read_trusted, store_in
+from edgekit_runtime.trust.root import is_document
 
 if TYPE_CHECKING:
     from edgekit_runtime.trust import TrustStore
@@ -47,7 +47,7 @@ def named(trust: Sequence[str | Path]) -> Named:
     """What is to be remembered of it. Raises TrustError, SignatureError."""
     names, copies = [], []
     for one in trust:
-        data = read_root(Path(one))
+        data = read_trusted(Path(one))
         if is_document(data):
             names.append(str(Path(one).absolute()))
             continue
@@ -82,7 +82,9 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
     again = f"Name it again: {command}"
     if Path(name).is_absolute():
         try:
-            return name, read_root(Path(name))
+            return name, read_trusted(Path(name))
+        except UnsafePathError:
+            raise
         except TrustError as error:
             error.do = f"This root remembers where it lay (slot.json): put it back there. Or name another: {command}"
             raise

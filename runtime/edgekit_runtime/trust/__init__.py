@@ -17,9 +17,10 @@ from edgekit_runtime.trust.errors import (
     TooFewSignaturesError,
     TrustError,
     UnknownKeyError,
+    UnsafePathError,
     UnsignedError,
 )
-from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, trust_paths
+from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, read_trusted, trust_paths
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 from edgekit_runtime.trust.vouching import Vouched, read_vouched, vouch
@@ -43,6 +44,7 @@ __all__ = [
     "TrustStore",
     "TrustedKey",
     "UnknownKeyError",
+    "UnsafePathError",
     "UnsignedError",
     "Vouched",
     "config_dir",
@@ -54,6 +56,7 @@ __all__ = [
     "no_trust",
     "parse_root",
     "parse_time",
+    "read_trusted",
     "read_vouched",
     "seen_after",
     "signed_part",

@@ -18,6 +18,7 @@ __all__ = [
     "TooFewSignaturesError",
     "TrustError",
     "UnknownKeyError",
+    "UnsafePathError",
     "UnsignedError",
 ]
 
@@ -68,6 +69,12 @@ class NoTrustError(TrustError):
     """This machine was never told whom to trust."""
 
     code = "no-trust-store"
+
+
+class UnsafePathError(TrustError):
+    """Another user could replace the file that says whom to trust."""
+
+    code = "unsafe-path"
 
 
 class RootExpiredError(TrustError):

@@ -10,23 +10,32 @@ Rules:
 - what may not be looked at is an error too, but for the folder of a user's own settings;
 - one in force that is damaged is never replaced by itself: the error says how a person does it, and that it rests on the
   person's word then;
-- a file that everybody may write, or in a folder where everybody may put another in its place, is refused.
+- a file that another user could change or replace, by it or by any folder above it, is refused (`strict_modes`).
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust.errors import NoTrustError, TrustError
+from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.trust.errors import NoTrustError, TrustError, UnsafePathError
 from edgekit_runtime.trust.root import is_document, parse_root, read_root
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
 
-__all__ = ["config_dir", "find_trust", "load_in_force", "load_trust", "no_trust", "store_in", "trust_paths"]
+__all__ = [
+    "config_dir",
+    "find_trust",
+    "load_in_force",
+    "load_trust",
+    "no_trust",
+    "read_trusted",
+    "store_in",
+    "trust_paths",
+]
 
 SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
 
@@ -43,7 +52,7 @@ def load_trust(trust: Trust) -> TrustStore | None:
     paths = [Path(trust)] if isinstance(trust, (str, os.PathLike)) else [Path(one) for one in trust]
     if not paths:
         return None
-    return store_in([(str(path), read_root(path)) for path in paths])
+    return store_in([(str(path), read_trusted(path)) for path in paths])
 
 
 def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
@@ -74,7 +83,6 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
                 do="Correct or unset EDGEKIT_TRUST; or run: edgekit keys update ROOT.json, which writes it there",
             )
         if named or _is_there(path, ours=path != system):
-            _refuse_everybodys(path)
             return load_in_force(path, load_trust)
     return None
 
@@ -84,6 +92,8 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
     file that is damaged: nobody else can follow one that cannot be read."""
     try:
         return load(path)
+    except UnsafePathError:
+        raise
     except SignatureError as error:
         if not isinstance(error, TrustError) and path.suffix != ".json":
             raise  # of a public key, which says what it lacks
@@ -150,18 +160,9 @@ def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
     return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
 
 
-def _refuse_everybodys(path: Path) -> None:
-    """Raises TrustError where any user of this machine could have written what decides about trust."""
-    if os.name != "posix":
-        return
-    for one, sticky in ((path, False), (path.absolute().parent, True)):
-        try:
-            mode = one.stat().st_mode
-        except OSError:
-            return  # the reader says it better
-        if mode & stat.S_IWOTH and not (sticky and mode & stat.S_ISVTX):
-            raise TrustError(
-                "every user of this machine may write here, so that anybody could say whom to trust",
-                where=str(one),
-                do=f"Run: chmod o-w {one}",
-            )
+def read_trusted(path: Path) -> bytes:
+    """The bytes of a root.json or public key that is to be relied on. Raises UnsafePathError where another user could have
+    replaced it (see `strict_modes`), TrustError for what cannot be read."""
+    if found := first_unsafe(path):
+        raise UnsafePathError(found.what, where=str(found.where), do=found.do)
+    return read_root(path)

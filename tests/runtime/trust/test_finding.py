@@ -11,7 +11,7 @@ import pytest
 import rooted
 
 from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust import TrustError, find_trust, load_trust, trust_paths
+from edgekit_runtime.trust import TrustError, UnsafePathError, find_trust, load_trust, trust_paths
 
 
 @pytest.fixture
@@ -82,16 +82,30 @@ def test_a_damaged_root_in_force_names_the_way_out_and_whose_word_that_is(places
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
-@pytest.mark.parametrize("what", ["the file", "its folder"])
+@pytest.mark.parametrize("what", ["the file", "its folder", "a folder above"])
 def test_what_everybody_may_write_decides_nothing(places, what):
     """S11"""
     environ, put, system = places
     path = put("own", 2)
-    changed = path if what == "the file" else path.parent
+    changed = {"the file": path, "its folder": path.parent, "a folder above": path.parents[2]}[what]
     changed.chmod(changed.stat().st_mode | 0o002)
-    with pytest.raises(TrustError, match="every user of this machine may write here") as caught:
+    with pytest.raises(UnsafePathError, match="other users may write here") as caught:
         find_trust(environ, system=system)
-    assert caught.value.do == f"Run: chmod o-w {changed}"
+    assert caught.value.do == f"Run: chmod go-w {changed}"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_named_file_that_others_may_replace_decides_nothing_either(files):
+    """S11"""
+    key, folder = files / "bea.pub.pem", files
+    for changed in (key, folder):
+        before = changed.stat().st_mode
+        changed.chmod(before | 0o002)
+        with pytest.raises(UnsafePathError) as caught:
+            load_trust([key])
+        assert caught.value.where == str(changed)
+        changed.chmod(before)
+    assert load_trust([key]) is not None
 
 
 def test_a_public_key_may_be_named_in_the_variable(places, tmp_path):

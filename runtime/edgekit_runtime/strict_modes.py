@@ -1,0 +1,106 @@
+"""Who could put another file in the place of one that decides about trust: the rule of sshd's StrictModes.
+
+    found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
+    found.where, found.what, found.do                               # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
+
+Rules:
+- the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
+- each belongs to root or to this user;
+- no group and no other user may write to it. A sticky folder such as /tmp is fine: there nobody else can replace an entry, and
+  the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user, counts as the user;
+- what cannot be looked at is left to the reader's own error.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Unsafe", "first_unsafe"]
+
+_ROOT = 0
+
+
+@dataclass(frozen=True)
+class Unsafe:
+    """where: the file or folder that others could change. do: the command that closes it."""
+
+    where: Path
+    what: str
+    do: str
+
+
+def first_unsafe(path: Path, uid: int | None = None) -> Unsafe | None:
+    """The first thing by which another user could replace `path`; None where there is none, and on systems without modes.
+
+    uid: of the user who relies on the file, None for this process's.
+    """
+    if os.name != "posix":
+        return None
+    uid = os.geteuid() if uid is None else uid
+    for one in _chain(path):
+        try:
+            found = one.lstat()
+        except OSError:
+            continue
+        if unsafe := _judged(one, found, uid):
+            return unsafe
+    return None
+
+
+def _chain(path: Path) -> Iterator[Path]:
+    """The path and its parents, as named and as its links lead, each once."""
+    named = path.absolute()
+    seen = [named, *named.parents]
+    try:
+        real = named.resolve()
+        seen += [real, *real.parents]
+    except (OSError, RuntimeError):  # links in a circle
+        pass
+    return iter(dict.fromkeys(seen))
+
+
+def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:
+    if found.st_uid not in (_ROOT, uid):
+        return Unsafe(
+            one,
+            f"it belongs to another user ({_user(found.st_uid)}), who could put other keys there",
+            f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
+        )
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        return None  # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
+    open_to = stat.S_IWOTH | (0 if _is_private_group(found.st_gid, found.st_uid) else stat.S_IWGRP)
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if found.st_mode & open_to and not sticky:
+        mode = stat.S_IMODE(found.st_mode)
+        return Unsafe(
+            one,
+            f"other users may write here (mode {mode:04o}) and could put other keys there",
+            f"Run: chmod go-w {shlex.quote(str(one))}",
+        )
+    return None
+
+
+def _is_private_group(gid: int, uid: int) -> bool:
+    """Whether the group is the user's own, with nobody else in it."""
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except (KeyError, OSError):
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(uid)
