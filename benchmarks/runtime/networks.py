@@ -1,11 +1,12 @@
-"""The three networks that the runtime's benchmarks share. The weights are seeded and mean nothing; only time is looked at.
+"""The four networks that the runtime's benchmarks share. The weights are seeded and mean nothing; only time is looked at.
 
     python benchmarks/runtime/networks.py --cache FOLDER          # prints {"dense": ".../dense.tflite", ...}
     path = tflite("dense", folder)                                # made once, then found; TensorFlow runs in a child
 
 - dense: 1024-4096-4096-1000, 25 million weights: reading them costs more than one item's arithmetic, so batches pay;
 - tiny: 64-256-256-10: a call takes microseconds, so every hand-off between threads costs more than the net;
-- mobilenet: MobileNetV2 1.0 224: convolutions, which gain nothing from a batch.
+- mobilenet: MobileNetV2 1.0 224: convolutions, which gain nothing from a batch;
+- mobilenet-448: the same at 448 pixels: an inference above 10 ms, which runs in a thread of its own.
 
 `tflite` gives full INT8 (int8 in, int8 out) with a free batch axis by TensorFlow's own converter; `bundle` gives what
 `edgekit build` makes of the same network, with made-up calibration.
@@ -24,11 +25,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NETWORKS", "bundle", "tflite"]
+__all__ = ["NETWORKS", "VARIANTS", "bundle", "tflite"]
 
-NETWORKS = ("dense", "tiny", "mobilenet")
+NETWORKS = ("dense", "tiny", "mobilenet", "mobilenet-448")
+VARIANTS = (4, 8, 16, 32)
+"""The batch sizes of the dense network's bundle, where batches are looked at."""
 _WIDTHS = {"dense": (1024, 4096, 4096, 1000), "tiny": (64, 256, 256, 10)}
-_SIZE = 224
+_SIZES = {"mobilenet": 224, "mobilenet-448": 448}
 _CALIBRATION = 16
 
 
@@ -75,8 +78,8 @@ def _keras_model(name: str) -> Any:
     import keras
 
     keras.utils.set_random_seed(0)
-    if name == "mobilenet":
-        return keras.applications.MobileNetV2(weights=None, input_shape=(_SIZE, _SIZE, 3))
+    if name in _SIZES:
+        return keras.applications.MobileNetV2(weights=None, input_shape=(_SIZES[name], _SIZES[name], 3))
     first, *hidden, last = _WIDTHS[name]
     x = keras.Input((first,), name="x")
     t = x

@@ -1,9 +1,12 @@
 """Ways to share one engine among many callers: ours, what people write by hand, and what packages bring.
 
-Each is a function of an engine that returns `ask(item) -> result` and `close()`. Nothing is tuned against anybody: batches
-up to 32, everything else as the package's own default unless said here.
+Each is a function of an engine that returns `ask(item) -> result` and `close()`. All run the artifacts of one bundle that
+`edgekit build` made. Nothing is tuned against anybody: batches up to 32, everything else as the package's own default unless
+said here.
 
-- lock: the engine behind a `threading.Lock`; the baseline.
+- ours: `predict()` of the opened bundle, as an application calls it (8-bit input, cache off, all else by default): it also
+  checks the input, dequantizes the output, counts, and makes an Answer, which none of the others does.
+- lock: the interpreter behind a `threading.Lock`, as written by hand: set, invoke, get; the baseline.
 - window: the tutorials' batcher; a thread collects for 20 ms or until the batch is full.
 - greedy: a queue and a worker thread that takes whatever is there.
 - batched: `batched.dynamically` (its default: looks every 5 ms).
@@ -25,7 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgekit_runtime.batching import Batcher, learn
+from edgekit_runtime import open_bundle
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.warming import batches_offered
 
 __all__ = ["WAYS", "Variants", "Way"]
 
@@ -41,18 +46,23 @@ class Way(NamedTuple):
 
 
 class Variants:
-    """One interpreter a batch size, one thread each; a batch is padded to the next size. What every way calls."""
+    """One interpreter a batch size of the bundle, one thread each; a batch is padded to the next size. What every peer calls."""
 
-    def __init__(self, path: Path, sizes: Sequence[int]) -> None:
+    def __init__(self, path: Path) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
-        self.sizes = sorted(sizes)
+        self.path = path
+        bundle = read_bundle(path)
+        single = bundle.artifact()
+        artifacts = {1: single} | batches_offered(bundle, single)
+        self.sizes = sorted(artifacts)
         self._one, self._many = None, {}
         for size in self.sizes:
-            interpreter = Interpreter(model_path=str(path), num_threads=1)
+            interpreter = Interpreter(model_content=bundle.blob(artifacts[size].blob), num_threads=1)
             (given,), (wanted,) = interpreter.get_input_details(), interpreter.get_output_details()
             shape = [size, *given["shape"][1:]]
-            interpreter.resize_tensor_input(given["index"], shape)
+            if list(given["shape"]) != shape:
+                interpreter.resize_tensor_input(given["index"], shape)
             interpreter.allocate_tensors()
             self._many[size] = interpreter, given["index"], wanted["index"], np.zeros(shape, given["dtype"])
         self._one = self._many[1][:3]
@@ -77,9 +87,6 @@ class Variants:
         output = interpreter.get_tensor(wanted)
         return [output[n : n + 1] for n in range(count)]
 
-    def of_size(self, n: int) -> list[Array]:
-        return self.run([self.item] * n)
-
 
 def lock(engine: Variants) -> Way:
     mutex = threading.Lock()
@@ -92,14 +99,14 @@ def lock(engine: Variants) -> Way:
 
 
 def ours(engine: Variants) -> Way:
-    costs = learn(engine.of_size, engine.sizes, fixed=True)
-    batcher: Batcher[Array, Array] = Batcher(engine.run, costs, run_one=engine.one)
-    return Way(lambda item: batcher.call(item).result, batcher.close, lambda: costs.as_json() | _stats(batcher))
+    model = open_bundle(engine.path, threads=1, cache_mb=0)
+    ready = np.ascontiguousarray(engine.item[0])
 
+    def described() -> dict[str, Any]:
+        stats = model.stats().batching
+        return model.describe()["batching"] | {"batches": stats.batches, "held": stats.held, "held_s": stats.held_s}
 
-def _stats(batcher: Batcher[Array, Array]) -> dict[str, Any]:
-    stats = batcher.stats()
-    return {"batches": stats.batches, "held": stats.held, "held_s": stats.held_s}
+    return Way(lambda _: model.predict(ready), model.close, described)
 
 
 def window(engine: Variants) -> Way:
