@@ -30,11 +30,10 @@ def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
     """How much larger a file is than the float file it was made from, and which part grew; "" below 5 % or 10 kB."""
     if len(after) <= max(1.05 * len(before), len(before) + 10_000):
         return ""
-    sizes = size_breakdown(format, before), size_breakdown(format, after)
+    old, new = size_breakdown(format, before), size_breakdown(format, after)
     text = f"{len(after) / len(before):.1f}x the size of the float file ({_kb(len(before))} to {_kb(len(after))})"
-    if sizes[0] is None or sizes[1] is None:
+    if old is None or new is None:
         return text
-    old, new = sizes
     parts = {
         "operators, names and scales": new.graph - old.graph,
         "numbers wider than 8 bits": new.other_weights - old.other_weights,

@@ -1,8 +1,8 @@
 """Keras files: `.keras` of Keras 3, `.keras` and HDF5 of Keras 1 and 2 through Keras 3 or, where that cannot, tf_keras.
 
-Rules: safe mode stays on and the optimizer is not restored; a Lambda layer or a class of somebody's own is refused before
-the file is opened, because it is Python code, unless the file is trusted; the model must have fixed inputs (functional,
-sequential with an Input, or built).
+Rules: safe mode stays on and the optimizer is not restored; what is no network of numbers (`keras_config`) is refused before
+Keras opens the file, unless the file is trusted; what it declares to unpack to is bounded, and its weights are its own
+(`sizes`); the model must have fixed inputs (functional, sequential with an Input, or built).
 
     source = load(Path("net.keras"), LoadOptions())
 """
@@ -29,6 +29,7 @@ from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_keras, quiet
 from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
+from edgekit_converters.sources.sizes import check_archive, check_hdf5
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
 from edgekit_runtime.tensors import TensorSpec
 
@@ -43,12 +44,14 @@ class _File:
     format: str
     config: Any
     version: str  # of the Keras that wrote it, "" where the file does not say
+    members: tuple[str, ...] = ()  # of the archive, that are no part of a network, in words
 
 
 def load(path: Path, options: LoadOptions) -> TracedSource:
     """A `.keras` file."""
     try:
         with zipfile.ZipFile(path) as archive:
+            _check_members(path, archive)
             info = archive.getinfo("config.json")
             if info.file_size > _MAX_CONFIG_BYTES:
                 _refuse(path, "its config.json is larger than 64 MiB")
@@ -58,31 +61,48 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError, OSError, EOFError) as error:
         _refuse(path, "this is not a .keras file, or it is damaged", error)
     version = metadata.get("keras_version", "") if isinstance(metadata, dict) else ""
-    return _load(_File(path, "keras", config, str(version)), options)
+    members = tuple(f"it holds '{name}', which may be a program" for name in names if not keras_config.is_weights(name))
+    return _load(_File(path, "keras", config, str(version), members), options)
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raises SourceError where it, or an HDF5 file in it, declares too much or points outside of itself."""
+    check_archive(path, archive)
+    for name in archive.namelist():
+        if name.endswith((".h5", ".hdf5")):
+            import_keras()
+            import h5py  # type: ignore[import-untyped]
+
+            with archive.open(name) as member, h5py.File(member, "r") as file:
+                check_hdf5(path, file)
 
 
 def load_h5(path: Path, options: LoadOptions) -> TracedSource:
     """A legacy HDF5 file with the network in it, not only its weights."""
     import_keras()
-    import h5py  # type: ignore[import-untyped]
+    import h5py
 
     try:
         with h5py.File(path, "r") as file:
+            check_hdf5(path, file)
             text, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
-    except OSError as error:
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
         _refuse(path, "this is not an HDF5 file, or it is damaged", error)
     if text is None:
         _refuse(path, "the file holds weights only, not the network")
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _refuse(path, "its model_config is damaged", error)
     version = version.decode("utf-8", "replace") if isinstance(version, bytes) else str(version)
     return _load(_File(path, "keras-h5", config, version), options)
 
 
 def _load(file: _File, options: LoadOptions) -> TracedSource:
-    pieces = list(dict.fromkeys(keras_config.code(file.config)))
+    try:
+        pieces = list(dict.fromkeys([*keras_config.code(file.config), *file.members]))
+    except RecursionError as error:
+        _refuse(file.path, "its config is nested too deeply", error)
     if pieces and not options.trust_model:
         raise SourceError(
             f"{pieces[0]}, which edgekit does not run",

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
+from edgekit_converters.sources.sizes import check_unpacked
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described, keeps_state
 from edgekit_runtime.tensors import TensorSpec
 
@@ -70,6 +72,7 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     """Raises SourceError for a damaged folder, an unclear choice of signature, or what edgekit does not run."""
     graph = _graph(path)
     program, notes = _program(path, graph, _signature(path, graph, options), options)
+    _check_sizes(path, program.graph)
     check_finite(_constants(program.graph), where=str(path), may_be_infinite=lambda _: True)
     inputs = _inputs(program, options, str(path))
     function, weights = _function(path, program)
@@ -224,6 +227,17 @@ def _dtype(info: Any, name: str, where: str) -> str:
 def _constants(graph_def: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
         yield from _floating(node for node in nodes if node.op == "Const")
+
+
+def _check_sizes(path: Path, graph_def: Any) -> None:
+    """Raises SourceError where constants declare more than a file of this size holds: one value may stand for billions."""
+    tf = import_tensorflow()
+    unpacked = 0
+    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
+        for tensor in (node.attr["value"].tensor for node in nodes if node.op == "Const"):
+            sides = [max(int(side.size), 0) for side in tensor.tensor_shape.dim]
+            unpacked += math.prod(sides) * tf.dtypes.as_dtype(tensor.dtype).size
+    check_unpacked(path, unpacked, (path / "saved_model.pb").stat().st_size, "saved_model.pb")
 
 
 def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -63,8 +63,7 @@ def load(path: Path, options: LoadOptions) -> TorchSource:
     """A `.pt2` file. Raises SourceError with the reason for whatever is refused."""
     program, pickled = open_program(path, options)
     notes = tuple(
-        Note("trusted-code", f"its part '{part}' is a pickle, which was run, because the model is trusted")
-        for part in pickled
+        Note("trusted-code", f"it holds {part}, which may have run, because the model is trusted") for part in pickled
     )
     names = [str(name) for name in program.graph_signature.user_inputs]
     check_named((*options.shapes, *options.constants), names, where=str(path))

@@ -1,7 +1,7 @@
 """PyTorch: how a person's network is found, called with examples, and taken apart into named tensors.
 
-Rules: a `.pt2` with pickled parts is refused unless it is trusted (torch.export.load would run them); a function is the
-person's own code and is simply called; networks are put in inference mode on the CPU; inputs are called as the parameters
+Rules: a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the person's
+own code and is simply called; networks are put in inference mode on the CPU; inputs are called as the parameters
 of `forward`, outputs as their keys or fields.
 
     names, values = flat({"boxes": boxes, "scores": scores})        # ["boxes", "scores"]
@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import io
-import json
 import sys
 import traceback
 import zipfile
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources import torch_archive
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_named
@@ -49,44 +48,30 @@ def import_torch(where: str) -> Any:
 def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]]:
     """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it. Raises SourceError."""
     torch = import_torch(str(path))
-    pickled = tuple(_pickled(torch, path))
-    if pickled and not options.trust_model:
+    try:
+        pieces = tuple(torch_archive.code(torch, path))
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+    ) as error:
+        _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
+    if pieces and not options.trust_model:
         _refuse(
             path,
-            f"it holds a pickle ({pickled[0]}), which runs code when opened",
-            "Save it without custom objects, or pass --trust-model if you know the file's author",
+            f"it holds what torch would run when it opens it: {pieces[0]}",
+            "Save it with standard operators and without custom objects, or pass --trust-model if you know the file's author",
         )
     try:
-        with quiet():
-            return torch.export.load(str(path)), pickled
+        with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
+            return torch.export.load(str(file)), pieces
     except Exception as error:  # noqa: BLE001 - torch raises a dozen unrelated types on a damaged or foreign file
         _refuse(path, f"torch {torch.__version__} cannot read it: {_reason(error)}", cause=error)
-
-
-def _pickled(torch: Any, path: Path) -> Iterator[str]:
-    """Parts that torch.export.load would unpickle without restraint."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                short = name.rpartition("/")[2]
-                if short.startswith(("opaque_obj", "custom_obj")):
-                    yield short
-                elif short.endswith("_config.json"):
-                    entries = json.loads(archive.read(name)).get("config", {})
-                    yield from (key for key, entry in entries.items() if entry.get("use_pickle"))
-                elif short.endswith(".pt") and not _is_plain(torch, archive.read(name)):
-                    yield short
-    except (zipfile.BadZipFile, OSError, ValueError, AttributeError, KeyError, EOFError, NotImplementedError) as error:
-        _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
-
-
-def _is_plain(torch: Any, data: bytes) -> bool:
-    try:
-        with quiet():
-            torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not plain tensors
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -55,17 +55,90 @@ def test_trust_changes_nothing_where_there_is_no_code(digits_model) -> None:
         ({"class_name": "function", "module": "os", "config": "system"}, "os.function"),
         ({"class_name": "Mine", "module": "kerasx.layers", "config": {"name": "a"}}, "'a' is of kerasx.layers.Mine"),
         ({"class_name": "TFOpLambda", "config": {"name": "w", "function": "io.write_file"}}, "calls tf.io.write_file"),
+        (
+            {"class_name": "TFOpLambda", "config": {"name": "w", "function": "compat.v1.gfile.Copy"}},
+            "compat.v1.gfile.Copy",
+        ),
+        ({"class_name": "TFOpLambda", "config": {"name": "w", "function": "load_library"}}, "calls tf.load_library"),
+        (
+            {"class_name": "TFOpLambda", "config": {"name": "w", "function": "math.__loader__"}},
+            "calls tf.math.__loader__",
+        ),
+        ({"class_name": "TensorFlowOpLayer", "config": {"name": "raw"}}, "'raw' is of TensorFlowOpLayer"),
+        ({"class_name": "ClassMethod", "config": {"name": "m"}}, "'m' is of ClassMethod"),
+        ({"class_name": "TFSMLayer", "module": "keras.layers", "config": {"name": "s"}}, "of keras.layers.TFSMLayer"),
+        (
+            {"class_name": "StringLookup", "module": "keras.layers", "config": {"vocabulary": "/etc/passwd"}},
+            "StringLookup",
+        ),
+        ({"class_name": "get_file", "module": "keras.utils", "config": {"name": "g"}}, "of keras.utils.get_file"),
+        (
+            {"class_name": "Dense", "module": "keras.src.saving.evil", "config": {"name": "d"}},
+            "keras.src.saving.evil.Dense",
+        ),
+        ({"class_name": "Map", "module": "keras.src.ops.core", "config": {"name": "d"}}, "keras.src.ops.core.Map"),
+        ({"class_name": "__typespec__", "config": {}}, "__typespec__"),
+        ({"class_name": ["Dense"], "config": {"name": "d"}}, "'d' is of ['Dense']"),
+        (
+            {"class_name": "function", "module": "builtins", "config": {"name": "eval"}},
+            "not one of Keras' own activations",
+        ),
+        ({"class_name": "Dense", "config": {"name": "d", "activation": "deserialize"}}, "the activation 'deserialize'"),
+        ({"class_name": "Dense", "config": {"name": "d", "kernel_initializer": "get"}}, "the kernel_initializer 'get'"),
     ],
 )
 def test_code_is_found_wherever_it_hides(config: dict, says: str) -> None:
+    """S24: classes, functions and modules that are not in the lists."""
     [piece] = code({"config": {"layers": [{"class_name": "Dense", "module": "keras.layers"}, config]}})
     assert says in piece
 
 
-@pytest.mark.parametrize("function", ["math.add", "__operators__.getitem", "nn.relu"])
+@pytest.mark.parametrize("function", ["math.add", "__operators__.getitem", "nn.relu", "math.reduce_mean", "reshape"])
 def test_arithmetic_is_no_code(function: str) -> None:
     config = {"class_name": "TFOpLambda", "config": {"name": "op", "function": function}}
     assert list(code({"module": "keras", "class_name": "Functional", "layers": [config]})) == []
+
+
+def test_every_layer_and_activation_that_keras_itself_writes_for_numbers_is_in_the_lists() -> None:
+    import keras
+
+    no_numbers = {
+        "Lambda",
+        "TFSMLayer",
+        "TorchModuleWrapper",
+        "JaxLayer",
+        "FlaxLayer",
+        "TextVectorization",
+        "StringLookup",
+    }
+    no_numbers |= {"IntegerLookup", "Hashing", "HashedCrossing", "Pipeline", "Wrapper", "InputSpec"}
+    augmentation = {"AugMix", "AutoContrast", "ContrastLimitedAdaptiveHistogramEqualization", "CutMix", "Equalization"}
+    augmentation |= {"MaxNumBoundingBoxes", "MixUp", "RandAugment", "RandomColorDegeneration", "RandomColorJitter"}
+    augmentation |= {"RandomElasticTransform", "RandomErasing", "RandomGaussianBlur", "RandomGrayscale", "RandomInvert"}
+    augmentation |= {"RandomPerspective", "RandomPosterization", "RandomSharpness", "Solarization"}
+    layers = {name for name in dir(keras.layers) if name[0].isupper()}
+    refused = {name for name in layers if list(code({"class_name": name, "module": "keras.layers", "config": {}}))}
+    assert refused == no_numbers | augmentation
+    functions = {name for name in dir(keras.activations) if name[0].islower()} - {"get", "serialize", "deserialize"}
+    written = [{"class_name": "function", "module": "builtins", "config": name} for name in functions]
+    assert list(code(written)) == []
+
+
+def test_a_network_of_operations_written_out_is_read(tmp_path: Path) -> None:
+    """What Keras 3 makes of arithmetic on tensors, regularizers, policies, nested cells."""
+    import keras
+
+    x = keras.Input((8, 4), name="x")
+    t = keras.layers.Bidirectional(keras.layers.RNN([keras.layers.LSTMCell(3), keras.layers.GRUCell(2)]))(x)
+    t = keras.layers.Dense(4, "gelu", kernel_regularizer="l2", kernel_constraint="max_norm", dtype="float32")(t)
+    keras.Model(x, t).save(tmp_path / "net.h5")
+    t = keras.ops.stack([t * 2 + 1, keras.ops.softmax(t)], 1)[:, ::-1]
+    model = keras.Model(x, keras.ops.mean(t, axis=1))
+    model.compile("adam", "mse")
+    model.save(tmp_path / "net.keras")
+    item = np.ones((1, 8, 4), np.float32)
+    np.testing.assert_allclose(sources.load(tmp_path / "net.keras").predict([item])[0], model(item), atol=1e-6)
+    assert sources.load(tmp_path / "net.h5").notes == ()
 
 
 def test_free_axes_are_pinned_and_the_batch_stays_free(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def _debugged(x, written: Path):
 def test_an_operator_that_is_no_arithmetic_is_refused_wherever_the_signature_reaches_it(
     tmp_path: Path, effect, named: str, deep: bool
 ) -> None:
+    """S24: by an allow list, in the signature and in every function behind it."""
     import tensorflow as tf
 
     written = tmp_path / "written"
@@ -262,4 +263,21 @@ def test_half_a_saved_model_is_refused(folder: Path, tmp_path: Path) -> None:
         sources.load(tmp_path / "net")
     shutil.rmtree(tmp_path / "net" / "variables")
     with pytest.raises(SourceError, match="TensorFlow cannot load it"):
+        sources.load(tmp_path / "net")
+
+
+def test_a_constant_that_stands_for_gigabytes_is_refused(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    shutil.copytree(folder, tmp_path / "net")
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    for function in model.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "Const":
+                del node.attr["value"].tensor.tensor_shape.dim[:]
+                node.attr["value"].tensor.tensor_shape.dim.add(size=4_000_000_000)
+    (tmp_path / "net" / "saved_model.pb").write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError, match=r"saved_model\.pb unpacks to 16\.0 GB"):
         sources.load(tmp_path / "net")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
 from pathlib import Path
@@ -192,15 +193,75 @@ def test_an_exported_program_is_read_and_its_free_axis_is_pinned(exported: Path)
     agree(source)
 
 
+def forged(exported: Path, path: Path, edit, *more: str) -> None:
+    """The archive with its program edited: a function of every text in it and its key. more: empty members besides."""
+
+    def edited(value, key=""):
+        if isinstance(value, dict):
+            return {name: edited(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [edited(item, key) for item in value] or edit([], key)
+        return edit(value, key)
+
+    with zipfile.ZipFile(exported) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, json.dumps(edited(json.loads(data))) if name.endswith("models/model.json") else data)
+        for name in more:
+            new.writestr(old.namelist()[0].partition("/")[0] + name, b"")
+
+
 def test_a_pickle_in_an_exported_program_is_not_opened(exported: Path, tmp_path: Path) -> None:
     path, ran = tmp_path / "evil.pt2", tmp_path / "ran"
     code = f"cos\nsystem\n(S'touch {ran}'\ntR.".encode()
     with zipfile.ZipFile(exported) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             new.writestr(name, code if name.endswith(".pt") else old.read(name))
-    with pytest.raises(SourceError, match=r"it holds a pickle .*--trust-model"):
+    with pytest.raises(SourceError, match=r"would run .* the pickle .*--trust-model"):
         sources.load(path)
     assert not ran.exists()
+
+
+RUN = "__import__('pathlib').Path('ran').touch()"
+CODE = {
+    "expression": lambda value, key: RUN if key == "expr_str" else value,
+    "operator": lambda value, key: "torch.hub.os.getcwd" if value == "torch.ops.aten.relu.default" else value,
+    "name": lambda value, key: f"input={RUN}" if value == "input" else value,
+    "container": lambda value, key: (
+        value.replace("builtins.tuple", "collections.defaultdict") if key == "in_spec" else value
+    ),
+    "enumeration": lambda value, key: (
+        value.replace('"null"', json.dumps('{"__enum__": true, "fqn": "os:A", "name": "A"}'))
+        if key == "in_spec"
+        else value
+    ),
+}
+
+
+@pytest.mark.parametrize("place", CODE)
+def test_code_in_an_exported_program_is_refused_before_torch_opens_it(
+    exported: Path, tmp_path: Path, monkeypatch, place: str
+) -> None:
+    """S24: each would be run by torch.export.load."""
+    monkeypatch.chdir(tmp_path)
+    forged(exported, tmp_path / "evil.pt2", CODE[place])
+    with pytest.raises(SourceError, match=r"would run when it opens it.*--trust-model"):
+        sources.load("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_compiled_library_in_an_exported_program_is_refused(exported: Path, tmp_path: Path) -> None:
+    forged(exported, tmp_path / "evil.pt2", lambda value, key: value, "/data/aotinductor/model/model.so")
+    with pytest.raises(SourceError, match=r"the library 'model\.so'"):
+        sources.load(tmp_path / "evil.pt2")
+
+
+def test_guards_are_left_out_of_what_torch_is_given(exported: Path, tmp_path: Path, monkeypatch) -> None:
+    """torch makes a function of them and runs it with the network."""
+    monkeypatch.chdir(tmp_path)
+    forged(exported, tmp_path / "evil.pt2", lambda value, key: [RUN] if key == "guards_code" else value)
+    agree(sources.load("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)})))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("content", [b"this is a shopping list", b"PK\x03\x04 and no more"])
