@@ -391,6 +391,13 @@ def _lost(fidelity: Fidelity, limit: float) -> str:
     if fidelity.metric is not None:
         return f"{fidelity.metric} drops by {lost} points{_interval(fidelity)} on {items}"
     output = fidelity.decisive
+    if fidelity.decisions is not None and not fidelity.coarse_outputs:
+        found = fidelity.decisions
+        new = found.artifact - found.kept
+        return (
+            f"it keeps {found.kept} of the original's {found.original} boxes and adds {new} on {items}{_interval(fidelity)}: "
+            f"{lost} % of decisions differ"
+        )
     if output is not None:
         return _of_output(fidelity, output, limit)
     if fidelity.agreement is not None:
@@ -414,7 +421,10 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
         case "offset":
             return f"{whose}, without what is the same for every item, a cosine of about {short}"
         case "channel":
-            return f"{whose} in their worst channel a cosine of about {short}"
+            return f"{whose} in their worst channels a cosine of about {short}"
+        case "levels":
+            assert output.few_levels is not None
+            return output.few_levels.describe(output.name)
         case "cosine":
             return f"{whose} a cosine of {short}"
 

@@ -155,7 +155,7 @@ def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
     """Tuples as lists, as JSON has them: the manifest holds this very object."""
     told = {key: _lists(value) for key, value in asdict(found).items()}
     if isinstance(found, Fidelity):
-        told["loss"] = found.loss
+        told |= {"loss": found.loss, "warnings": list(found.warnings)}
         for output, drift in zip(told["outputs"], found.outputs, strict=True):
             output |= {"loss": drift.loss, "measure": drift.measure}
     return told
@@ -183,6 +183,9 @@ def summary(report: BuildReport) -> Iterator[str]:
             yield f"{story['of']} was repaired: {story['why']}"
     for candidate in report.candidates:
         yield from _over_time(candidate)
+    for candidate in report.candidates:
+        for warning in (candidate["fidelity"] or {}).get("warnings", ()):
+            yield brief(f"warning: {candidate['recipe']}: {warning}")
     yield from _missing_lines(report.bundles)
     for bundle in report.bundles:
         yield ""

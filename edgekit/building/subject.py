@@ -23,10 +23,12 @@ from edgekit_converters.store import NO_STORE, Store
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.detect import candidates
 
-__all__ = ["Subject", "labels_at_chance", "never_changes", "open_subject"]
+__all__ = ["Subject", "few_boxes", "labels_at_chance", "never_changes", "open_subject"]
 
 _FEWEST_LABELS = 20
+_FEWEST_BOXES = 50
 _SAME = 1e-6
 """Of an answer's largest value: what is closer is the same answer."""
 
@@ -96,6 +98,7 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     suspected = _suspicions(source, contract, sets, store, progress)
     guessing = labels_at_chance(reference, sets.evaluation.name)
     guessing += never_changes(reference, sets.evaluation.name)
+    guessing += few_boxes(contract.of_caller, reference, sets.evaluation.name)
     findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
     return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
 
@@ -139,6 +142,20 @@ def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
     what = f"{where}: the original gives the same answer to all {len(reference)} items, so that any artifact agrees with it"
     do = "Check the model's weights, and how its input is scaled (mean and std in the contract file)"
     return (Finding("same-answer", "warning", what, do),)
+
+
+def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where a detector without labels decides too little on the set for its decisions to be compared."""
+    if contract.detection is None or reference.labels is not None:
+        return ()
+    count = sum(len(candidates(answer, contract).scores) for answer in reference.outputs)
+    if count >= _FEWEST_BOXES:
+        return ()
+    found = f"{count} box{'' if count == 1 else 'es'}" if count else "no box"
+    what = f"{where}: the original finds {found} over its threshold in {len(reference)} items"
+    weight = f", and one of them is {100 / count:.1f} points" if count else ", so that its outputs are compared instead"
+    do = "Evaluate on pictures of what it detects"
+    return (Finding("few-boxes", "warning", what + weight, do),)
 
 
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:

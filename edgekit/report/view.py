@@ -201,6 +201,12 @@ def _of(fidelity: Json) -> str:
         return (
             f", whose {name} is {_value(fidelity, 'artifact')} where the original's is {_value(fidelity, 'original')}"
         )
+    if fidelity.get("decisions") is not None:
+        boxes = fidelity["decisions"]
+        return (
+            f", which keeps {boxes['kept']} of the original's {boxes['original']} boxes and adds "
+            f"{boxes['artifact'] - boxes['kept']} on {fidelity['items']} items"
+        )
     if fidelity.get("agreement") is not None:
         return f", which answers as the original does on {words.percent(fidelity['agreement'])} of {fidelity['items']} items"
     if fidelity.get("cosine") is not None:

@@ -155,7 +155,8 @@ def span(estimate: Mapping[str, Any] | None) -> str:
 _MEASURES = {
     "agreement": "items answered otherwise",
     "cosine": "cosine short of 1",
-    "channel": "the worst channel's cosine short of 1",
+    "channel": "the worst channels' cosine short of 1",
+    "levels": "next to no levels are left",
     "offset": "cosine short of 1 without what is the same for every item",
     "spread": "error, of what the answers vary by",
     "variance": "error, of the answers' variance",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
-from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share
+from edgekit_converters.fidelity.result import Decisions, FewLevels, Fidelity, OutputDrift, Score, Share
 from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
 
 BOTH = (
@@ -116,7 +116,8 @@ OUTPUTS = {
     "number": (drifted(kind="numbers", spread_error=0.08), "the error of 'out' is 8 % of what the original's answers vary by"),
     "probability": (drifted(kind="probabilities", spread_error=0.3), "the error of 'out' is 9 % of the variance"),
     "offset": (drifted(spread_error=0.5), "its answers have, without what is the same for every item, a cosine of about 0.8944"),
-    "channel": (drifted(worst_channel_db=0.0), "in their worst channel a cosine of about 0.7071"),
+    "levels": (drifted(few_levels=FewLevels(2, 0.0, 0.6, (4, 21))), "in channels 4 to 21 of 'out' 2 of 256 levels are left"),
+    "channel": (drifted(worst_channel_db=0.0), "in their worst channels a cosine of about 0.7071"),
     "classes": (drifted(kind="classes", agreement=Share(0.9, (0.8, 1.0), 200)), "10 % of 200 items get another answer"),
 }  # fmt: skip
 
@@ -466,3 +467,29 @@ def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():
     choice = choose("raspberry-pi-4", [wide, fast, slow], Limits(), BOTH)
     assert choice.chosen is fast
     assert "is faster, and the ranges do not overlap" in reason(choice, "tflite-f32")
+
+
+BOXES = Decisions(original=40, artifact=38, kept=36, agreement=0.9, ci95=(0.8, 0.97))
+
+
+def test_a_detector_without_labels_is_held_to_its_decisions():
+    found = replace(fidelity(None, agreement=0.9), outputs=(drifted(worst_channel_db=0.0),), decisions=BOXES)
+    assert found.loss == pytest.approx(0.1)
+    assert found.loss_ci95 == pytest.approx((0.03, 0.2))
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
+    assert reason(choose("b", [item], Limits(max_drop=0.05), BOTH), "tflite-int8").startswith(
+        "it keeps 36 of the original's 40 boxes and adds 2 on 200 items (95 % interval 3 to 20): 10 % of decisions differ"
+    )
+    unsure = choose("b", [item], Limits(max_drop=0.15), BOTH)
+    assert unsure.chosen is item
+    assert any("too few to be sure" in note for note in unsure.notes)
+
+
+def test_an_output_with_few_levels_left_keeps_no_limit_whatever_decisions_say():
+    coarse = drifted(few_levels=FewLevels(2, 0.0, 0.6, (4, 21)))
+    found = replace(fidelity(None, agreement=1.0), outputs=(coarse,), decisions=replace(BOXES, kept=40, agreement=1.0))
+    assert found.loss == 1.0
+    item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
+    assert codes(choose("b", [item], Limits(max_drop=0.5), BOTH)) == {"tflite-int8": "drop"}
+    labelled = replace(fidelity(0.0), outputs=(coarse,))
+    assert labelled.loss == 0.0  # a metric on labels is what the person asked for

@@ -12,6 +12,7 @@ from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.deadline import tick
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.batches import Intake
+from edgekit_converters.fidelity.detection import DecisionCount
 from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
 from edgekit_converters.fidelity.over_time import OverTime
@@ -67,6 +68,7 @@ def compare(
     drift = Drift(names, kinds(contract, reference.outputs))
     metrics = task_metrics(contract, reference.labels, evaluation.metric)
     kept: list[list[Any]] = [[] for _ in metrics]
+    counted = DecisionCount(contract) if contract.detection is not None else None
     along = OverTime(names) if contract.state != "none" else None
     recipe = artifact.recipe
     with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
@@ -77,6 +79,8 @@ def compare(
             if along is not None:
                 along.add(step or 0, reference.outputs[index], answer)
             finite = drift.add(reference.outputs[index], answer)
+            if counted is not None:
+                counted.add(reference.outputs[index], answer if finite else None)
             if seen is not None:
                 seen(index, answer)
             for metric, items in zip(metrics, kept, strict=True):
@@ -86,10 +90,12 @@ def compare(
     scores = tuple(_scored(reference, metric, items) for metric, items in zip(metrics, kept, strict=True))
     outputs = drift.outputs()
     first = next((o.agreement for o in outputs if reference.best is not None and o.agreement is not None), None)
+    agreement = first.value if first is not None else None
+    decisions = counted.found() if counted is not None else None
     return Fidelity(
         items=drift.items,
         **_deciding(scores),
-        agreement=first.value if first is not None else None,
+        agreement=agreement if decisions is None else decisions.agreement,
         cosine=drift.cosine,
         sqnr_db=drift.sqnr_db,
         quantized_macs=artifact.quantized_macs,
@@ -103,6 +109,7 @@ def compare(
         sequences=along.sequences if along is not None else None,
         over_time=along.spans() if along is not None else (),
         uncounted=_uncounted(artifact),
+        decisions=decisions,
     )
 
 

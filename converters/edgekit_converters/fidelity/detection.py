@@ -1,4 +1,6 @@
-"""Mean average precision of boxes, as the COCO evaluation defines it.
+"""Boxes of two detectors: mean average precision against labels, and without labels how many boxes are the same.
+
+Mean average precision is that of the COCO evaluation.
 
 For one class and one threshold t of intersection over union (IoU): the detections of all images, the surest first, are
 each a hit if their image has a truth of that class, not taken by a surer detection, with IoU >= t (of several the one
@@ -8,6 +10,8 @@ classes that occur in the truth, then over the thresholds: 0.5, 0.55, ..., 0.95 
 100 detections an image and class count. Crowds and area ranges are not known here.
 
     mean_average_precision([Boxes(boxes, scores, classes)], [truth])      # truth: [M, 5], x1 y1 x2 y2 class
+
+Without labels the original's boxes are the truth: those over the contract's threshold after its decoding and suppression.
 """
 
 from __future__ import annotations
@@ -21,12 +25,12 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
-from edgekit_converters.fidelity.intervals import resampled_interval
-from edgekit_converters.fidelity.result import Score
+from edgekit_converters.fidelity.intervals import resampled_interval, share_interval
+from edgekit_converters.fidelity.result import Decisions, Score
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["COCO", "Boxes", "MeanAveragePrecision", "iou", "mean_average_precision"]
+__all__ = ["COCO", "Boxes", "DecisionCount", "MeanAveragePrecision", "iou", "mean_average_precision"]
 
 COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The thresholds of IoU that COCO's AP is a mean over."""
@@ -35,6 +39,8 @@ _RECALLS = np.linspace(0, 1, 101)
 _MOST = 100
 _LEAST_SCORE = 0.001  # precision is a mean over all recalls, so boxes that an answer would not show count too
 _RESAMPLES = 200
+_SAME_BOX = 0.5
+"""IoU from which on two boxes of one class are one decision."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,45 @@ class MeanAveragePrecision:
             return Boxes(values[0], values[1].reshape(-1), values[2].reshape(-1))
         scores = values[1].reshape(len(values[0]), -1)
         return Boxes(values[0], scores.max(axis=1), scores.argmax(axis=1))
+
+
+class DecisionCount:
+    """Counts the boxes of an original and of an artifact, item by item. contract: of a detector that says where boxes are."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self._items: list[tuple[int, int, int]] = []
+
+    def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]] | None) -> None:
+        """answer: None where it is not finite, which is no box at all."""
+        wanted = candidates(original, self._contract)
+        if answer is None:
+            self._items.append((len(wanted.scores), 0, 0))
+            return
+        found = candidates(answer, self._contract)
+        overlaps = iou(found.corners, wanted.corners) * (found.classes[:, None] == wanted.classes[None, :])
+        self._items.append((len(wanted.scores), len(found.scores), sum(_hits(overlaps, _SAME_BOX))))
+
+    def found(self) -> Decisions | None:
+        """None where neither gives a box, so that nothing can be compared."""
+        items = np.array(self._items).reshape(-1, 3)
+        original, artifact, kept = (int(count) for count in items.sum(axis=0))
+        larger = max(original, artifact)
+        if not larger:
+            return None
+
+        def agreement(at: NDArray[np.int64]) -> float:
+            return _agreement(items[at])
+
+        # Boxes of one item are lost together, so items are resampled; few boxes are never a sure thing, so Wilson's holds too.
+        by_item, by_box = resampled_interval(agreement, len(items)), share_interval(kept, larger)
+        low, high = min(by_item[0], by_box[0]), max(by_item[1], by_box[1])
+        return Decisions(original, artifact, kept, kept / larger, (low, high))
+
+
+def _agreement(items: NDArray[np.int64]) -> float:
+    original, artifact, kept = items.sum(axis=0)
+    return float(kept / max(original, artifact)) if max(original, artifact) else float("nan")
 
 
 def mean_average_precision(

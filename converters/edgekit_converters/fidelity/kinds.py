@@ -9,13 +9,15 @@ Rules:
 - whole numbers, one to seven, are indexes of classes: they are the same or not;
 - scores of classes are what a classifier's first output is, any output that sums to 1 for every item, and, beside other
   outputs, a row of 3 to 32 values of which most are the greatest for some item;
-- a number that hardly varies has nothing to be held against but its own size.
+- a number that hardly varies has nothing to be held against but its own size;
+- channels of an output whose ranges are so far apart that one scale for both leaves the smaller no levels are groups: a
+  detector's boxes in pixels and its scores. Each group is held against its own signal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,20 @@ from numpy.typing import NDArray
 from edgekit_converters.fidelity.result import OutputKind
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["FEW", "MOST_CLASSES", "OFFSET", "SUM_TO_ONE", "Kind", "kinds", "spread_of"]
+__all__ = [
+    "APART",
+    "FEW",
+    "MOST_CLASSES",
+    "OFFSET",
+    "SUM_TO_ONE",
+    "Group",
+    "Kind",
+    "apart",
+    "channel_axis",
+    "kinds",
+    "part_of",
+    "spread_of",
+]
 
 FEW = 8
 """An output of fewer values is a few numbers, of more it has a direction."""
@@ -38,16 +53,37 @@ OFFSET = 0.9
 SUM_TO_ONE = 1e-2
 """How far a quantized softmax's sum may be from 1."""
 
+APART = 64.0
+"""Ranges this far apart: under one scale of 256 levels the smaller is left 4."""
+
+NOTHING = 1e-6
+"""Of the largest value: what float32 may round away beside it is no signal."""
+
+MANY_LEVELS = 16
+"""Of 256 over its own range: a group that uses fewer has none to lose."""
+
 _WINNERS = 0.75  # of the values of a row of scores that are the greatest for some item
 _CONSTANT = 1e-3  # of its size: a number that varies by less over the items does not vary
 _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 
 
 @dataclass(frozen=True)
+class Group:
+    """Channels of an output with a range of their own. channels: their places, None for the whole output. low, high: of the
+    original's values. varied: it uses `MANY_LEVELS` or more."""
+
+    channels: tuple[int, ...] | None
+    low: float
+    high: float
+    varied: bool
+
+
+@dataclass(frozen=True)
 class Kind:
     """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose values
     have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items with the same
-    best class are counted. indexes: the values are classes themselves, and are the same or not.
+    best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of the channels, among
+    the sides that are longer than 1, None where there are none. groups: of channels.
     """
 
     what: OutputKind = "vector"
@@ -55,14 +91,24 @@ class Kind:
     largest: float = 0.0
     agrees: bool = False
     indexes: bool = False
+    axis: int | None = None
+    groups: tuple[Group, ...] = ()
 
 
 def kinds(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Kind]:
     """Of each output by name. answers: the original's, one entry an item, finite."""
-    return {
-        output.name: _kind(contract, output.name, [np.asarray(answer[output.name]) for answer in answers])
-        for output in contract.outputs
-    }
+    found = {}
+    for output in contract.outputs:
+        values = [np.asarray(answer[output.name]) for answer in answers]
+        kind = _kind(contract, output.name, values)
+        found[output.name] = kind if kind.indexes else replace(kind, **_grouped(contract, output.name, values))
+    return found
+
+
+def channel_axis(shape: Sequence[int]) -> int | None:
+    """The shortest of the sides that are longer than 1, counted among these; None where the output is one row."""
+    sides = [side for side in shape if side > 1]
+    return int(np.argmin(sides)) if len(sides) > 1 else None
 
 
 def spread_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -95,6 +141,55 @@ def _kind(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> Kin
     power, varies = _powers(answers)
     hidden = _CONSTANT**2 * power < varies <= (1 - OFFSET) * power
     return Kind("vector", _pooled(power, varies) if hidden else None, largest)
+
+
+def _grouped(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> dict[str, Any]:
+    """`axis` and `groups` of an output of floats."""
+    shape = answers[0].shape
+    if any(answer.dtype.kind != "f" or answer.shape != shape for answer in answers) or not answers[0].size:
+        return {}
+    spec = contract.detection if contract.detection is not None and contract.detection.boxes == name else None
+    axis = channel_axis(shape)
+    if spec is not None and axis is not None:
+        axis = len([side for side in shape if side > 1]) - 1 if spec.candidates == "first" else 0
+    sides = tuple(side for side in shape if side > 1) or (1,)
+    if axis is None:
+        return {"groups": _ranged([None], answers, sides, 0)}
+    others = tuple(place for place in range(len(sides)) if place != axis)
+    peaks = np.max([np.abs(answer.reshape(sides)).max(axis=others) for answer in answers], axis=0)
+    scored = spec is not None and spec.row != "box" and len(peaks) > 4
+    channels: list[list[int]] = [[*range(4)], [*range(4, len(peaks))]] if scored else apart(peaks)
+    return {"axis": axis, "groups": _ranged(channels, answers, sides, axis)}
+
+
+def apart(peaks: NDArray[Any]) -> list[list[int]]:
+    """Places of the largest values, cut where the next smaller is `APART` times smaller; without those that are nothing."""
+    order = [int(place) for place in np.argsort(-peaks, kind="stable") if peaks[place] > NOTHING * peaks.max()]
+    groups: list[list[int]] = []
+    for place in order:
+        if not groups or peaks[groups[-1][-1]] > APART * peaks[place]:
+            groups.append([])
+        groups[-1].append(place)
+    return [sorted(group) for group in groups]
+
+
+def _ranged(
+    channels: Sequence[Sequence[int] | None], answers: Sequence[NDArray[Any]], sides: tuple[int, ...], axis: int
+) -> tuple[Group, ...]:
+    found = []
+    for places in channels:
+        parts = [part_of(answer.reshape(sides), axis, places) for answer in answers]
+        low, high = float(min(part.min() for part in parts)), float(max(part.max() for part in parts))
+        used = np.zeros(256, bool)
+        for part in parts if high > low else ():
+            used[np.rint((part.astype(np.float64) - low) * (255 / (high - low))).astype(np.intp)] = True
+        found.append(Group(None if places is None else tuple(places), low, high, int(used.sum()) >= MANY_LEVELS))
+    return tuple(found)
+
+
+def part_of(values: NDArray[Any], axis: int, places: Sequence[int] | None) -> NDArray[Any]:
+    """Some channels of an output whose sides are all longer than 1."""
+    return values if places is None else np.take(values, places, axis=axis)
 
 
 def _powers(answers: Sequence[NDArray[Any]]) -> tuple[float, float]:

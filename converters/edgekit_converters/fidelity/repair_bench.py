@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.deadline import tick
-from edgekit_converters.fidelity.kinds import OFFSET
+from edgekit_converters.fidelity.kinds import OFFSET, apart
 from edgekit_converters.fidelity.repair import Checked
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
@@ -122,8 +122,9 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
 
     Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is small
     beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
-    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. What is the same for
-    every sample is no signal where it is most of an output, or where that is one number: `_spread`.
+    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. Where their ranges are
+    far apart it is the mean over groups of channels of like ranges: a class that never occurs has no say among a detector's
+    scores. What is the same for every sample is no signal where it is most of an output, or where that is one number: `_spread`.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
@@ -131,6 +132,9 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
         signal = _spread(before)
         if signal is None:
             signal = np.array([_power(values, values.shape) for values in before])  # [samples, channels]
+            groups = apart(np.max([_peaks(values) for values in before], axis=0)) if signal.shape[1] > 1 else []
+            if len(groups) > 1:
+                signal, noise = (np.stack([part[:, at].sum(axis=1) for at in groups], 1) for part in (signal, noise))
             signal = (signal + _BESIDE * signal.mean(axis=0)) / (1.0 + _BESIDE)
         else:
             noise = noise.sum(axis=1, keepdims=True)
@@ -150,6 +154,12 @@ def _spread(answers: Outputs) -> NDArray[np.float64] | None:
     if varies <= 1e-6 * power or (rows.shape[1] > 1 and varies > (1 - OFFSET) * power):
         return None
     return np.array([[varies]])
+
+
+def _peaks(values: NDArray[Any]) -> NDArray[Any]:
+    """The largest magnitude of each channel."""
+    channels = 1 + int(np.argmin(values.shape[1:]))
+    return np.asarray(np.abs(values).max(axis=tuple(axis for axis in range(values.ndim) if axis != channels)))
 
 
 def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -6,13 +6,23 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Fidelity", "Measure", "OutputDrift", "OutputKind", "Score", "Share", "SizeBreakdown"]
+__all__ = [
+    "Decisions",
+    "FewLevels",
+    "Fidelity",
+    "Measure",
+    "OutputDrift",
+    "OutputKind",
+    "Score",
+    "Share",
+    "SizeBreakdown",
+]
 
 OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
 """classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something by
 itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its direction."""
 
-Measure = Literal["agreement", "cosine", "channel", "offset", "spread", "variance"]
+Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
 """What decided over an output, see `OutputDrift.loss`."""
 
 
@@ -26,6 +36,40 @@ class Share:
 
 
 @dataclass(frozen=True)
+class FewLevels:
+    """Channels of which `levels` distinct values are left, `FEW_LEVELS` at most, where the original uses many.
+
+    channels: first and last of them, None for the whole output. low, high: the original's range there.
+    """
+
+    levels: int
+    low: float
+    high: float
+    channels: tuple[int, int] | None = None
+
+    def describe(self, output: str) -> str:
+        """What is left of an output, in words."""
+        where = "" if self.channels is None else f"in channels {self.channels[0]} to {self.channels[1]} of "
+        left = f"{self.levels} of 256 levels {'is' if self.levels == 1 else 'are'} left"
+        return f"{where}'{output}' {left}; the original uses many between {self.low:.3g} and {self.high:.3g}"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The boxes that an application gets: after the contract's decoding, score threshold and suppression.
+
+    original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the larger
+    count, so that neither a lost box nor a new one is free. ci95: of the agreement.
+    """
+
+    original: int
+    artifact: int
+    kept: int
+    agreement: float
+    ci95: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class OutputDrift:
     """One output against the original's, all its values over all items.
 
@@ -33,8 +77,9 @@ class OutputDrift:
     five best (None for five classes or fewer); agreement_sure: agreement on the items where the original gives its answer
     a probability over 0.5 (None where there is no such item). All three are None for an output that is not one score a
     class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
-    worst_channel_db: the least SQNR of any channel, where the output is a map or a list with channels (its shortest axis),
-    as a detector's boxes beside its scores; None for one row, or without noise.
+    worst_channel_db: the least SQNR of any channel, or of any group of channels with ranges of its own, where the output is a
+    map or a list with channels, as a detector's boxes beside its scores; None for one row, or without noise.
+    few_levels: the channels that have next to no levels left, None where there are none.
     spread_error: root mean square error over the standard deviation of the original's answers over the items: of "numbers"
     the worst one's, of other outputs that of all values together; None for a vector without a large common offset.
     """
@@ -51,6 +96,7 @@ class OutputDrift:
     worst_channel_db: float | None = None
     kind: OutputKind = "vector"
     spread_error: float | None = None
+    few_levels: FewLevels | None = None
 
     @property
     def losses(self) -> dict[Measure, float]:
@@ -61,8 +107,14 @@ class OutputDrift:
         - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power are the
           same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1 + noise /
           signal), so that these two are 1 - 1 / sqrt(1 + noise / signal). Scores of classes that do not sum to 1 have an
-          `offset` as well.
+          `offset` as well;
+        - any kind with `few_levels`: `levels`, 1, all that those channels had to say.
         """
+        found = self._distances
+        return found if self.few_levels is None else {**found, "levels": 1.0}
+
+    @property
+    def _distances(self) -> dict[Measure, float]:
         if self.kind == "numbers":
             return {"spread": self.spread_error or 0.0}
         if self.kind == "probabilities":
@@ -143,8 +195,9 @@ class Fidelity:
     metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
     original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact is
     worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
-    agreement: share of items whose best class (classification) is the original's, None for other tasks, whose outputs may
-    each have one. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
+    agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`; None for
+    other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither finds anything in
+    any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
     items and outputs, None when the two are equal. outputs: each output by itself, with intervals.
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
@@ -175,6 +228,7 @@ class Fidelity:
     sequences: int | None = None
     over_time: tuple[Span, ...] = ()
     uncounted: tuple[str, ...] = ()
+    decisions: Decisions | None = None
 
     @property
     def is_error(self) -> bool:
@@ -184,9 +238,12 @@ class Fidelity:
     @property
     def loss(self) -> float:
         """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's; without
-        labels the loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
+        labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the loss of the
+        output that lost most, `decisive`: see `OutputDrift.losses`."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
+        if self.decisions is not None and not self.coarse_outputs:
+            return 1.0 - self.decisions.agreement
         if self.decisive is not None:
             return self.decisive.loss
         return 1.0 - (self.agreement if self.agreement is not None else self.cosine)
@@ -197,13 +254,25 @@ class Fidelity:
         return max(self.outputs, key=lambda output: output.loss, default=None)
 
     @property
+    def coarse_outputs(self) -> tuple[OutputDrift, ...]:
+        """Outputs that have few levels left."""
+        return tuple(output for output in self.outputs if output.few_levels is not None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person must know of these figures, whatever the limit says."""
+        return tuple(o.few_levels.describe(o.name) for o in self.outputs if o.few_levels is not None)
+
+    @property
     def likeness(self) -> float:
         """Of the output that is least like the original's, 1 for the same; the mean cosine where outputs are not known."""
         return min((output.likeness for output in self.outputs), default=self.cosine)
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:
-        """Of `loss`; None where there is no metric."""
+        """Of `loss`; None where there is neither a metric nor a detector's decisions."""
+        if self.metric is None and self.decisions is not None and not self.coarse_outputs:
+            return 1.0 - self.decisions.ci95[1], 1.0 - self.decisions.ci95[0]
         if self.metric is None or self.ci95 is None:
             return None
         return self._relative(self.ci95[0]), self._relative(self.ci95[1])

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.fidelity.intervals import mean_interval, paired_interval, ratio_interval_db, share_interval
-from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind
-from edgekit_converters.fidelity.result import OutputDrift, Share
+from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind, channel_axis, part_of
+from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Share
+from edgekit_converters.graph import FEW_LEVELS
 
 __all__ = ["FLOOR_DB", "SURE", "Accuracy", "Drift", "best_class", "best_classes", "cosine", "decibels"]
 
@@ -32,7 +33,8 @@ SILENT = 0.01
 direction of what is left is chance."""
 
 FAINT = 1e-8
-"""Of the power of an output's strongest channel: what is below it has no signal to lose."""
+"""Of the power of an output's strongest channel: what is below it is not held against its own signal alone, but with its
+group, whose peaks may be rare: a score is 0 nearly everywhere and decides everything."""
 
 
 class Drift:
@@ -85,6 +87,7 @@ class _Output:
     noise: list[float] = field(default_factory=list)
     worst: float = 0.0
     channels: NDArray[np.float64] | None = None
+    levels: list[set[float]] = field(default_factory=list)
     wide: bool = False
     same: int = 0
     in_five: int = 0
@@ -103,6 +106,7 @@ class _Output:
         if self.kind.spread is not None:
             self._against_spread(self.kind.spread, x - y, lost=answer is None)
         self._by_channel(original.shape, x, y)
+        self._count_levels(original.shape, y)
         self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
         if self.kind.agrees:
             self._agree(original, answer)
@@ -123,10 +127,29 @@ class _Output:
         sides = tuple(side for side in shape if side > 1)
         if len(sides) < 2:
             return
-        axis = int(np.argmin(sides))
+        axis = self.kind.axis if self.kind.axis is not None else channel_axis(shape)
         others = tuple(place for place in range(len(sides)) if place != axis)
         power = np.array([np.square(values.reshape(sides)).sum(axis=others) for values in (x, x - y)])
         self.channels = power if self.channels is None else self.channels + power
+
+    def _count_levels(self, shape: tuple[int, ...], y: NDArray[np.float64]) -> None:
+        """The values that are in use in each group, one more than `FEW_LEVELS` at most."""
+        sides = tuple(side for side in shape if side > 1) or (1,)
+        self.levels = self.levels or [set() for _ in self.kind.groups]
+        for group, levels in zip(self.kind.groups, self.levels, strict=True):
+            if group.varied and len(levels) <= FEW_LEVELS:
+                part = part_of(y.reshape(sides), self.kind.axis or 0, group.channels)
+                levels.update(np.unique(part)[: FEW_LEVELS + 1].tolist())
+
+    @property
+    def _few_levels(self) -> FewLevels | None:
+        groups = zip(self.kind.groups, self.levels, strict=True)
+        few = [(len(levels), group) for group, levels in groups if group.varied and len(levels) <= FEW_LEVELS]
+        if not few:
+            return None
+        count, group = min(few, key=lambda pair: pair[0])
+        ends = None if group.channels is None else (group.channels[0], group.channels[-1])
+        return FewLevels(count, group.low, group.high, ends)
 
     @property
     def _worst_channel_db(self) -> float | None:
@@ -134,7 +157,11 @@ class _Output:
             return None
         signal, noise = self.channels
         heard = signal > FAINT * signal.max()
-        found = [decibels(float(s), float(n)) for s, n in zip(signal[heard], noise[heard], strict=True)]
+        pairs = [*zip(signal[heard], noise[heard], strict=True)]
+        for group in self.kind.groups:
+            if group.channels is not None:
+                pairs.append((signal[[*group.channels]].sum(), noise[[*group.channels]].sum()))
+        found = [decibels(float(s), float(n)) for s, n in pairs if s > 0]
         return min((db for db in found if db is not None), default=None)
 
     def _agree(self, original: NDArray[Any], answer: NDArray[Any] | None) -> None:
@@ -168,6 +195,7 @@ class _Output:
             worst_channel_db=self._worst_channel_db,
             kind=self.kind.what,
             spread_error=self._spread_error,
+            few_levels=self._few_levels,
         )
 
 

@@ -12,7 +12,20 @@ dequantized; a graph is never changed in place.
 from __future__ import annotations
 
 from edgekit_converters.graph.graph import Graph, Grid, Kind, Layer, Watched, Window
-from edgekit_converters.graph.head import head
+from edgekit_converters.graph.head import FEW_LEVELS, UNLIKE, Join, head, joins
 from edgekit_converters.graph.open import open_graph
 
-__all__ = ["Graph", "Grid", "Kind", "Layer", "Watched", "Window", "head", "open_graph"]
+__all__ = [
+    "FEW_LEVELS",
+    "UNLIKE",
+    "Graph",
+    "Grid",
+    "Join",
+    "Kind",
+    "Layer",
+    "Watched",
+    "Window",
+    "head",
+    "joins",
+    "open_graph",
+]

@@ -15,6 +15,7 @@ from typing import Any
 
 from edgekit_converters.calibration.ranges import Statistics
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.graph import joins, open_graph
 from edgekit_converters.targets.artifact import Recipe
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.onnx_graph_view import GraphView
@@ -71,7 +72,9 @@ def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> 
     ranges = dict(statistics.ranges(plan.ranges))
     ranges.update({name: (low, high) for name, low, high in plan.fixed_ranges})
     view = GraphView(parsed if recipe.symmetric else lookups(parsed, plan.float_layers))
-    layers = int8_layers(view, ranges.keys(), plan.float_layers, symmetric=recipe.symmetric)
+    ends = joins(open_graph("onnx", parsed.SerializeToString()), ranges)
+    stay = plan.float_layers.union(*(join.layers for join in ends))  # parts of unlike ranges keep scales of their own
+    layers = int8_layers(view, ranges.keys(), stay, symmetric=recipe.symmetric)
     if not layers.int8 and not plan.float_layers:
         kinds = sorted({node.op_type for node in view.nodes})
         raise ConversionError(

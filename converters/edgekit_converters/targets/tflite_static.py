@@ -14,6 +14,8 @@ Rules:
   for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which costs nothing;
 - what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
+- parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed file,
+  each with a scale of its own; a file without float layers that would leave a part next to no levels is refused;
 - divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network
   answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float logarithm,
   stays in float with it.
@@ -29,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.targets import tflite_flatbuffer as tfl
 from edgekit_converters.targets.artifact import Recipe
@@ -66,6 +69,8 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
         raise ConversionError(f"the model has no layer '{unknown[0]}' that could stay in float", where=recipe.name)
     left = UNSAFE | (_SIXTEEN_LEFT if recipe.precision == "int16x8" else _YOUNG if recipe.mixed else frozenset())
     kept = plan.float_layers | {name for name, op in before if op in left}
+    if recipe.precision == "int8":
+        kept |= _unlike_ends(data, recipe, kept, ranges)
     guards = _guards(model, kept)
     kept |= guards
     names = _Names(model)
@@ -198,6 +203,22 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
             text = f"{error}\n{log.text()}"
             raise _failed(recipe, names.named_in(text), re.findall(r"'tfl\.(\w+)' op", text)) from error
     return bytes(made)
+
+
+def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Ranges) -> frozenset[str]:
+    """Layers that join parts of unlike ranges to an output: in 8 bits all parts would have one scale."""
+    found = [join for join in joins(open_graph("tflite", data), ranges) if not join.layers <= kept]
+    if recipe.mixed:
+        return frozenset().union(*(join.layers for join in found))
+    for join in found:
+        if join.levels <= FEW_LEVELS:
+            raise ConversionError(
+                f"the output '{join.output}' joins ranges of {join.least:.3g} ('{join.part}') and {join.most:.3g} under one "
+                f"scale: the smaller is left {max(join.levels, 1):.0f} of 256 levels",
+                where=recipe.name,
+                do="Join them in float: --recipe tflite-int8-mixed; or give the model an output for each part",
+            )
+    return frozenset()
 
 
 def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity import Boxes, mean_average_precision, named_metric
-from edgekit_converters.fidelity.detection import COCO, iou
+from edgekit_converters.fidelity.detection import COCO, DecisionCount, iou
 from edgekit_converters.fidelity.metrics import task_metrics
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
@@ -139,3 +141,63 @@ def test_a_contract_that_says_where_the_boxes_are_is_what_counts():
     score = metric.compare([metric.keep(answer, labels)] * 3, [metric.keep(None, labels)] * 3)
     assert score.original == pytest.approx(1.0)  # the second is below the contract's threshold, and counts all the same
     assert score.artifact == 0.0
+
+
+YOLO = Contract(
+    "detection",
+    (InputContract("x", (320, 320, 3), "float32", ImageSpec(320, 320, (0.0,), (255.0,), "rgb")),),
+    (OutputContract("y", (6, 4), "float32"),),
+    detection=DetectionSpec("y", "box scores", "cxcywh", (320.0, 320.0), candidates="last"),
+)
+CAT, DOG = (100, 100, 80, 80, 0.9, 0.0), (250, 250, 40, 40, 0.0, 0.6)
+NOTHING = (0, 0, 0, 0, 0, 0)
+
+
+def yolo(*rows):
+    return {"y": np.array([*rows, *[NOTHING] * (4 - len(rows))], np.float32).T}
+
+
+DECISIONS = {
+    "the same": (yolo(CAT, DOG), (2, 2, 2)),
+    "moved by a few pixels": (yolo((104, 98, 80, 80, 0.8, 0), DOG), (2, 2, 2)),
+    "moved too far": (yolo((150, 100, 80, 80, 0.9, 0), DOG), (2, 2, 1)),
+    "another class": (yolo((100, 100, 80, 80, 0, 0.9), DOG), (2, 2, 1)),
+    "below the contract's threshold": (yolo((100, 100, 80, 80, 0.2, 0), DOG), (2, 1, 1)),
+    "one more": (yolo(CAT, DOG, (30, 30, 20, 20, 0.5, 0)), (2, 3, 2)),
+    "a copy that suppression removes": (yolo(CAT, (101, 100, 80, 80, 0.8, 0), DOG), (2, 2, 2)),
+    "dead": (yolo(), (2, 0, 0)),
+    "not finite": (None, (2, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_decisions_are_boxes_after_the_contracts_own_decoding(case):
+    answer, expected = DECISIONS[case]
+    count = DecisionCount(YOLO)
+    count.add(yolo(CAT, DOG), answer)
+    found = count.found()
+    assert (found.original, found.artifact, found.kept) == expected
+    assert found.agreement == found.kept / max(found.original, found.artifact)
+    assert found.ci95[0] <= found.agreement <= found.ci95[1]
+
+
+def test_one_box_of_the_artifact_keeps_one_of_the_original():
+    apart = replace(YOLO, detection=replace(YOLO.detection, iou_threshold=1.0))
+    count = DecisionCount(apart)
+    count.add(yolo(CAT, (101, 100, 80, 80, 0.8, 0)), yolo(CAT))
+    assert count.found().kept == 1
+
+
+def test_few_boxes_that_are_all_kept_are_no_certainty():
+    count = DecisionCount(YOLO)
+    for _ in range(10):
+        count.add(yolo(CAT), yolo(CAT))
+    assert count.found().ci95[0] < 0.75
+
+
+def test_without_a_box_there_is_no_decision_and_a_box_out_of_nothing_is_wrong():
+    count = DecisionCount(YOLO)
+    count.add(yolo(), yolo())
+    assert count.found() is None
+    count.add(yolo(), yolo(CAT))
+    assert count.found().agreement == 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.statistics import Drift
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 ITEMS = 200
 
@@ -129,3 +129,78 @@ def test_an_embedding_keeps_its_cosine():
 @pytest.mark.parametrize("values", [1e4 + random(1), random(64), 1e3 + random(64)], ids=["number", "vector", "offset"])
 def test_answers_that_are_not_finite_lose_everything(values):
     assert drift(values, None).loss >= 0.29
+
+
+CELLS = 400
+
+
+def sparse(classes=3, seed=0):
+    """[items, 4 + classes, cells]: boxes in pixels beside scores that are next to nothing but for one cell of an item."""
+    draw = np.random.default_rng(seed)
+    boxes = draw.uniform(20, 300, (ITEMS, 4, CELLS))
+    scores = draw.uniform(0, 1e-4, (ITEMS, classes, CELLS))
+    items = np.arange(ITEMS)
+    scores[items, items % classes, draw.integers(0, CELLS, ITEMS)] = draw.uniform(0.3, 0.6, ITEMS)
+    return np.concatenate([boxes, scores], 1).astype(np.float32)
+
+
+def steps(values, scale):
+    return (np.rint(values / scale) * scale).astype(np.float32)
+
+
+ONE_SCALE = 300 / 255
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["channels first", "channels last"])
+def test_sparse_scores_beside_boxes_in_pixels_are_a_signal(first):
+    values = sparse()
+    assert np.square(values[:, 4:]).sum() < 1e-8 * np.square(values[:, :4]).sum()  # of the power next to nothing
+    dead, alive = (
+        steps(values, ONE_SCALE),
+        np.concatenate([steps(values[:, :4], ONE_SCALE), steps(values[:, 4:], 1 / 256)], 1),
+    )
+    if not first:
+        values, dead, alive = (np.moveaxis(each, 1, 2) for each in (values, dead, alive))
+    lost, kept = (drift(values, after - values) for after in (dead, alive))
+    assert lost.cosine > 0.9999
+    assert lost.worst_channel_db == pytest.approx(0.0, abs=0.1)
+    assert lost.few_levels.levels == 2
+    assert lost.few_levels.channels == (4, 6)
+    assert lost.few_levels.high == pytest.approx(0.6, abs=0.05)
+    assert (lost.measure, lost.loss) == ("levels", 1.0)
+    assert kept.few_levels is None
+    assert kept.loss < 0.01
+
+
+def test_a_detectors_scores_are_one_group_whatever_classes_never_occur():
+    values = sparse()
+    values[:, 6] *= 1e-6  # a class that is not in the set
+    image = ImageSpec(320, 320, (0.0,), (255.0,), "rgb")
+    spec = DetectionSpec("out", "box scores", "cxcywh", (320.0, 320.0), candidates="last")
+    made = Contract(
+        "detection",
+        (InputContract("x", (320, 320, 3), "float32", image),),
+        (OutputContract("out", values.shape[1:], "float32"),),
+        detection=spec,
+    )
+    (kind,) = kinds(made, [{"out": item} for item in values]).values()
+    assert [group.channels for group in kind.groups] == [(0, 1, 2, 3), (4, 5, 6)]
+    found = Drift(["out"], {"out": kind})
+    for item in values:
+        found.add({"out": item}, {"out": np.concatenate([item[:4], steps(item[4:], 1 / 256)])})
+    assert found.outputs()[0].few_levels is None
+
+
+FEW = {
+    "a number in steps": (np.linspace(3, 9, ITEMS)[:, None], 3.0, 3),
+    "a vector in steps": (random(50), 4.0, 3),
+    "a vector in finer steps": (random(50), 0.5, None),
+    "sure answers, 0 and 1": (np.eye(2)[np.arange(ITEMS) % 2] * 0.998 + 0.001, 1.0, None),
+}
+
+
+@pytest.mark.parametrize("case", FEW)
+def test_few_levels_are_told_where_the_original_has_many(case):
+    values, scale, levels = FEW[case]
+    found = drift(values, steps(values, scale) - values)
+    assert (found.few_levels.levels if found.few_levels else None) == levels

@@ -95,6 +95,13 @@ def test_large_coordinates_do_not_drown_the_noise_of_scores(axis):
     assert output_noise(silent, silent) == 0
 
 
+def test_a_class_that_never_occurs_has_no_say_in_a_detectors_noise():
+    corners, scores, absent = np.full((1, 50), 100.0), np.full((1, 50), 0.5), np.full((1, 50), 0.02)
+    before = [[np.stack([corners, scores, absent], 1)]]
+    assert output_noise(before, [[np.stack([corners, scores, absent * 0], 1)]]) < 1e-3
+    assert output_noise(before, [[np.stack([corners, scores * 0, absent], 1)]]) == pytest.approx(0.5, abs=1e-3)
+
+
 def test_noise_beside_a_large_offset_is_relative_to_what_varies():
     before = [[np.array([[100.0]])], [np.array([[102.0]])]]
     assert output_noise(before, [[np.array([[101.0]])], [np.array([[101.0]])]]) == pytest.approx(1.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from edgekit_converters.fidelity.explain.case import DAMAGE_DB, HALF_DB, Case, Cause
 from edgekit_converters.fidelity.layers import LayerError
-from edgekit_converters.graph import Layer
+from edgekit_converters.graph import UNLIKE, Layer
 
 __all__ = [
     "cancellation",
@@ -23,7 +23,6 @@ __all__ = [
 
 _STEEP = ("DIV", "EXP", "POW", "RECIPROCAL", "RSQRT", "SQRT", "LOG", "SQUARE", "MUL")
 _STRETCH = 3.0
-_UNLIKE = 8.0
 _NEAR_DB = 6.0
 _GATES = ("LOGISTIC", "SIGMOID", "HARDSIGMOID", "HARD_SIGMOID")
 
@@ -208,7 +207,7 @@ def concat_of_unlike_ranges(case: Case) -> Iterator[Cause]:
         if len(parts) < 2:
             continue
         least, most = min(parts, key=_reach), max(parts, key=_reach)
-        if _reach(most) < _UNLIKE * _reach(least):
+        if _reach(most) < UNLIKE * _reach(least):
             continue
         levels = 2 * _reach(least) / (error.scale or 1.0)
         yield Cause(

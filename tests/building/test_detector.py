@@ -1,0 +1,99 @@
+"""A detector without labels: boxes in pixels and sparse scores in one output, built for boards by both formats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yolo
+
+from edgekit.building import BuildRequest, build, summary
+from edgekit.building.subject import few_boxes
+from edgekit.report.html import html
+from edgekit_converters.fidelity import Reference
+
+pytestmark = pytest.mark.convert
+
+
+@pytest.fixture(scope="module")
+def request_for(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("yolo")
+    model = yolo.save(folder / "net")
+    (folder / "contract.toml").write_text(yolo.CONTRACT)
+    np.savez(folder / "calibration.npz", x=yolo.pictures(60))
+    np.savez(folder / "evaluation.npz", x=yolo.pictures(90, seed=1))
+
+    def ask(**changes):
+        return BuildRequest(
+            model=model,
+            profiles=("raspberry-pi-4",),
+            output=folder / "out",
+            calibration=str(folder / "calibration.npz"),
+            evaluation=str(folder / "evaluation.npz"),
+            contract=folder / "contract.toml",
+            **({"max_drop": 0.1, "repair_s": 0.0, "cache": folder / "cache"} | changes),
+        )
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def report(request_for):
+    return build(request_for(recipes=("tflite-int8", "onnx-int8-qdq", "tflite-f32")))
+
+
+def fidelities(report):
+    return {candidate["recipe"]: candidate["fidelity"] for candidate in report.candidates}
+
+
+def test_scores_beside_boxes_in_pixels_are_not_rounded_under_their_scale(report):
+    found = fidelities(report)
+    assert set(found) == {"tflite-int8-mixed", "onnx-int8-qdq", "tflite-f32"}
+    for recipe in ("tflite-int8-mixed", "onnx-int8-qdq"):
+        assert found[recipe]["quantized_macs"] == 1.0
+        assert found[recipe]["decisions"]["original"] > 50
+        assert found[recipe]["agreement"] == found[recipe]["decisions"]["agreement"] >= 0.9
+        assert found[recipe]["loss"] == 1 - found[recipe]["agreement"]
+        assert not found[recipe]["warnings"]
+
+
+def test_plain_int8_says_which_ranges_it_would_join(report):
+    (bundle,) = report.bundles
+    reason = next(refusal.reason for refusal in bundle.choice.refused if refusal.recipe == "tflite-int8")
+    assert "under one scale: the smaller is left 1 of 256 levels" in reason
+    assert "tflite-int8-mixed" in reason
+
+
+def test_no_artifact_that_keeps_the_limit_joins_the_head_under_one_scale(report):
+    for candidate in report.candidates:
+        causes = [cause for cause in candidate["causes"] if cause["code"] == "concat-of-unlike-ranges"]
+        assert all(cause["evidence"]["levels"] > 4 for cause in causes)
+
+
+def test_the_verdict_is_in_boxes(report):
+    shown = html(json.loads(json.dumps(report.as_json())))
+    kept = fidelities(report)[report.bundles[0].choice.chosen.recipe]["decisions"]
+    assert f"keeps {kept['kept']} of the original&#39;s {kept['original']} boxes" in shown
+
+
+def test_few_levels_are_a_warning_whatever_the_limit(report):
+    """What was found of an artifact that rounds its scores away, as another tool makes it."""
+    warning = "in channels 4 to 6 of 'found' 2 of 256 levels are left; the original uses many between 0 and 0.6"
+    first, *others = report.candidates
+    warned = replace(report, candidates=(first | {"fidelity": first["fidelity"] | {"warnings": [warning]}}, *others))
+    assert any(line.startswith("warning: ") and warning in line for line in summary(warned))
+    assert "2 of 256 levels are left" in html(json.loads(json.dumps(warned.as_json())))
+
+
+def test_a_set_without_boxes_says_that_decisions_cannot_be_compared(request_for):
+    from edgekit_converters import contract_file, sources
+
+    request = request_for()
+    contract = contract_file.describe(sources.load(request.model), request.contract)
+    nothing = Reference(({"found": np.zeros((400, 7), np.float32)},) * 3, None, None, ("",) * 3)
+    (finding,) = few_boxes(contract, nothing, "photos")
+    assert finding.what == (
+        "photos: the original finds no box over its threshold in 3 items, so that its outputs are compared instead"
+    )
