@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from edgekit_converters.calibration.split import FEWEST_APART
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift
 from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
@@ -347,6 +348,8 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         found = chosen.why_no_estimate if chosen.estimate is None else ""
         notes.append(f"{chosen.recipe} was not measured on the board: {found or _range(chosen.estimate)}")
     fidelity = chosen.fidelity
+    if fidelity is not None and fidelity.chosen_by:
+        notes.append(f"{chosen.recipe} was repaired: {_chosen_by(fidelity)}")
     if limits.max_drop is not None and fidelity is not None:
         interval = fidelity.loss_ci95
         if interval is not None and not limits.allow(interval[1]):
@@ -359,6 +362,15 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         if beside is not None and not limits.allow(beside.loss):
             notes.append(f"{fidelity.metric} is of one output, and {_of_output(fidelity, beside, limits.max_drop)}")
     return tuple(notes)
+
+
+def _chosen_by(fidelity: Fidelity) -> str:
+    if fidelity.judged_apart:
+        return f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} others"
+    return (
+        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation set is "
+        f"divided where it has {2 * FEWEST_APART} items or more"
+    )
 
 
 def _all_measured(pool: Sequence[Candidate]) -> bool:

@@ -13,7 +13,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from edgekit_converters.errors import ConversionError, MissingToolsError, Source
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.first_plan import first_plan
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench
+from edgekit_converters.progress import Progress
 from edgekit_converters.targets import Artifact, Recipe
 from edgekit_converters.targets.plan import STATIC, Plan
 from edgekit_converters.targets.workspace import Workspace
@@ -45,7 +46,8 @@ class Made:
 
     variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the rest.
     differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
-    repairing the recipe it was made from, or of repairing it.
+    repairing the recipe it was made from, or of repairing it. judge: what it was compared on, None for the whole evaluation
+    set.
     """
 
     recipe: Recipe
@@ -56,6 +58,7 @@ class Made:
     repair: dict[str, Any] | None = None
     missing_extra: bool = False
     variant_of: str = ""
+    judge: Subject | None = field(default=None, compare=False)
 
     @cached_property
     def sha256(self) -> str:
@@ -74,8 +77,11 @@ class Maker:
     def calibrates(self) -> bool:
         return self.subject.sets.calibration is not None
 
-    def make(self, recipe: Recipe, plan: Plan | None = None) -> Made:
-        """A ConversionError of the same model and tools comes again, so it is remembered too."""
+    def make(self, recipe: Recipe, plan: Plan | None = None, judge: Subject | None = None) -> Made:
+        """A ConversionError of the same model and tools comes again, so it is remembered too.
+
+        judge: what the artifact is compared on, None for the whole evaluation set.
+        """
         subject = self.subject
         if recipe.needs_calibration and not self.calibrates:
             return Made(recipe, None, None, "int8 needs representative data: give --calibration")
@@ -87,7 +93,7 @@ class Maker:
             return Made(recipe, None, None, known.decode("utf-8", "replace"))
         try:
             self.workers.progress(f"{recipe.name} conversion", 0, None)
-            return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)))
+            return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)), judge)
         except SourceError:
             raise  # the file changed meanwhile: nothing that is made of it now belongs together
         except EdgekitError as error:
@@ -109,7 +115,7 @@ class Maker:
         assert made.artifact is not None
         try:
             self.workers.progress(f"{made.recipe.name} for a batch of {batch}", 0, None)
-            return self.compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch))
+            return self.compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch), made.judge)
         except EdgekitError as error:
             return Made(made.recipe, None, None, str(error))
 
@@ -130,14 +136,16 @@ class Maker:
         return self._benches[format]
 
     def _checked(self, trial: Artifact) -> Fidelity:
-        found = self.compared(trial)
+        """Of a search: on the items that it may choose by."""
+        halves = self.subject.halves
+        found = self.compared(trial, None if halves is None else halves[0])
         if found.fidelity is None:
             raise ConversionError(found.failed or "it cannot be compared with the original")
         return found.fidelity
 
-    def measured(self, artifact: Artifact) -> Made:
+    def measured(self, artifact: Artifact, judge: Subject | None = None) -> Made:
         """Compared with the original, and asked what no set asks. Raises EngineError, CalibrationError or MetricError."""
-        made = self.compared(artifact)
+        made = self.compared(artifact, judge)
         if made.artifact is None:
             return made
         if artifact.recipe.precision == "dynamic" and artifact.quantized_weights == 0:
@@ -145,12 +153,12 @@ class Maker:
         why = self._fails_on(artifact)
         return Made(artifact.recipe, None, None, why) if why else made
 
-    def compared(self, artifact: Artifact) -> Made:
+    def compared(self, artifact: Artifact, judge: Subject | None = None) -> Made:
         """With the original. A float32 artifact that answers otherwise is no candidate."""
-        subject, recipe = self.subject, artifact.recipe
-        made = Made(recipe, artifact, None, None)
+        subject, recipe = judge or self.subject, artifact.recipe
+        made = Made(recipe, artifact, None, None, judge=judge)
         name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
-        found = kept_json(subject.evaluation_store, name, lambda: self._compared(artifact))
+        found = kept_json(subject.evaluation_store, name, lambda: _compared(subject, artifact, self.workers.progress))
         measured = from_json(Fidelity, found["fidelity"], "a stored comparison")
         # What the store knows was found for these bytes; which layers are float is the plan's to say.
         measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
@@ -185,12 +193,13 @@ class Maker:
         found: dict[str, str] = kept_json(self.subject.store, name, failed)
         return found
 
-    def _compared(self, artifact: Artifact) -> dict[str, Any]:
-        watcher = Watcher(self.subject.reference, self.subject.contract.of_caller)
-        found = fidelity.compare(
-            self.subject.reference, artifact, self.subject.evaluation, self.workers.progress, watcher
-        )
-        return {"fidelity": to_json(found), "differing": watcher.differing}
+
+def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> dict[str, Any]:
+    watcher = Watcher(subject.reference, subject.contract.of_caller)
+    found = fidelity.compare(subject.reference, artifact, subject.evaluation, progress, watcher)
+    places = subject.indexes or range(len(subject.reference))
+    differing = [{**item, "index": places[item["index"]]} for item in watcher.differing]
+    return {"fidelity": to_json(found), "differing": differing}
 
 
 def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:

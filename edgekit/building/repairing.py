@@ -1,7 +1,12 @@
 """INT8 artifacts that drift further than the limit, brought back within it where that can be done in time.
 
-Rules: only what the limit refuses is repaired; the artifact that missed stays among the candidates, so that the report can
-show both; a search that succeeded is not made again for the same model, data and limit.
+Rules:
+- only what the limit refuses is repaired; the artifact that missed stays among the candidates, so that the report can show
+  both;
+- a repair is chosen by one half of the evaluation set and judged once by the other. Where the set is too small for two
+  halves, the same items do both, and the story and the artifact's fidelity say so;
+- a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short and
+  has more time now.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from edgekit.building.kept import key
 from edgekit.building.making import Made, Maker
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, repair
+from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, percent, repair
 from edgekit_converters.targets import recipe, with_islands
 from edgekit_converters.targets.stored import plan_from, plan_json
 from edgekit_runtime.errors import EdgekitError
@@ -67,17 +72,56 @@ def _misses(made: Made, limits: Limits) -> bool:
 
 def _repaired(maker: Maker, made: Made, max_drop: float, budget_s: float) -> Made:
     """The best that was found, with the story of the search. An artifact that cannot be improved has none of its own."""
-    subject, name = maker.subject, made.recipe.name
-    kept_as = key("repair", name, subject.evaluation_key, subject.sets.calibration_digest, max_drop)
-    stored = subject.evaluation_store.get(kept_as)
-    story = json.loads(stored) if stored is not None else _searched(maker, made, max_drop, budget_s)
-    if stored is None and story["met"]:
-        subject.evaluation_store.put(kept_as, json.dumps(story).encode())
+    story = _remembered(maker, made, max_drop, budget_s)
     plan = plan_from(story["plan"])
-    if story["recipe"] == name and made.artifact is not None and plan == made.artifact.plan:
+    if story["recipe"] == made.recipe.name and made.artifact is not None and plan == made.artifact.plan:
         return replace(made, artifact=None, fidelity=None, repair=story)
-    after = maker.make(recipe(story["recipe"]), plan)
-    return replace(after, repair=story)
+    halves = maker.subject.halves
+    after = maker.make(recipe(story["recipe"]), plan, None if halves is None else halves[1])
+    if after.fidelity is None:
+        return replace(
+            after, repair=story | {"met": False, "why": f"{story['what']} was found, and failed: {after.failed}"}
+        )
+    chosen_by = len((halves or (maker.subject,))[0].reference)
+    found = replace(after.fidelity, chosen_by=chosen_by, judged_apart=halves is not None)
+    return replace(after, fidelity=found, repair=judged(story, found, max_drop))
+
+
+def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
+    """The story of a search with the verdict on what it found. found: on the items that it is judged by."""
+    sizes = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
+    met = Limits(max_drop=max_drop).allow(found.loss)
+    if not found.judged_apart:
+        few = (
+            f"it was chosen and judged by the same {found.items} items, too few for two halves, so others may lose more"
+        )
+        return story | sizes | {"met": met, "why": f"{story['why']}; {few}"}
+    limit, drop = f"the limit of {percent(max_drop)}", percent(found.loss, None if met else max_drop)
+    if met:
+        why = f"{story['what']} keeps {limit}: the drop is {drop} on {found.items} items that it was not chosen by"
+    elif story["met"]:
+        why = (
+            f"{limit} is not kept: {story['what']} keeps it on the {found.chosen_by} items that it was chosen by, and the "
+            f"drop is {drop} on {found.items} others"
+        )
+    else:
+        why = f"{story['why']}; on {found.items} items that it was not chosen by the drop is {drop}"
+    return story | sizes | {"met": met, "why": why}
+
+
+def _remembered(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
+    """The search's story: of an earlier build where that one had as much time or needed no more, else of a search now."""
+    subject = maker.subject
+    halves = subject.halves
+    parts = [half.evaluation_key for half in halves or (subject,)]
+    name = key("repair", made.recipe.name, *parts, subject.sets.calibration_digest, max_drop)
+    stored = subject.evaluation_store.get(name)
+    known: dict[str, Any] | None = None if stored is None else json.loads(stored)
+    if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s):
+        return known
+    story = _searched(maker, made, max_drop, budget_s)
+    subject.evaluation_store.put(name, json.dumps(story).encode())
+    return story
 
 
 def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
@@ -95,11 +139,12 @@ def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dic
     )
     start = Start(made.recipe.name, artifact.plan, Checked(made.fidelity.loss, made.fidelity))
     try:
-        return _story(made, repair(maker.bench(made.recipe.format), start, target, told))
+        return _story(made, repair(maker.bench(made.recipe.format), start, target, told)) | {"budget_s": budget_s}
     except EdgekitError as error:
         return {
             "of": made.recipe.name, "recipe": made.recipe.name, "plan": plan_json(artifact.plan), "met": False,
-            "drop": made.fidelity.loss, "why": str(error), "tried": [],
+            "drop": made.fidelity.loss, "why": str(error), "what": made.recipe.name, "tried": [], "cut_short": True,
+            "budget_s": 0.0,
         }  # fmt: skip
 
 
@@ -111,6 +156,8 @@ def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
         "met": found.met,
         "drop": found.checked.drop,
         "why": found.why,
+        "what": found.what,
+        "cut_short": found.cut_short,
         "tried": [
             {
                 "remedy": attempt.remedy,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from edgekit.building.data import Opener, Sets, open_sets, unused_labels
 from edgekit.building.kept import kept_json, kept_reference, key
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
-from edgekit_converters.calibration import Finding, source_samples
+from edgekit_converters.calibration import Finding, Label, Sequences, Subset, source_samples
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
@@ -36,7 +38,7 @@ _SAME = 1e-6
 @dataclass(frozen=True)
 class Subject:
     """findings: of the data, and what was guessed of the model. metric: None for the task's own. scratch: where an
-    interrupted stage leaves what it has, None for nowhere.
+    interrupted stage leaves what it has, None for nowhere. indexes: of a part of the evaluation set, its items' places in it.
     """
 
     source: SourceModel
@@ -47,6 +49,32 @@ class Subject:
     metric: Metric | None = None
     store: Store = NO_STORE
     scratch: Path | None = None
+    indexes: tuple[int, ...] | None = None
+
+    @cached_property
+    def halves(self) -> tuple[Subject, Subject] | None:
+        """(to choose a repair by, to judge it by): the subject with one half of the evaluation set, and with the other.
+
+        None where the set is too small to be divided. A sequence is never divided.
+        """
+        reference, evaluation = self.reference, self.sets.evaluation
+        if isinstance(evaluation, Sequences):
+            names = [str(place) for place, length in enumerate(evaluation.lengths) for _ in range(length)]
+            found = calibration.halves(names, names)
+        elif self.contract.state != "none":
+            return None
+        else:
+            kinds = reference.labels if _are_classes(reference.labels) else reference.best
+            found = calibration.halves(kinds or [0] * len(reference), reference.digests)
+        return None if found is None else (self._part(found[0]), self._part(found[1]))
+
+    def _part(self, indexes: Sequence[int]) -> Subject:
+        sets = replace(
+            self.sets,
+            evaluation=Subset(self.sets.evaluation, indexes),
+            evaluation_digest=key("part", self.sets.evaluation_digest, list(indexes)),
+        )
+        return replace(self, sets=sets, reference=self.reference.only(indexes), indexes=tuple(indexes))
 
     @property
     def evaluation(self) -> Evaluation:
@@ -72,6 +100,10 @@ class Subject:
         return Workspace(
             self.source, samples, progress, store=self.store, samples_digest=contract, scratch=self.scratch
         )
+
+
+def _are_classes(labels: tuple[Label, ...] | None) -> TypeGuard[tuple[int, ...]]:
+    return labels is not None and all(isinstance(label, (int, np.integer)) for label in labels)
 
 
 def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Subject:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import xxhash
 
+from edgekit.building.data import Sets
 from edgekit.building.making import Made
 from edgekit.building.repairing import failed_repairs, with_repairs
+from edgekit.building.subject import Subject
+from edgekit.building.workers import Workers
+from edgekit_converters.calibration import FEWEST_APART, random_dataset
 from edgekit_converters.choose import Limits
-from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.deadline import TimeIsOverError
+from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.fidelity.repair import Checked
+from edgekit_converters.fidelity.sensitivity import Unit
+from edgekit_converters.progress import silent
+from edgekit_converters.store import NO_STORE, DiskStore, Store
 from edgekit_converters.targets import Artifact, recipe
+from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.stored import plan_json
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 
 def made(name: str, drop: float | None, met: bool | None = None) -> Made:
@@ -85,3 +101,110 @@ def test_a_failed_repair_is_told_once_though_two_artifacts_have_its_story():
 def test_a_repaired_one_is_no_failure():
     given = [made("tflite-int8", 0.5, met=True), made("tflite-int8-mixed", 0.005, met=True)]
     assert failed_repairs(given, LIMIT) == []
+
+
+CONTRACT = Contract("classification", (InputContract("x", (4,), "float32"),), (OutputContract("y", (2,), "float32"),))
+LOST = 0.1  # of all the items that there are, by whichever plan
+LIMIT_OF_5 = Limits(max_drop=0.05)
+
+
+def subject_of(items: int, store: Store = NO_STORE) -> Subject:
+    names = [f"item {index}" for index in range(items)]
+    answer = {"y": np.zeros(2, np.float32)}
+    reference = Reference((answer,) * items, (0,) * items, (0,) * items, tuple(names))
+    sets = Sets(None, random_dataset(CONTRACT, items), False, (), "calibration", "evaluation", tuple(names))
+    return Subject(SimpleNamespace(sha256="model"), CONTRACT, sets, reference, (), store=store)  # type: ignore[arg-type]
+
+
+class Lucky:
+    """A maker whose every plan loses a tenth of all items, each plan others: what looks better is better by chance alone.
+    It is its own bench, and counts what it is asked."""
+
+    units = tuple(Unit(f"u{i}", frozenset({f"u{i}"}), 1 / 16) for i in range(16))
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.workers, self.checks = subject, Workers(1, silent), 0
+
+    def bench(self, format):
+        return self
+
+    def noise(self, recipe, plan):
+        return 0.01
+
+    def noise_alone(self, recipe, plan, unit):
+        return 0.001
+
+    def check(self, recipe, plan):
+        self.checks += 1
+        halves = self.subject.halves
+        found = self.loss(recipe, plan, (halves or (self.subject,))[0])
+        return Checked(found, found)
+
+    def loss(self, recipe: str, plan: Plan, subject: Subject) -> float:
+        return self.lost(recipe, plan, subject.reference.digests)
+
+    def lost(self, recipe, plan, names) -> float:
+        text = f"{recipe} {plan_json(plan)}"
+        return float(np.mean([xxhash.xxh3_64_intdigest(f"{text} {name}".encode()) / 2**64 < LOST for name in names]))
+
+    def make(self, recipe, plan, judge=None):
+        found = self.loss(recipe.name, plan, judge or self.subject)
+        items = len((judge or self.subject).reference)
+        fidelity = replace(made(recipe.name, found).fidelity, items=items)
+        return Made(recipe, Artifact(recipe, b"", (), (), 1.0, 1.0, {}, plan=plan), fidelity, None, judge=judge)
+
+
+def searched(lucky: Lucky, budget_s: float = 60.0) -> list[Made]:
+    start = replace(made("tflite-int8", 0.1), artifact=replace(ARTIFACT, plan=STATIC))
+    return with_repairs(lucky, [start], LIMIT_OF_5, budget_s, 1)
+
+
+def test_a_repair_that_is_luck_is_shown_by_the_items_that_it_was_not_chosen_by():
+    lucky = Lucky(subject_of(120))
+    before, after = searched(lucky)
+    assert after.repair["tried"][-1]["drop"] <= 0.05  # by luck, on the half that it was chosen by
+    assert after.repair["met"] is False
+    assert after.fidelity.loss > 0.05
+    assert (after.fidelity.items, after.fidelity.chosen_by, after.fidelity.judged_apart) == (60, 60, True)
+    assert "keeps it on the 60 items that it was chosen by, and the drop is" in after.repair["why"]
+    fresh = [f"another {index}" for index in range(5_000)]
+    plan = after.artifact.plan
+    assert lucky.lost(after.recipe.name, plan, fresh) == pytest.approx(LOST, abs=0.02)
+    assert failed_repairs([before, after], LIMIT_OF_5) == [after.repair]
+
+
+def test_too_few_items_for_two_halves_choose_and_judge_and_it_is_said():
+    lucky = Lucky(subject_of(2 * FEWEST_APART - 1))
+    _, after = searched(lucky)
+    assert after.repair["met"] is True  # which says little, and therefore:
+    assert after.repair["why"].endswith(
+        "it was chosen and judged by the same 19 items, too few for two halves, so others may lose more"
+    )
+    assert (after.fidelity.chosen_by, after.fidelity.judged_apart) == (19, False)
+
+
+def test_a_search_that_found_nothing_is_not_made_again(tmp_path: Path):
+    class Hopeless(Lucky):
+        def lost(self, recipe, plan, names):
+            return 0.5
+
+    first, again = (Hopeless(subject_of(120, DiskStore(tmp_path))) for _ in range(2))
+    found, repeated = searched(first), searched(again)
+    assert first.checks
+    assert again.checks == 0
+    assert [one.repair for one in found] == [one.repair for one in repeated]
+    assert found[0].repair["met"] is False
+
+
+def test_a_search_that_was_cut_short_goes_on_where_there_is_more_time(tmp_path: Path):
+    class Slow(Lucky):
+        def check(self, recipe, plan):
+            self.checks += 1
+            raise TimeIsOverError
+
+    counts = []
+    for budget_s in (10.0, 10.0, 5.0, 20.0):
+        slow = Slow(subject_of(120, DiskStore(tmp_path)))
+        searched(slow, budget_s)
+        counts.append(slow.checks)
+    assert counts == [1, 0, 0, 1]

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
+from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
 from edgekit_converters.calibration.fingerprint import fingerprint
 from edgekit_converters.calibration.lint import Finding, Survey, findings, lint, survey
 from edgekit_converters.calibration.noise import random_dataset
@@ -23,14 +23,16 @@ from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.calibration.ranges import Statistics, TensorStatistics
 from edgekit_converters.calibration.samples import SourceSamples, source_samples
 from edgekit_converters.calibration.sequences import Sequences, open_sequences, random_sequences, split_sequences
-from edgekit_converters.calibration.split import HELD_OUT, split, without
+from edgekit_converters.calibration.split import FEWEST_APART, HELD_OUT, halves, split, without
 from edgekit_converters.calibration.suspicions import suspicions
 
 __all__ = [
+    "FEWEST_APART",
     "HELD_OUT",
     "Dataset",
     "Example",
     "Finding",
+    "Label",
     "ObserveOptions",
     "Sequences",
     "SourceSamples",
@@ -41,6 +43,7 @@ __all__ = [
     "digest",
     "findings",
     "fingerprint",
+    "halves",
     "lint",
     "observe",
     "open_dataset",

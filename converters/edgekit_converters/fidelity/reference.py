@@ -44,6 +44,15 @@ class Reference:
     def __len__(self) -> int:
         return len(self.outputs)
 
+    def only(self, indexes: Sequence[int]) -> Reference:
+        """The answers to some of the items."""
+        return Reference(
+            tuple(self.outputs[index] for index in indexes),
+            None if self.labels is None else tuple(self.labels[index] for index in indexes),
+            None if self.best is None else tuple(self.best[index] for index in indexes),
+            tuple(self.digests[index] for index in indexes),
+        )
+
 
 def reference(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> Reference:
     """Run the original over the set, in batches where its batch axis is free.

@@ -7,8 +7,10 @@ Remedies, the cheapest artifact first: ranges found by another method; other ste
 layers back to float, or all that multiply nothing.
 
 Rules:
-- calibration data decide what to try: the noise at the outputs, for which no labels are needed. The evaluation set only
-  says whether the limit is kept, and is looked at for plans that the noise has chosen;
+- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` only says whether
+  the limit is kept, and is asked for plans that the noise has chosen;
+- the search stops at the first plan that keeps the limit, so what `check` found of it is better than the truth: the caller
+  judges the result by items that `check` never saw;
 - it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
 - what fails to convert is an attempt that did not help, not the end;
 - more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
@@ -29,7 +31,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets.plan import Plan, RangeMethod, Step
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "Target", "repair"]
+__all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "Target", "percent", "repair"]
 
 WANTED = 0.10
 MOST = 0.50
@@ -52,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Checked(Generic[T]):
-    """drop: on the evaluation set, what the limit is on. fidelity: all that was found there."""
+    """drop: on the items that a search may choose by, what the limit is on. fidelity: all that was found there."""
 
     drop: float
     fidelity: T
@@ -76,7 +78,7 @@ class Bench(Protocol[T]):
         ...
 
     def check(self, recipe: str, plan: Plan) -> Checked[T]:
-        """With the evaluation set."""
+        """With the items of the evaluation set that the search may choose by."""
         ...
 
 
@@ -114,7 +116,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Repair(Generic[T]):
-    """The best plan that was found, the start itself where nothing was better. why: in words, whether it is met or not."""
+    """The best plan that was found, the start itself where nothing was better.
+
+    what: the plan in words. why: in words, whether the limit is kept on the items that it was chosen by. cut_short: a search
+    with more time might find more.
+    """
 
     recipe: str
     plan: Plan
@@ -122,6 +128,8 @@ class Repair(Generic[T]):
     tried: tuple[Attempt, ...]
     met: bool
     why: str
+    what: str
+    cut_short: bool
 
 
 def repair(
@@ -170,7 +178,8 @@ class _Search(Generic[T]):
 
     def result(self, over: bool) -> Repair[T]:
         recipe, plan, checked = self._best
-        return Repair(recipe, plan, checked, tuple(self.tried), self._met, self._why(over))
+        what, cut_short = self._what(recipe, plan), over or self._cut_short
+        return Repair(recipe, plan, checked, tuple(self.tried), self._met, self._why(over), what, cut_short)
 
     @property
     def _met(self) -> bool:
@@ -325,25 +334,25 @@ class _Search(Generic[T]):
 
     def _why(self, over: bool) -> str:
         recipe, plan, checked = self._best
-        limit = f"the limit of {_percent(self.target.max_drop)}"
+        limit = f"the limit of {percent(self.target.max_drop)}"
         what = self._what(recipe, plan)
         if self._met:
-            return f"{what} keeps {limit}: the drop is {_percent(checked.drop)}"
+            return f"{what} keeps {limit}: the drop is {percent(checked.drop)}"
         if over and all(attempt.drop is None for attempt in self.tried):
             done = "was compared" if self.tried else "was measured"
-            return f"{limit} is not kept: the drop is {_percent(checked.drop, self.target.max_drop)}, and the time was over before anything else {done}"
+            return f"{limit} is not kept: the drop is {percent(checked.drop, self.target.max_drop)}, and the time was over before anything else {done}"
         end = "the time was over" if over or self._cut_short else "nothing else is left to try"
         changed = plan != self.start.plan or recipe != self.start.recipe
         best = f"the best found is {what}" if changed else "nothing was better than the start"
-        return f"{limit} is not kept: {best}, with a drop of {_percent(checked.drop, self.target.max_drop)}, and {end}"
+        return f"{limit} is not kept: {best}, with a drop of {percent(checked.drop, self.target.max_drop)}, and {end}"
 
     def _what(self, recipe: str, plan: Plan) -> str:
         units = [unit for unit in self.bench.units if unit.layers <= plan.float_layers]
         if not units:
             return recipe
         share = float_share(self.bench.units, plan.float_layers)
-        more = f", more than the {_percent(WANTED)} that is wanted" if share > WANTED else ""
-        return f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({_percent(share)} of the work{more})"
+        more = f", more than the {percent(WANTED)} that is wanted" if share > WANTED else ""
+        return f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({percent(share)} of the work{more})"
 
 
 def _fitting(ranked: Sequence[Unit]) -> tuple[Unit, ...]:
@@ -367,7 +376,7 @@ def _growing(count: int) -> Iterator[int]:
         yield count
 
 
-def _percent(share: float, beside: float | None = None) -> str:
+def percent(share: float, beside: float | None = None) -> str:
     """With as many digits as it takes to differ from `beside`."""
     digits = 2
     while (

@@ -205,6 +205,7 @@ class Fidelity:
     quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
     sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items` counts
     frames. over_time: the drift by steps, so that one that grows is seen.
+    chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`.
     """
 
     items: int
@@ -229,6 +230,8 @@ class Fidelity:
     over_time: tuple[Span, ...] = ()
     uncounted: tuple[str, ...] = ()
     decisions: Decisions | None = None
+    chosen_by: int = 0
+    judged_apart: bool = True
 
     @property
     def is_error(self) -> bool:

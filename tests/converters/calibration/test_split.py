@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear
 
-from edgekit_converters.calibration import HELD_OUT, Example, open_dataset, source_samples, split
+from edgekit_converters.calibration import FEWEST_APART, HELD_OUT, Example, halves, open_dataset, source_samples, split
 from edgekit_converters.calibration.observe import visiting_order
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
@@ -81,3 +81,41 @@ def test_the_original_gets_normalised_pixels_in_its_own_layout(tmp_path, layout,
             np.testing.assert_allclose(
                 array[0], expected if layout == "NHWC" else expected.transpose(2, 0, 1), rtol=1e-5
             )
+
+
+LABELLED = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=80)
+
+
+@given(LABELLED, st.randoms(use_true_random=False))
+def test_halves_are_disjoint_balanced_and_follow_from_the_items_alone(items, random):
+    items = [(name % 4, name) for _, name in items]  # an item has one label
+    kinds, digests = [kind for kind, _ in items], [str(name) for _, name in items]
+    found = halves(kinds, digests)
+    different = set(digests)
+    if found is None:
+        assert len(different) // 2 < FEWEST_APART or len(items) < 2 * FEWEST_APART or len(different) < 2 * FEWEST_APART
+        return
+    one, other = found
+    assert sorted(one + other) == list(range(len(items)))
+    assert min(len(one), len(other)) >= FEWEST_APART
+    assert not {digests[index] for index in one} & {digests[index] for index in other}
+    for kind in set(kinds):
+        parts = [{digests[index] for index in half if kinds[index] == kind} for half in found]
+        assert abs(len(parts[0]) - len(parts[1])) <= 1
+    shuffled = random.sample(items, len(items))
+    again = halves([kind for kind, _ in shuffled], [str(name) for _, name in shuffled])
+    assert again is not None
+    assert {str(shuffled[index][1]) for index in again[0]} == {digests[index] for index in one}
+
+
+def test_a_set_of_alternating_classes_is_not_divided_by_class():
+    found = halves([0, 1] * 30, [f"item {index}" for index in range(60)])
+    assert found is not None
+    for half in found:
+        assert sum(index % 2 for index in half) == 15
+
+
+def test_a_small_set_has_no_halves():
+    names = [str(index) for index in range(2 * FEWEST_APART)]
+    assert halves([0] * len(names), names) is not None
+    assert halves([0] * (len(names) - 1), names[:-1]) is None
