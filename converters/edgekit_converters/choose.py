@@ -62,8 +62,8 @@ OURS = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """One artifact that could be shipped. failed: why there is none, and then the rest is empty. missing_extra: that tools for
-    it are not installed.
+    """One artifact that could be shipped. failed: why there is none, advice: what to do about that, and then the rest is empty.
+    missing_extra: that tools for it are not installed.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
     why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers: what
@@ -83,6 +83,7 @@ class Candidate:
     missing_extra: bool = False
     barriers: tuple[Barrier, ...] = ()
     variant: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Refusal:
+    """do: what helps, where that is known; no part of the reason."""
+
     recipe: str
     reason: str
     code: RefusalCode
+    do: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
         )
     if candidate.failed is not None:
         code: RefusalCode = "missing-extra" if candidate.missing_extra else "conversion-failed"
-        return Refusal(candidate.recipe, candidate.failed, code)
+        return Refusal(candidate.recipe, candidate.failed, code, candidate.advice)
     return None
 
 

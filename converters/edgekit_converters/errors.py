@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, shortened
 
 __all__ = [
     "CalibrationError",
@@ -12,7 +12,16 @@ __all__ = [
     "MissingToolsError",
     "SourceError",
     "UnlabelledError",
+    "one_line",
 ]
+
+_MOST = 300
+"""Characters of what another tool says."""
+
+
+def one_line(said: BaseException | str) -> str:
+    """What another tool says in one line, cut at the end of a word; the exception's kind where it says nothing."""
+    return shortened(" ".join(str(said).split()), _MOST) or type(said).__name__
 
 
 class SourceError(EdgekitError):

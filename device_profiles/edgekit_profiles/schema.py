@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgekit_profiles.errors import ProfileError
+from edgekit_runtime.errors import sentences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -161,7 +162,7 @@ def refuse(mistakes: Sequence[ProfileError]) -> None:
         raise mistakes[0]
     if mistakes:
         first = mistakes[0]
-        each = "; ".join(f"{error.what}. {error.do}" if error.do else error.what for error in mistakes[:10])
+        each = "; ".join(sentences(error.what, error.do) for error in mistakes[:10])
         more = f"; and {len(mistakes) - 10} more" if len(mistakes) > 10 else ""
         raise ProfileError(f"{len(mistakes)} mistakes: {each}{more}", where=first.where, key=first.key)
 

@@ -16,7 +16,7 @@ import errno
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,8 +30,15 @@ from edgekit.building.evidence import evidence
 from edgekit.building.folder import check_cache, output_folder
 from edgekit.building.lasting import lasting_json, promise_of, with_memory
 from edgekit.building.making import Made, Maker, make
-from edgekit.building.repairing import failed_repairs, with_repairs
-from edgekit.building.report import BuildReport, BundleReport, candidate_json, fidelity_json
+from edgekit.building.repairing import failed_repairs, to_repair, with_repairs
+from edgekit.building.report import (
+    BuildReport,
+    BundleReport,
+    before_repairs,
+    candidate_json,
+    fidelity_json,
+    finding_line,
+)
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
 from edgekit.building.variants import with_variants
@@ -66,8 +73,13 @@ __all__ = ["build"]
 Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 
 
-def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
-    """Build for every profile of the request. Raises EdgekitError for what no board can get past."""
+def build(
+    request: BuildRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
+) -> BuildReport:
+    """Build for every profile of the request. Raises EdgekitError for what no board can get past.
+
+    say: is given what a person should know before the end: warnings, and the artifacts that there are before repairs.
+    """
     start = time.perf_counter()
     check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
     catalogue = open_catalogue(request.profile_paths)
@@ -91,7 +103,13 @@ def build(request: BuildRequest, progress: Progress = silent) -> BuildReport:
         subject = open_subject(request, store, workers.progress)
         maker = Maker(subject, subject.workspace(workers.progress), workers)
         limits = Limits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
+        for finding in subject.findings:
+            if finding.level == "warning":
+                say(finding_line(finding))
         made = with_variants(maker, _made(maker, recipes, boards), boards)
+        if missing := to_repair(made, limits, request.repair_s):
+            for line in before_repairs(made, missing, request.repair_s):
+                say(line)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)
         clocks = Clocks(timer(subject, subject.store, made), workstation(subject.store, made), anchors)
         packer = _Packer(request, maker, made, keys, clocks, wanted)

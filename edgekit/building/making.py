@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -41,8 +42,8 @@ ALIKE = 0.99
 
 @dataclass(frozen=True)
 class Made:
-    """One recipe's outcome: the artifact and how far it drifted, or why there is none. missing_extra: its tools are not
-    installed here.
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none and what to do about that. missing_extra:
+    its tools are not installed here.
 
     variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the rest.
     differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
@@ -58,6 +59,7 @@ class Made:
     repair: dict[str, Any] | None = None
     missing_extra: bool = False
     variant_of: str = ""
+    advice: str = ""
     judge: Subject | None = field(default=None, compare=False)
 
     @cached_property
@@ -84,13 +86,14 @@ class Maker:
         """
         subject = self.subject
         if recipe.needs_calibration and not self.calibrates:
-            return Made(recipe, None, None, "int8 needs representative data: give --calibration")
+            return Made(recipe, None, None, "int8 needs representative data", advice="Give --calibration")
         name = key(
             "failed", recipe.name, subject.source.sha256, subject.sets.calibration_digest, to_json(subject.contract)
         )
         known = subject.store.get(name) if plan is None else None
         if known is not None:
-            return Made(recipe, None, None, known.decode("utf-8", "replace"))
+            told = json.loads(known)
+            return Made(recipe, None, None, told["failed"], advice=told["advice"])
         try:
             self.workers.progress(f"{recipe.name} conversion", 0, None)
             return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)), judge)
@@ -101,9 +104,10 @@ class Maker:
             lasting = (
                 isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
             )
+            made = replace(_failed(error, recipe), missing_extra=missing)
             if lasting and plan is None:
-                subject.store.put(name, str(error).encode())
-            return Made(recipe, None, None, str(error), missing_extra=missing)
+                subject.store.put(name, json.dumps({"failed": made.failed, "advice": made.advice}).encode())
+            return made
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
@@ -117,7 +121,7 @@ class Maker:
             self.workers.progress(f"{made.recipe.name} for a batch of {batch}", 0, None)
             return self.compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch), made.judge)
         except EdgekitError as error:
-            return Made(made.recipe, None, None, str(error))
+            return _failed(error, made.recipe)
 
     def _first_plan(self, recipe: Recipe) -> Plan:
         if recipe.needs_calibration:
@@ -192,6 +196,12 @@ class Maker:
 
         found: dict[str, str] = kept_json(self.subject.store, name, failed)
         return found
+
+
+def _failed(error: EdgekitError, recipe: Recipe) -> Made:
+    """The recipe's name is printed beside the reason, so it is left out of it."""
+    place = "" if error.where == recipe.name else error.where
+    return Made(recipe, None, None, str(EdgekitError(error.what, where=place)), advice=error.do)
 
 
 def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> dict[str, Any]:

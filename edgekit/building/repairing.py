@@ -27,13 +27,18 @@ from edgekit_converters.targets import recipe, with_islands
 from edgekit_converters.targets.stored import plan_from, plan_json
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["failed_repairs", "with_repairs"]
+__all__ = ["failed_repairs", "judged", "to_repair", "with_repairs"]
+
+
+def to_repair(made: Sequence[Made], limits: Limits, budget_s: float) -> list[Made]:
+    """Those that miss the limit, where there is time to search."""
+    return [one for one in made if _misses(one, limits)] if budget_s > 0 else []
 
 
 def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
     """`made`, with what repair made of those that miss the limit. budget_s: of all repairs together."""
-    missing = [one for one in made if _misses(one, limits)]
-    if not missing or budget_s <= 0:
+    missing = to_repair(made, limits, budget_s)
+    if not missing:
         return list(made)
     each_s = budget_s / math.ceil(len(missing) / jobs)
     assert limits.max_drop is not None

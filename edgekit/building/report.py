@@ -14,11 +14,21 @@ from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Refusal
 from edgekit_converters.fidelity import Fidelity
 from edgekit_profiles import Estimate, milliseconds
+from edgekit_runtime.errors import sentences
 
 if TYPE_CHECKING:
     from edgekit.building.making import Made
 
-__all__ = ["BuildReport", "BundleReport", "candidate_json", "estimate_json", "fidelity_json", "summary"]
+__all__ = [
+    "BuildReport",
+    "BundleReport",
+    "before_repairs",
+    "candidate_json",
+    "estimate_json",
+    "fidelity_json",
+    "finding_line",
+    "summary",
+]
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,9 @@ class BundleReport:
                 }
                 for kept in self.choice.alternates
             ],
-            "refused": [{"recipe": r.recipe, "reason": r.reason, "code": r.code} for r in self.choice.refused],
+            "refused": [
+                {"recipe": r.recipe, "reason": r.reason, "code": r.code, "do": r.do} for r in self.choice.refused
+            ],
             "candidates": [self._seen(candidate) for candidate in self.candidates],
         }
 
@@ -77,7 +89,7 @@ class BundleReport:
             "role": "primary" if chosen else "alternate" if refusal is None else None,
             "estimate": estimate_json(candidate.estimate),
             "memory_bytes": candidate.memory_bytes,
-            "refused": None if refusal is None else {"code": refusal.code, "reason": refusal.reason},
+            "refused": None if refusal is None else {"code": refusal.code, "reason": refusal.reason, "do": refusal.do},
         }
 
 
@@ -170,7 +182,7 @@ def _lists(value: Any) -> Any:
 def summary(report: BuildReport) -> Iterator[str]:
     """A few lines: what the data is like, what each artifact is like, what each board got and why."""
     for finding in report.findings:
-        yield brief(f"{finding.level}: {finding.what}. {finding.do}")
+        yield finding_line(finding)
     yield ""
     if report.candidates:
         yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
@@ -202,6 +214,18 @@ def summary(report: BuildReport) -> Iterator[str]:
         yield f"warning: there is no page: {report.page_failure}"
     elif report.page is None:
         yield "        as a page too, once its tools are there: pip install 'edgekit-deploy[convert]'"
+
+
+def finding_line(finding: Finding) -> str:
+    return f"{finding.level}: {sentences(brief(finding.what), finding.do)}"
+
+
+def before_repairs(made: Sequence[Made], missing: Sequence[Made], repair_s: float) -> Iterator[str]:
+    """What there is before the search for repairs, which may take minutes."""
+    plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
+    yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
+    names = ", ".join(one.recipe.name for one in missing)
+    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s"
 
 
 def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
@@ -290,17 +314,16 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
             yield f"  note: no artifact for a batch: {one.failed}"
     for note in bundle.choice.notes:
         yield f"  note: {brief(note)}"
-    for (code, reason), recipes in _alike(bundle.choice.refused).items():
+    for (code, reason, do), recipes in _alike(bundle.choice.refused).items():
         if code != "missing-extra":  # said once for all boards
-            yield f"  not {', '.join(recipes)} ({code}): {brief(reason)}"
+            yield f"  not {', '.join(recipes)} ({code}): {sentences(brief(reason), do)}"
 
 
-def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str], list[str]]:
-    """(code, reason) -> the recipes that it is said of, each once. A reason that names its own recipe names none of them."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]:
+    """(code, reason, what to do) -> the recipes that it is said of, each once."""
+    found: dict[tuple[str, str, str], list[str]] = {}
     for refusal in refusals:
-        reason = refusal.reason.removeprefix(f"{refusal.recipe}: ")
-        recipes = found.setdefault((refusal.code, reason), [])
+        recipes = found.setdefault((refusal.code, refusal.reason, refusal.do), [])
         if refusal.recipe not in recipes:
             recipes.append(refusal.recipe)
     return found
@@ -309,8 +332,8 @@ def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str], list[str]]:
 def _missing_lines(bundles: Sequence[BundleReport]) -> Iterator[str]:
     """Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards."""
     every = [refusal for bundle in bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"]
-    for (_, reason), recipes in _alike(every).items():
-        yield f"note: no {', '.join(recipes)}: {reason}"
+    for (_, reason, do), recipes in _alike(every).items():
+        yield f"note: no {', '.join(recipes)}: {sentences(reason, do)}"
 
 
 def _percent(share: float) -> str:

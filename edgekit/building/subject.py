@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,10 +28,12 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.detect import candidates
 
-__all__ = ["Subject", "few_boxes", "labels_at_chance", "never_changes", "open_subject"]
+__all__ = ["Subject", "few_boxes", "labels_at_chance", "never_changes", "open_subject", "too_few_for"]
 
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
+_PER_ITEM = ("top1", "top5")
+"""Metrics that change by one item's share when one answer changes."""
 _SAME = 1e-6
 """Of an answer's largest value: what is closer is the same answer."""
 
@@ -132,6 +135,8 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     guessing += never_changes(reference, sets.evaluation.name)
     guessing += few_boxes(contract.of_caller, reference, sets.evaluation.name)
     findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
+    if reference.best is not None or (metrics and metrics[0].name in _PER_ITEM):
+        findings += too_few_for(request.max_drop, len(reference), sets.evaluation.name)
     return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
 
 
@@ -160,6 +165,29 @@ def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store
         return True
 
     kept_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), checked)
+
+
+def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
+    """A warning where one changed answer is already more than the limit; a note where it is for the half that judges a repair."""
+    halved = items >= 2 * calibration.FEWEST_APART
+    if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
+        return ()
+    needed = math.ceil(1 / max_drop - _SAME)
+    if 1 / items <= max_drop + _SAME:
+        what = (
+            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more than the "
+            f"limit of {100 * max_drop:.4g} %"
+        )
+        return (
+            Finding(
+                "limit-too-fine", "note", what, f"Give {2 * needed} items or more, so that it may change an answer"
+            ),
+        )
+    what = (
+        f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} %, so "
+        "an artifact keeps it only where no answer changes for the worse"
+    )
+    return (Finding("limit-too-fine", "warning", what, f"Give {needed} items or more, or a larger --max-drop"),)
 
 
 def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:

@@ -29,7 +29,7 @@ from edgekit_converters.needs import Runtime
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, shortened
 
 if TYPE_CHECKING:
     from edgekit.emulation import Replayed as Emulated
@@ -152,7 +152,7 @@ def _told(done: subprocess.CompletedProcess[str], recipe: str, name: str) -> tup
         told = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        what = f"{name} could not be asked: {last[:300]}"
+        what = f"{name} could not be asked: {shortened(last, 300)}"
         return nothing, [finding("replay-failed", what, artifact=recipe, runtime=name)]
     if "failed" in told:
         return _failure(told, nothing, recipe, name)

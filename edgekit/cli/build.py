@@ -239,7 +239,7 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
     with _resumable(as_json):
         request = _request(version=model_version, **options)
         with shown() as progress:
-            report = edgekit.building.build(request, progress)
+            report = edgekit.building.build(request, progress, progress.say)
         if as_json:
             print_json(report.as_json())
         else:

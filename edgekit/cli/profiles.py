@@ -13,6 +13,7 @@ import click
 from edgekit.cli.detect import detect
 from edgekit.cli.measure import measure
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
+from edgekit_runtime.errors import sentences
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Core, Profile, ProfileError, RuntimeSupport
@@ -196,7 +197,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
     else:
         for result in results:
             for error in result.errors:
-                click.echo(f"{result.file}: {error.what}{f'. {error.do}' if error.do else ''}")
+                click.echo(f"{result.file}: {sentences(error.what, error.do)}")
             for warning in result.warnings:
                 click.echo(f"{result.file}: warning: {warning}")
             if not result.errors:

@@ -9,19 +9,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from edgekit_runtime.visible import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from edgekit_converters.progress import Progress
 
-__all__ = ["PlainLines", "shown"]
+__all__ = ["PlainLines", "Shown", "shown"]
+
+
+class Shown(Protocol):
+    """A Progress that can also print a line of its own."""
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None: ...
+    def say(self, line: str) -> None: ...
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[Progress]:
+def shown(stream: TextIO | None = None) -> Iterator[Shown]:
     """Yields a Progress that draws on `stream`, by default on a stderr of its own.
 
     Of its own, because the conversion tools are kept quiet by pointing descriptor 2 elsewhere while they work.
@@ -75,6 +83,9 @@ class PlainLines:
         amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
         print(f"{stage}{amount}{_pace(done, total, spent)}", file=self._stream, flush=True)
 
+    def say(self, line: str) -> None:
+        print(visible(line), file=self._stream, flush=True)
+
 
 class _Bars:
     def __init__(self, bars: RichProgress) -> None:
@@ -86,6 +97,10 @@ class _Bars:
             self._tasks[stage] = (self._bars.add_task(stage, total=total, rate=""), time.monotonic())
         task, began = self._tasks[stage]
         self._bars.update(task, completed=done, total=total, rate=_rate(done, time.monotonic() - began))
+
+    def say(self, line: str) -> None:
+        """Above the bars."""
+        self._bars.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _rate(done: int, spent: float) -> str:

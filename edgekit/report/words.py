@@ -11,6 +11,7 @@ from typing import Any
 
 from edgekit import scores
 from edgekit_profiles import milliseconds
+from edgekit_runtime.errors import shortened
 
 __all__ = [
     "DASH",
@@ -95,11 +96,11 @@ def layer(name: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A reason without names that nobody reads to the end: TensorFlow's joined by `;`, of which the first stands for all, and
-    those with the path of every scope. The JSON has them in full."""
+    """A reason with its long names shortened: of TensorFlow's, joined by `;`, the first stands for all, and a path of scopes is
+    cut at its beginning. The JSON has them in full. Advice is no part of a reason, so that it is never cut."""
     text = _JOINED.sub(lambda found: _joined(found[0]), text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
-    return text if len(text) <= _REASON else text[:_REASON] + "..."
+    return shortened(text, _REASON)
 
 
 def _joined(names: str) -> str:

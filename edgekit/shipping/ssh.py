@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from edgekit.shipping.errors import SshError
+from edgekit_runtime.errors import shortened
 
 __all__ = ["Address", "Connection", "Done"]
 
@@ -166,7 +167,7 @@ class Connection:
     def _check_shell(self, done: Done) -> None:
         """A login may be let in and run nothing: nologin, false, or an account for files alone."""
         if done.code != 0 or "edgekit" not in done.out:
-            said = " ".join((done.out + done.err).split())[:200].rstrip(".") or "it said nothing"
+            said = shortened(" ".join((done.out + done.err).split()), 200) or "it said nothing"
             raise self._failed(f"the login there runs no commands: {said}", "Take a login that has a shell, such as sh")
 
     def _base(self) -> list[str]:

@@ -6,11 +6,12 @@ An error says *what* went wrong, *where*, and what to *do* about it; `code` is s
 
 Rule: `str(error)` is one line that a terminal and a log can show, whatever a file that nobody vouches for wrote into its
 names: line ends, escape sequences, marks that turn the direction of writing and half surrogates are printed as Python's
-escapes, and a text beyond MOST_TEXT characters is cut.
+escapes, and a text beyond MOST_TEXT characters is cut at the end of a word. A place that *what* names already is not repeated.
 """
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "SessionError",
     "SignatureError",
     "TelemetryError",
+    "sentences",
+    "shortened",
 ]
 
 
@@ -53,8 +56,7 @@ class EdgekitError(Exception):
 
     def __str__(self) -> str:
         what, where, do = map(_one_line, (self.what, self.where, self.do))
-        head = f"{where}: {what}" if where else what
-        return f"{head}. {do}" if do else head
+        return sentences(what if not where or _names(what, where) else f"{where}: {what}", do)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.do))
@@ -63,9 +65,29 @@ class EdgekitError(Exception):
         return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
 
 
+def sentences(what: str, do: str = "") -> str:
+    """What is wrong and what to do about it, as one line with one full stop between them."""
+    if not do:
+        return what
+    stop = "" if what.endswith((".", "!", "?")) else "."
+    return f"{what}{stop} {do}"
+
+
+def shortened(text: str, most: int) -> str:
+    """At most that many characters, cut at the end of a word."""
+    if len(text) <= most:
+        return text
+    cut = text[: most - 3]
+    space = cut.rfind(" ", most // 2)
+    return (cut if space < 0 else cut[:space].rstrip(" ,;:")) + "..."
+
+
+def _names(what: str, where: str) -> bool:
+    return where in what and re.search(rf"(?<![\w/.-]){re.escape(where)}(?![\w/-])", what) is not None
+
+
 def _one_line(text: str) -> str:
-    if len(text) > MOST_TEXT:
-        text = text[: MOST_TEXT - 3] + "..."
+    text = shortened(text, MOST_TEXT)
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -14,9 +14,10 @@ from linear import onnx_bytes
 from PIL import Image
 
 from edgekit.building import BuildRequest, build, summary
-from edgekit.building.subject import labels_at_chance
+from edgekit.building.subject import labels_at_chance, too_few_for
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
+from edgekit_converters.choose import Refusal
 from edgekit_converters.errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.targets.onnx_to_tf import available
@@ -390,3 +391,76 @@ def test_a_saved_model_is_called_as_the_folder_that_says_something(tmp_path, mod
     (tmp_path / model / "saved_model.pb").touch()
     assert BuildRequest(tmp_path / model, (), Path("out")).bundle_name == called
     assert BuildRequest(tmp_path / model / "saved_model.pb", (), Path("out")).bundle_name == called
+
+
+def test_what_there_is_is_printed_before_repairs_are_searched_for_and_a_search_is_made_once(request_for, tmp_path):
+    request = request_for(
+        recipes=("onnx-int8-qdq", "onnx-f32"), calibration=str(tmp_path / "set.npz"), evaluation=None, max_drop=0.0,
+        repair_s=20.0, cache=tmp_path / "cache",
+    )  # fmt: skip
+    (tmp_path / "net.contract.toml").write_text('task = "raw"\n')  # whose loss without labels is never quite 0
+    np.savez(tmp_path / "set.npz", x=RNG.normal(size=(600, 4)).astype(np.float32))
+    events: list[str] = []
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        events.append(stage)
+
+    report = build(request, progress, lambda line: events.append(f"said: {line}"))
+    said = [event for event in events if event.startswith("said: ")]
+    assert said[-1] == "said: onnx-int8-qdq lost more than the limit: searching for a repair, for up to 20 s"
+    assert [line.split()[1] for line in said[-4:-1]] == ["artifact", "onnx-int8-qdq", "onnx-f32"]
+    first_search = next(place for place, event in enumerate(events) if " repair: " in event)
+    assert events.index(said[-1]) < first_search
+
+    (story,) = report.not_repaired
+    assert story["met"] is False
+
+    events.clear()
+    again = build(request, progress)
+    assert not any(" repair: " in event for event in events)
+    assert [one["repair"] for one in again.candidates] == [one["repair"] for one in report.candidates]
+
+
+@pytest.mark.parametrize(
+    ("max_drop", "items", "level", "said"),
+    [
+        (0.01, 89, "warning", "one changed answer of 89 is 1.12 %, more than the limit of 1 %"),
+        (0.05, 19, "warning", "one changed answer of 19 is 5.26 %, more than the limit of 5 %"),
+        (0.01, 199, "note", "a repair is judged by half of the 199 items, of which one is 1.01 %"),
+        (0.01, 100, "note", "a repair is judged by half"),
+        (0.01, 200, None, ""),
+        (0.1, 10, None, ""),
+        (0.0, 10, None, ""),
+        (None, 10, None, ""),
+    ],
+)
+def test_a_limit_that_tolerates_no_changed_answer_is_said(max_drop, items, level, said):
+    found = too_few_for(max_drop, items, "set")
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert all(said in one.what for one in found)
+
+
+def test_a_warning_is_printed_before_anything_is_converted(request_for):
+    events: list[str] = []
+    request = request_for(max_drop=0.005, arrays={"y": np.zeros(120, np.int64)})
+    report = build(
+        request, lambda stage, done, total: events.append(stage), lambda line: events.append(f"said: {line}")
+    )
+    place = next(index for index, event in enumerate(events) if "one changed answer of 120 is 0.833 %" in event)
+    assert events[place].startswith("said: warning: ")
+    assert events[place].endswith("Give 200 items or more, or a larger --max-drop")
+    assert not any("conversion" in event for event in events[:place])
+    assert "limit-too-fine" in {finding.code for finding in report.findings}
+
+
+def test_advice_is_never_cut_however_long_the_reason(request_for):
+    report = build(request_for())
+    long = Refusal(
+        "tflite-int8", f"no kernel for {'SomeOperator, ' * 60}", "conversion-failed", "Replace it in the model"
+    )
+    choice = replace(report.bundles[0].choice, refused=(long,))
+    told = replace(report, bundles=(replace(report.bundles[0], choice=choice),))
+    (line,) = [line for line in summary(told) if line.startswith("  not tflite-int8")]
+    assert line.endswith(" SomeOperator... Replace it in the model")
+    refused = told.as_json()["bundles"][0]["refused"][0]
+    assert (refused["reason"], refused["do"]) == (long.reason, long.do)

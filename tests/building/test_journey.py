@@ -42,7 +42,7 @@ def test_one_json_object_with_every_promised_key(built):
     for bundle in report["bundles"]:
         assert bundle.keys() >= {"profile", "path", "recipe", "bytes", "fidelity", "estimate", "refused"}
         for refusal in bundle["refused"]:
-            assert refusal.keys() == {"recipe", "reason", "code"}
+            assert refusal.keys() == {"recipe", "reason", "code", "do"}
 
 
 def test_every_recipe_is_chosen_or_refused_once_with_a_reason(built):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from edgekit.cli.progress import PlainLines, shown
 
 
@@ -41,3 +43,12 @@ def test_a_terminal_gets_a_bar_with_a_rate():
         progress("converting", 2, 2)
     assert "converting" in terminal.getvalue()
     assert "2/2" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_line_of_its_own_is_printed_whole_and_visible(stream):
+    out = stream()
+    with shown(out) as progress:
+        progress("converting", 1, 2)
+        progress.say(f"warning: [red] {'a long line ' * 20}\x1b[31m end")
+    assert f"warning: [red] {'a long line ' * 20}\\x1b[31m end" in out.getvalue()

@@ -15,6 +15,7 @@ from typing import Any
 
 from edgekit_converters.errors import ContractFileError
 from edgekit_profiles.schema import parse_toml
+from edgekit_runtime.errors import shortened
 
 __all__ = ["Table", "read_document", "read_text"]
 
@@ -143,5 +144,4 @@ def read_text(file: Path, what: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(f'"{value}"' if isinstance(value, str) else str(value), 60)

@@ -24,7 +24,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import EdgekitError, EngineError
+from edgekit_runtime.errors import EdgekitError, EngineError, shortened
 
 __all__ = ["AT_ONCE", "ask", "check_answerable", "reason"]
 
@@ -74,7 +74,7 @@ def reason(error: BaseException) -> str:
     text = error.what if isinstance(error, EdgekitError) else str(error)
     lines = [line.strip() for line in text.splitlines()]
     said = next((line for line in lines if line and not _STACK.match(line)), "") or type(error).__name__
-    return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
+    return shortened(said, _LONGEST)
 
 
 def _quietly(source: SourceModel, tensors: list[NDArray[Any]]) -> list[NDArray[Any]]:

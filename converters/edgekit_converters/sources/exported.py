@@ -22,7 +22,7 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["adopt", "failed", "one_line", "proved"]
+__all__ = ["adopt", "failed", "proved"]
 
 
 def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int) -> None:
@@ -63,10 +63,6 @@ def failed(source: SourceModel, problem: str) -> ConversionError:
         where=str(source.path),
         do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32",
     )
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _batched(spec: TensorSpec, batch: int) -> TensorSpec:

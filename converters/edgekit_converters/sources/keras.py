@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import keras_config
 from edgekit_converters.sources.description import Note
 from edgekit_converters.sources.digest import model_sha256
@@ -141,7 +141,7 @@ def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
         by = f"; it was saved with Keras {file.version}" if old else ""
         do = "Run: pip install tf-keras (Keras 2) and try again, or save" if old else "Save"
         raise SourceError(
-            f"Keras {keras.__version__} cannot read it{by}: {_reason(error)}",
+            f"Keras {keras.__version__} cannot read it{by}: {one_line(error)}",
             where=str(file.path),
             do=f"{do} it again with Keras 3 and built-in layers only, or export it to ONNX",
         ) from error
@@ -156,7 +156,7 @@ def _read_by_keras_2(file: _File, first: Exception, *, trusted: bool) -> tuple[A
             model = tf_keras.models.load_model(file.path, compile=False, safe_mode=not trusted)
     except Exception as error:  # noqa: BLE001 - as Keras does
         raise SourceError(
-            f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_reason(error)}",
+            f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {one_line(error)}",
             where=str(file.path),
             do="Save it again with built-in layers only, or export it to ONNX",
         ) from first
@@ -231,11 +231,6 @@ def _dtype(tensor: Any, name: str, where: str) -> str:
             where=where,
             do="Use float32 or integer inputs and outputs",
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return (text[:300] + "...") if len(text) > 300 else text or type(error).__name__
 
 
 def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:

@@ -202,11 +202,11 @@ def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[No
     if not pairs:
         return ()
     carried = ", ".join(f"'{output}' is the next '{name}'" for name, output in pairs)
-    more = f" {', '.join(wrapped)} got a first axis of 1 for the batch" if wrapped else ""
+    more = f"; {', '.join(wrapped)} got a first axis of 1 for the batch" if wrapped else ""
     return (
         Note(
             "explicit-state",
-            f"the model keeps a state that its caller carries: {carried}.{more}",
+            f"the model keeps a state that its caller carries: {carried}{more}",
             "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through model.session()",
         ),
     )

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import tensorflow_graph
 from edgekit_converters.sources.description import Note
 from edgekit_converters.sources.digest import folder_sha256, with_options
@@ -124,7 +124,7 @@ def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, N
             whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
             function = whole.prune(*ends)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
-        _refuse(path, f"TensorFlow cannot load it: {_reason(error)}", cause=error)
+        _refuse(path, f"TensorFlow cannot load it: {one_line(error)}", cause=error)
     names = {*program.variables}
     return function, _floating(node for node in frozen.node if node.name in names)
 
@@ -251,11 +251,6 @@ def _files(path: Path) -> list[Path]:
     folders = [path / "variables", path / "assets"]
     files = [file for folder in folders if folder.is_dir() for file in folder.rglob("*") if file.is_file()]
     return [path / "saved_model.pb", *files]
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return (text[:300] + "...") if len(text) > 300 else text or type(error).__name__
 
 
 def _refuse(path: Path, what: str, do: str = _SAVE_AGAIN, cause: Exception | None = None) -> NoReturn:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from edgekit_converters.errors import one_line
 from edgekit_converters.sources import exported, onnx_graph
 from edgekit_converters.sources.model import TensorFlowSource
 from edgekit_converters.sources.names import graph_names
@@ -27,7 +28,7 @@ def to_onnx(source: TensorFlowSource) -> bytes:
         try:
             model = _export(source, batch)
         except Exception as error:  # noqa: BLE001 - tf2onnx raises ValueError, RuntimeError, KeyError, ...
-            problem = exported.one_line(error)
+            problem = one_line(error)
             continue
         data, problem = exported.proved(model, source, batch)
         if data is not None:

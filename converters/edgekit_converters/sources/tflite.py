@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import exported, onnx_graph, tflite_file
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import model_sha256
@@ -57,7 +57,7 @@ class TfliteModel(Description):
         try:
             model = _exported(self)
         except Exception as error:
-            raise exported.failed(self, exported.one_line(error)) from error
+            raise exported.failed(self, one_line(error)) from error
         data, problem = exported.proved(model, self, 1)
         if data is None:
             raise exported.failed(self, problem)

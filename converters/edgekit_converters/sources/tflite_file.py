@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources.finite import check_finite
 from edgekit_runtime.errors import MissingExtraError
 
@@ -92,7 +92,7 @@ def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     try:
         interpreter.allocate_tensors()
     except RuntimeError as error:
-        raise ValueError(" ".join(str(error).split())[:300]) from error
+        raise ValueError(one_line(error)) from error
     main = model.subgraphs[0]
     found = {detail["index"]: detail["shape"] for detail in interpreter.get_tensor_details()}
     for index, tensor in enumerate(main.tensors):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import model_sha256
@@ -107,7 +107,7 @@ def _exported(call: Called, where: str) -> tuple[Any, bool]:
             return torch.export.export(call.module, call.examples), False
     except Exception as error:
         raise SourceError(
-            f"torch.export cannot trace it: {' '.join(str(error).split())[:300]}",
+            f"torch.export cannot trace it: {one_line(error)}",
             where=where,
             do="Check --shape, and take branches that depend on values out of forward",
         ) from error
@@ -154,7 +154,7 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
             model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
     except Exception as error:
         raise SourceError(
-            f"torch cannot write it as ONNX: {' '.join(str(error).split())[:300]}",
+            f"torch cannot write it as ONNX: {one_line(error)}",
             where=where,
             do="Replace the operator that it names",
         ) from error
@@ -178,16 +178,14 @@ def _output_names(module: Any, inputs: Sequence[TensorSpec], where: str) -> list
         with torch.no_grad():
             return flat(module(*zeros))[0]
     except Exception as error:
-        raise SourceError(
-            f"the model does not run: {' '.join(str(error).split())[:300]}", where=where, do="Check --shape"
-        ) from error
+        raise SourceError(f"the model does not run: {one_line(error)}", where=where, do="Check --shape") from error
 
 
 def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
     try:
         return _answers(module, arrays)
     except Exception as error:
-        what = f"the model does not run: {' '.join(str(error).split())[:300]}"
+        what = f"the model does not run: {one_line(error)}"
         raise SourceError(what, where=where, do="Check --shape") from error
 
 

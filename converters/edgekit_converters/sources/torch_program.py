@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import torch_archive
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
@@ -71,7 +71,7 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
         with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
             return torch.export.load(str(file)), pieces
     except Exception as error:  # noqa: BLE001 - torch raises a dozen unrelated types on a damaged or foreign file
-        _refuse(path, f"torch {torch.__version__} cannot read it: {_reason(error)}", cause=error)
+        _refuse(path, f"torch {torch.__version__} cannot read it: {one_line(error)}", cause=error)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _result(spec: str) -> Any:
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             what = (
-                f"it failed with {type(error).__name__}: {_reason(error)} ({Path(frame.filename).name}:{frame.lineno})"
+                f"it failed with {type(error).__name__}: {one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
             )
             do = "Mend the function"
         raise SourceError(what, where=spec, do=do) from error
@@ -192,11 +192,6 @@ def flat(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
         names += more[0]
         values += more[1]
     return names, values
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return (text[:300] + "...") if len(text) > 300 else text or type(error).__name__
 
 
 def _refuse(path: Path, what: str, do: str = _SAVE_AGAIN, cause: Exception | None = None) -> NoReturn:

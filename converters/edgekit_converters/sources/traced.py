@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import tensorflow_graph
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
@@ -103,7 +103,7 @@ def described(network: Network, origin: Origin, inputs: Sequence[TensorSpec], ou
             with quiet():
                 return [np.array(output) for output in concrete(*(_tensor(array) for array in arrays))]
         except Exception as error:
-            raise SourceError(f"the model does not run: {_reason(error)}", where=where, do="Save it again") from error
+            raise SourceError(f"the model does not run: {one_line(error)}", where=where, do="Save it again") from error
 
     specs = measured_outputs([(name, name) for name in outputs], run, inputs, where=where)
     source = TracedSource(
@@ -124,7 +124,7 @@ def _traced_for(network: Network, inputs: Sequence[TensorSpec], where: str) -> A
         return _traced(network, inputs)
     except Exception as error:
         raise SourceError(
-            f"TensorFlow cannot run it with these shapes: {_reason(error)}",
+            f"TensorFlow cannot run it with these shapes: {one_line(error)}",
             where=where,
             do="Check --shape, or save the model again",
         ) from error
@@ -150,8 +150,3 @@ def keeps_state(variables: Sequence[str], where: str) -> SourceError:
 
 def _tensor(array: NDArray[Any]) -> Any:
     return import_tensorflow().constant(array)
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return (text[:300] + "...") if len(text) > 300 else text or type(error).__name__

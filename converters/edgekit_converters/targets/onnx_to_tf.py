@@ -26,7 +26,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError, MissingToolsError
+from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
@@ -229,4 +229,4 @@ def _complaint(text: str) -> str:
     notes = ("input_onnx_file_path", "onnx_op_name", "The trace log", "Read this and deal with it")
     raised = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
     chosen = next((line for line in (*raised[-1:], *marked) if not line.startswith(notes)), "")
-    return (chosen or (lines[-1] if lines else "it ended without a word"))[:300]
+    return one_line(chosen or (lines[-1] if lines else "it ended without a word"))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.errors import ConversionError, one_line
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.names import graph_names
@@ -202,4 +202,4 @@ def _operators(text: str) -> list[str]:
 
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    return one_line(lines[0]) if lines else ""

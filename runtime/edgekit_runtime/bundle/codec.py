@@ -16,7 +16,7 @@ import types
 import typing
 from typing import Any, TypeVar
 
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.errors import BundleError, shortened
 
 __all__ = ["from_json", "to_json"]
 
@@ -101,6 +101,5 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
 
 def _expect(fits: bool, value: Any, wanted: str, where: str) -> None:
     if not fits:
-        shown = repr(value)
-        shown = shown if len(shown) <= 40 else shown[:37] + "..."
+        shown = shortened(repr(value), 40)
         raise BundleError(f"{shown} is not {wanted}", where=where, do="Build the bundle again")

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.deadline import Deadline
+from edgekit_runtime.errors import shortened
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.errors import (
     HostBusyError,
@@ -361,7 +362,7 @@ def _complaint(reply: Reply) -> str:
     except ValueError:
         pass
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= 200 else line[:197] + "..."
+    return shortened(line, 200)
 
 
 def _artifact(answer: InferResponse) -> str | None:

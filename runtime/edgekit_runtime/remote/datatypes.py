@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.errors import shortened
 from edgekit_runtime.remote.errors import WireError
 
 __all__ = ["DATATYPES", "MAX_DIMS", "datatype_of", "dtype_of", "from_bytes", "from_json", "to_bytes", "to_json"]
@@ -151,5 +152,4 @@ def _sealed(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return shortened(repr(value), 40)
