@@ -22,9 +22,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small lose b
 import numpy as np
 from baselines import by_mac_count, same_core
 from fit import Fit
-from held_out import ANCHORING, TARGETS, WAYS, Predicted, band, held_out, tested
+from held_out import ANCHORING, TARGETS, WAYS, Predicted, apart, band, held_out, never_fitted, tested
 from inferred import inferred_rates
-from published import Row, read
+from published import NEVER_FITTED, Row, read
 from table import differences, rounded, written
 from unseen import both_unseen
 
@@ -43,12 +43,14 @@ def main() -> int:
     print(file=sys.stderr)
     fit = Fit(rows)
     rates = inferred_rates(fit)
-    judged = {"anchoring": ANCHORING, "tested": tested(rows), "bands": bands(rows, found, rates)}
+    judged = {"anchoring": ANCHORING, "tested": tested(rows), "bands": bands(rows, found, rates), "apart": apart(fit)}
     fitted = rounded(fit.constants(fit.solve(fit.all)) | judged)
     if options.check or options.write:
         return _settle(fitted, options.write)
     tables = report(rows, found) | {"inferred float32 over fitted float32 rate": rates}
     tables["board and network both unseen"] = [figures("estimated, in the same bands", both_unseen(fit, found))]
+    others = never_fitted(read(NEVER_FITTED), tomllib.loads(TABLE.read_text(encoding="utf-8")))
+    tables["published rows that no fit reads"] = [figures(way, others[way]) for way in WAYS]
     print_tables(tables)
     options.output.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
     return 0

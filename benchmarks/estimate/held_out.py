@@ -28,13 +28,30 @@ from published import ANCHOR, Row, host_times, terms
 
 from edgekit_profiles.anchors import blended, carried
 
-__all__ = ["ANCHORING", "CONFIDENCE", "WAYS", "Predicted", "band", "errors", "held_out", "tested", "ways_of"]
+__all__ = [
+    "ANCHORING",
+    "APART",
+    "CONFIDENCE",
+    "WAYS",
+    "Predicted",
+    "apart",
+    "band",
+    "errors",
+    "held_out",
+    "never_fitted",
+    "tested",
+    "ways_of",
+]
 
 WAYS = ("estimated", "carried", "blended")
 ANCHORING = {"host_weight": 0.75, "carried_at_least": 0.5}
 CONFIDENCE = 0.92
 """Of the band among the errors it is made of. Rows of one board are alike, so that 0.90 would hold fewer than 90 %."""
 FOLDS = 5
+APART = ("rk3588",)
+"""Of the processors with rows of three boards or more, the one of which fewer than 80 % lie in their range."""
+_FEWEST = 10
+"""Rows of a board whose median says something of it."""
 TARGETS = ("xnnpack", "tflite")
 """The kernels that edgekit's own engines run; host times are of one of them, and mean nothing for others."""
 
@@ -104,6 +121,38 @@ def ways_of(row: Row, anchors: Mapping[Any, Row], fitted: Mapping[str, Any]) -> 
     host = host_times().get(row.precision, {})
     if row.framework in TARGETS and row.network in host:
         found["blended"] = blended(found["carried"], anchor.ms * host[row.network] / host[ANCHOR], fitted)
+    return found
+
+
+def apart(fit: Fit) -> dict[str, dict[str, Any]]:
+    """Processors whose boards are further apart than the band allows, each predicted without any row of its own.
+
+    estimated: the band that holds its rows. boards: the least and the largest median of published over predicted of a board.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    start = fit.solve(fit.all)
+    for name in APART:
+        own = np.array([row.soc.lower().startswith(name) for row in fit.rows])
+        off = errors(fit, fit.solve(np.where(~own)[0], start), np.where(own)[0])["estimated"]
+        sites = np.array([row.site for row in fit.rows])[own]
+        medians = [
+            float(np.exp(np.median(off[sites == site]))) for site in set(sites) if (sites == site).sum() >= _FEWEST
+        ]
+        found[name] = {
+            "times": int(own.sum()), "estimated": list(_conformal(off)), "boards": [min(medians), max(medians)],
+        }  # fmt: skip
+    return found
+
+
+def never_fitted(rows: Sequence[Row], fitted: Mapping[str, Any]) -> dict[str, Predicted]:
+    """By way. rows: of a file that no fit reads, predicted by the constants and within the bands that edgekit comes with."""
+    anchors = {row.cell: row for row in rows if row.network == ANCHOR}
+    told = [ways_of(row, anchors, fitted) for row in rows]
+    found = {}
+    for way in WAYS:
+        known = [i for i, one in enumerate(told) if way in one]
+        off = np.log([rows[i].ms / told[i][way] for i in known])
+        found[way] = Predicted(np.array(known), off, np.tile(fitted["bands"][way], (len(known), 1)))
     return found
 
 

@@ -22,9 +22,11 @@ from networks import NETWORKS, workload
 
 from edgekit_profiles.roofline import Machine, predict
 
-__all__ = ["ANCHOR", "CORES", "Row", "host_times", "read", "terms"]
+__all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "read", "terms"]
 
 HERE = Path(__file__).parent
+NEVER_FITTED = HERE / "never_fitted_latencies.csv"
+"""Rows that came after the fit: they only judge it."""
 ANCHOR = "mobilenet_v1_1.0_224"
 CORES = ("a7", "a53", "a55", "a57", "a72", "a73", "a75", "a76", "a77", "a78ae")
 _PRECISIONS = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
@@ -37,7 +39,7 @@ _TFLITE = ("tflite 2020", "tflite (pre-xnnpack", "tflite hosted", "tflite c++ 64
 @dataclass(frozen=True)
 class Row:
     """board: with its variant; site: without. machine: the cores that ran, at their mean clock. framework: as the
-    roofline calls its kernels."""
+    roofline calls its kernels. soc: as the file says."""
 
     board: str
     site: str
@@ -47,6 +49,7 @@ class Row:
     framework: str
     ms: float
     source: str
+    soc: str = ""
 
     @property
     def cell(self) -> tuple[str, Machine, str, str]:
@@ -86,7 +89,17 @@ def _row(line: dict[str, str]) -> Row | None:
     clock = sum(clocks[:threads]) / threads
     machine = Machine(core, clock, _bandwidth(board, site), threads)
     precision = _PRECISIONS[line["precision"]]
-    return Row(board, site, machine, line["model"], precision, framework, float(line["latency_ms"]), line["source"])
+    return Row(
+        board,
+        site,
+        machine,
+        line["model"],
+        precision,
+        framework,
+        float(line["latency_ms"]),
+        line["source"],
+        line["soc"],
+    )
 
 
 def _framework(name: str) -> str | None:

@@ -211,6 +211,10 @@ def _roofline(case: _Case) -> Estimate:
     if case.workload.precision in constants()["cores"][core]["inferred"]:
         band = _joined(band, _band("inferred_rate"))
         notes.append(f"no {case.workload.precision} time of {core} was published: its rate is inferred from float16")
+    if (spread := _apart(case.profile)) is not None:
+        low, high = spread["estimated"]
+        band = min(band[0], low), max(band[1], high)
+        notes.append(_far_apart(case.profile, spread))
     band, said = _of_any_size(case.workload, band)
     notes += said
     source = f"roofline fitted to published latencies of {core} and other cores, {case.kernels} kernels"
@@ -235,8 +239,10 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     if case.engine not in constants()["engines"]:
         notes.append(f"ratios to MobileNetV1 were never tested for {case.engine}")
     if anchor.grade == "derived":
-        band = _joined(band, _band("derived_anchor"))
+        spread = _apart(case.profile)
+        band = _joined(band, _band("derived_anchor") if spread is None else spread["boards"])
         notes.append("the board's MobileNetV1 was derived, not measured, so the range is wider")
+        notes += [] if spread is None else [_far_apart(case.profile, spread)]
     if anchor.clock_ghz != clock:
         notes.append(f"scaled from {anchor.clock_ghz:g} to {clock:g} GHz")
     notes += _off_the_roofline(anchor.ms[precision] / sum(anchor_terms.values()))
@@ -246,6 +252,20 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     threads = "1 thread" if anchor.threads == 1 else f"{anchor.threads} threads"
     source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {threads}: {anchor.source}; {how}"
     return _ranged(total, band, "anchored", _largest(terms), (source, notes))
+
+
+def _apart(profile: Profile) -> dict[str, Any] | None:
+    """What was found of a processor whose boards differ by more than the bands allow; None of the others."""
+    found: dict[str, dict[str, Any]] = constants()["apart"]
+    return next((one for name, one in found.items() if name in profile.soc.lower()), None)
+
+
+def _far_apart(profile: Profile, spread: dict[str, Any]) -> str:
+    low, high = spread["boards"]
+    return (
+        f"estimates err most for {profile.soc}: the {spread['times']} published times of its boards are apart by x {low:.2g} to "
+        f"{high:.2g} in the median, so the range is wider; `edgekit profiles measure` on your board settles it"
+    )
 
 
 def _of_any_size(workload: Workload, band: Band) -> tuple[Band, list[str]]:

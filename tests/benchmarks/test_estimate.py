@@ -33,6 +33,21 @@ def test_the_table_has_its_rows_and_every_row_its_source():
     assert all(row.source for row in rows)
 
 
+def test_rows_that_no_fit_reads_judge_what_the_product_says():
+    """Fourteen times of a Pixel 4 and an Oppo Reno 3, of which the second is a board that no row of the fit is of."""
+    from held_out import never_fitted
+    from published import NEVER_FITTED, read
+
+    rows = read(NEVER_FITTED)
+    assert (len(rows), {row.framework for row in rows}) == (14, {"xnnpack"})
+    assert {row.site for row in rows} - {row.site for row in read()} == {"Oppo Reno 3"}
+    found = never_fitted(rows, tomllib.loads(TABLE.read_text(encoding="utf-8")))
+    inside = {way: (int(one.inside().sum()), len(one.rows)) for way, one in found.items()}
+    assert inside == {"estimated": (12, 14), "carried": (9, 10), "blended": (10, 10)}
+    assert np.median(found["estimated"].error()) < 20
+    assert np.median(found["blended"].error()) < 10
+
+
 # Millions, from the papers and from keras.applications: multiply-accumulates and parameters.
 SIZES = {
     "mobilenet_v1_1.0_224": (569, 4.21),
@@ -64,7 +79,7 @@ def test_the_anchor_is_the_products_own():
 
 def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_fitted():
     from fit import Fit
-    from held_out import ANCHORING, tested
+    from held_out import ANCHORING, apart, tested
     from published import read, terms
     from table import differences
 
@@ -73,7 +88,10 @@ def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_f
     x = fit.solve(fit.all)
     fitted = fit.constants(x)
     bands = held.pop("bands")
-    assert list(differences(held, fitted | {"anchoring": ANCHORING, "tested": tested(fit.rows)})) == []
+    assert (
+        list(differences(held, fitted | {"anchoring": ANCHORING, "tested": tested(fit.rows), "apart": apart(fit)}))
+        == []
+    )
     some = fit.all[:: 1 if os.environ.get("CI") == "true" else 7]
     product = [sum(terms(fit.rows[i], fitted).values()) for i in some]
     assert product == pytest.approx(fit.ms(x, some))

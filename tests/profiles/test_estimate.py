@@ -284,3 +284,28 @@ def test_a_range_is_in_order_and_more_work_never_takes_less(profile, work, preci
     assert less.source
     if precision != "dynamic":
         assert more.mid_ms > less.mid_ms
+
+
+def test_boards_that_were_published_far_apart_have_a_wider_range_and_it_is_said():
+    work = mobilenet_v1("int8")
+    board = replace(load("rock-5b"), anchors=())
+    other = replace(board, soc="another")
+    wide, usual = estimate(board, work, "litert"), estimate(other, work, "litert")
+    assert wide.mid_ms == usual.mid_ms
+    assert (wide.high_ms / wide.mid_ms, usual.high_ms / usual.mid_ms) == (pytest.approx(2.731), pytest.approx(1.916))
+    assert any(
+        note.startswith("estimates err most for Rockchip RK3588: the 172 published times") for note in wide.notes
+    )
+    assert not any("err most" in note for note in usual.notes)
+
+
+def test_a_derived_anchor_of_such_a_board_is_no_surer_than_its_boards_are_alike():
+    work = mobilenet_v1("int8")
+    for name in ("rock-5b", "orange-pi-5"):
+        board = load(name)
+        found, usual = estimate(board, work, "litert"), estimate(replace(board, soc="another"), work, "litert")
+        assert found.grade == usual.grade == "anchored"
+        assert found.high_ms > usual.high_ms
+        assert any("err most" in note for note in found.notes)
+        measured_there = replace(board, anchors=tuple(replace(one, grade="measured") for one in board.anchors))
+        assert not any("err most" in note for note in estimate(measured_there, work, "litert").notes)
