@@ -26,6 +26,7 @@ from typing import Any
 
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.sizes import check_archive
+from edgekit_runtime.errors import shortened
 
 __all__ = ["checked_copy", "code", "is_arithmetic"]
 
@@ -218,4 +219,4 @@ def _has_power(node: ast.expr) -> bool:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(shortened(text, 60))
