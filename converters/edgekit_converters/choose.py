@@ -359,7 +359,7 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         if interval is not None and not limits.allow(interval[1]):
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
-                f"{_unit(fidelity) or ' points'}: the drop is {_points(fidelity.loss)}{_interval(fidelity)}"
+                f"{_unit(fidelity) or _point(limits.max_drop)}: the drop is {_points(fidelity.loss)}{_interval(fidelity)}"
             )
         others = fidelity.outputs[1:] if fidelity.metric in _OF_THE_FIRST_OUTPUT else ()
         beside = max(others, key=lambda output: output.loss, default=None)
@@ -448,6 +448,10 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
 def _short(loss: float) -> str:
     """1 - loss, as close to 1 as it takes to see that it is not."""
     return f"{1.0 - loss:.4f}" if abs(loss) >= 0.00005 or loss == 0 else f"{1.0 - loss:.8f}".rstrip("0")
+
+
+def _point(limit: float) -> str:
+    return " point" if _points(limit) == "1" else " points"
 
 
 def _unit(fidelity: Fidelity) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "Estimate",
     "Grade",
     "Known",
+    "caution",
     "estimate",
     "has_anchor",
     "has_rates",
@@ -214,7 +215,7 @@ def _roofline(case: _Case) -> Estimate:
     if (spread := _apart(case.profile)) is not None:
         low, high = spread["estimated"]
         band = min(band[0], low), max(band[1], high)
-        notes.append(_far_apart(case.profile, spread))
+        notes.append(caution(case.profile))
     band, said = _of_any_size(case.workload, band)
     notes += said
     source = f"roofline fitted to published latencies of {core} and other cores, {case.kernels} kernels"
@@ -242,7 +243,7 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
         spread = _apart(case.profile)
         band = _joined(band, _band("derived_anchor") if spread is None else spread["boards"])
         notes.append("the board's MobileNetV1 was derived, not measured, so the range is wider")
-        notes += [] if spread is None else [_far_apart(case.profile, spread)]
+        notes += [] if spread is None else [caution(case.profile)]
     if anchor.clock_ghz != clock:
         notes.append(f"scaled from {anchor.clock_ghz:g} to {clock:g} GHz")
     notes += _off_the_roofline(anchor.ms[precision] / sum(anchor_terms.values()))
@@ -260,7 +261,11 @@ def _apart(profile: Profile) -> dict[str, Any] | None:
     return next((one for name, one in found.items() if name in profile.soc.lower()), None)
 
 
-def _far_apart(profile: Profile, spread: dict[str, Any]) -> str:
+def caution(profile: Profile) -> str:
+    """The note of an estimate for a processor whose boards were published far apart; "" for the others."""
+    spread = _apart(profile)
+    if spread is None:
+        return ""
     low, high = spread["boards"]
     return (
         f"estimates err most for {profile.soc}: the {spread['times']} published times of its boards are apart by x {low:.2g} to "

@@ -63,7 +63,7 @@ from edgekit_converters.fidelity.golden import golden_sequences
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
-from edgekit_profiles import Catalogue, Profile, ProfileError, RuntimeSupport, installable, open_catalogue
+from edgekit_profiles import Catalogue, Profile, ProfileError, RuntimeSupport, caution, installable, open_catalogue
 from edgekit_profiles.anchor_file import read_anchor_file, refuse_strangers
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.errors import MissingExtraError
@@ -269,7 +269,7 @@ class _Packer:
         request = self.request
         limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
         seen = candidates(profile, support, self.wanted.of(profile, self.made), self.clocks)
-        choice = choose(profile.name, seen, limits, support)
+        choice = _with_caution(profile, choose(profile.name, seen, limits, support))
         if choice.chosen is None:
             return BundleReport(profile.name, None, choice, tuple(seen))
         path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
@@ -317,6 +317,12 @@ class _Packer:
         assert one.artifact is not None
         found = lasting_estimate(*board, one, self.clocks.anchors)
         return Shipped(one.artifact, fidelity_json(one.fidelity), lasting_json(found))
+
+
+def _with_caution(profile: Profile, choice: Choice) -> Choice:
+    """A note where the chosen one's estimate is of a kind of board that estimates err most for."""
+    found, said = choice.chosen and choice.chosen.estimate, caution(profile)
+    return replace(choice, notes=(*choice.notes, said)) if found and said in found.notes else choice
 
 
 def _golden(subject: Subject) -> Sequence[Mapping[str, NDArray[Any]]]:

@@ -453,6 +453,13 @@ def test_a_warning_is_printed_before_anything_is_converted(request_for):
     assert "limit-too-fine" in {finding.code for finding in report.findings}
 
 
+def test_a_board_that_estimates_err_most_for_is_said_in_the_summary(request_for):
+    report = build(request_for(profiles=("rock-5b", "raspberry-pi-5")))
+    said = {bundle.profile: [note for note in bundle.choice.notes if "err most" in note] for bundle in report.bundles}
+    assert [len(said["rock-5b"]), len(said["raspberry-pi-5"])] == [1, 0]
+    assert any(line.startswith("  note: estimates err most for Rockchip RK3588") for line in summary(report))
+
+
 def test_advice_is_never_cut_however_long_the_reason(request_for):
     report = build(request_for())
     long = Refusal(

@@ -18,6 +18,7 @@ from edgekit_profiles import (
     Op,
     Profile,
     Workload,
+    caution,
     estimate,
     load,
     measured,
@@ -296,7 +297,9 @@ def test_boards_that_were_published_far_apart_have_a_wider_range_and_it_is_said(
     assert any(
         note.startswith("estimates err most for Rockchip RK3588: the 172 published times") for note in wide.notes
     )
+    assert caution(board) in wide.notes
     assert not any("err most" in note for note in usual.notes)
+    assert caution(other) == ""
 
 
 def test_a_derived_anchor_of_such_a_board_is_no_surer_than_its_boards_are_alike():
