@@ -168,6 +168,13 @@ def test_a_hosts_answer_is_never_taken_for_the_devices(tier, tmp_path):
     assert not np.array_equal(own.outputs["probs"], first.outputs["probs"])
 
 
+def test_a_hosts_answer_is_no_answer_to_a_similar_picture(host, tmp_path):
+    with hot(tiny.bundle(tmp_path), host, similar=4.0) as model:
+        assert model.predict(tiny.BLUE, budget_ms=BUDGET_MS).source == "host"
+        assert model.predict(tiny.BLUE ^ 1).source == "device"
+        assert model.predict(tiny.BLUE ^ 2).source == "similar"
+
+
 def test_a_hosts_kept_answer_is_given_where_nobody_would_make_it(host, tmp_path):
     with hot(tiny.bundle(tmp_path), host) as model:
         kept = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
