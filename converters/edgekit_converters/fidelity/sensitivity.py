@@ -6,7 +6,7 @@
 Rules: a layer is measured alone in 8 bits while all others are float, because two neighbours share the rounding of the
 tensor between them, and returning one of them alone shows nothing; a ReLU goes with the layer that feeds it; the cost of
 an island is its share of the multiply-accumulates and of the weights, which grow fourfold, and a little more, for the
-conversions at its edges; which units are measured first, when time is short, follows from what they would cost.
+conversions at its edges; whole stretches are measured first, and only the noisy ones are parted.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from edgekit_converters.graph import Layer
 
-__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "measuring_order"]
+__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "merged", "stretches"]
 
 EDGE = 0.002
 """What an island costs beside its multiply-accumulates and weights, as a share of the model's."""
@@ -81,9 +82,17 @@ def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit,
     return tuple(sorted(measured, key=lambda unit: -gain[unit.name] / unit.cost))
 
 
-def measuring_order(units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Cheap islands first: they are what repair would choose."""
-    return tuple(sorted(units, key=lambda unit: unit.cost))
+def stretches(units: Sequence[Unit], count: int) -> tuple[Sequence[Unit], ...]:
+    """The units in their order, cut into `count` stretches of about as many, or into single ones."""
+    count = min(count, len(units))
+    ends = [len(units) * place // count for place in range(count + 1)] if count else [0]
+    return tuple(units[low:high] for low, high in pairwise(ends))
+
+
+def merged(units: Sequence[Unit]) -> Unit:
+    """A stretch as one unit."""
+    layers = frozenset[str]().union(*(unit.layers for unit in units))
+    return Unit(units[0].name, layers, sum(unit.macs for unit in units), sum(unit.weights for unit in units))
 
 
 def float_share(units: Sequence[Unit], layers: frozenset[str]) -> float:

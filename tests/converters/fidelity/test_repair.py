@@ -79,6 +79,17 @@ def test_the_one_layer_that_breaks_it_is_the_one_that_goes_to_float():
     )
 
 
+def test_a_short_search_of_a_deep_network_finds_the_dear_layer_that_breaks_it():
+    """A YOLO: 200 units, of which the time is enough to measure a quarter, and the noise is in two of the dearest."""
+    noises, macs = [0.0001] * 200, [0.001] * 200
+    noises[10], noises[12] = 0.3, 0.2
+    macs[10] = macs[12] = 0.03
+    found = repaired(Known(noises, macs), 0.05, budget_s=120.0)
+    assert found.met
+    assert {"u10", "u12"} <= found.plan.float_layers
+    assert len(found.plan.float_layers) < 10
+
+
 def test_no_island_is_more_than_needed():
     """Fifteen layers hurt alike and eleven have to go."""
     found = repaired(Known([0.01] * 15 + [0.0] * 25), 0.041)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, island_units, measuring_order
+import pytest
+
+from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, island_units, merged, stretches
 from edgekit_converters.graph import Layer
 
 LAYERS = (
@@ -47,8 +49,19 @@ def test_units_that_were_not_measured_are_left_out():
     assert by_benefit([unit("a", 0.1)], {}) == ()
 
 
-def test_cheap_units_are_measured_first():
-    assert [one.name for one in measuring_order([unit("a", 0.3), unit("b", 0.1)])] == ["b", "a"]
+def test_stretches_keep_the_order_and_every_unit():
+    units = [unit(name, 0.1) for name in "abcdefghij"]
+    found = stretches(units, 4)
+    assert [one.name for part in found for one in part] == [*"abcdefghij"]
+    assert [len(part) for part in found] == [2, 3, 2, 3]
+    assert [len(part) for part in stretches(units[:3], 8)] == [1, 1, 1]
+    assert stretches([], 8) == ()
+
+
+def test_a_stretch_costs_what_its_units_cost():
+    both = merged([unit("a", 0.3), unit("b", 0.1)])
+    assert (both.name, both.layers, both.macs) == ("a", {"a", "b"}, pytest.approx(0.4))
+    assert merged([unit("a", 0.3)]) == unit("a", 0.3)
 
 
 def test_share_counts_whole_units():
