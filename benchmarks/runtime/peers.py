@@ -78,6 +78,9 @@ class Variants:
         count = len(items)
         if count == 1:
             return [self.one(items[0])]
+        if count > self.sizes[-1]:
+            most = self.sizes[-1]
+            return [one for n in range(0, count, most) for one in self.run(items[n : n + most])]
         size = next(size for size in self.sizes if size >= count)
         interpreter, given, wanted, joined = self._many[size]
         for n, item in enumerate(items):

@@ -41,6 +41,7 @@ def test_ours_answers_by_predict_what_the_interpreter_answers(scripts, path):
         assert answer.source == "device"
         assert answer.outputs["probs"].argmax() == np.asarray(raw).argmax()
         assert ours.described()["batches"] == {1: 1}
+        assert [one.shape for one in engine.run([engine.item] * 3)] == [(1, 4)] * 3, "one by one without a variant"
     finally:
         ours.close()
 
