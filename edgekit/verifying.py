@@ -323,6 +323,7 @@ class _Verifying:
         from edgekit_runtime.board import cores
         from edgekit_runtime.children import may_start
         from edgekit_runtime.engines import available
+        from edgekit_runtime.modelfile.facts import delegated
         from edgekit_runtime.tuning.candidates import Wanted, candidates
 
         self.at = "replay"
@@ -335,9 +336,17 @@ class _Verifying:
             if not may_start()
             else ""
         )
-        offer = () if why else candidates(bundle.manifest, available(), Wanted(), cores=cores())
+        offer = (
+            () if why else candidates(bundle.manifest, available(), Wanted.needed_by(bundle.manifest), cores=cores())
+        )
         if not offer:
-            self.say("replay", None, f"not loaded: {why or 'no engine that runs it is installed here'}")
+            needed = delegated(bundle.artifact().ops)
+            engine = (
+                f"only a delegate runs {needed[0]}: set EDGEKIT_DELEGATE"
+                if needed
+                else "no engine that runs it is installed here"
+            )
+            self.say("replay", None, f"not loaded: {why or engine}")
             return
         for recipe in dict.fromkeys(one.recipe for one in offer):
             candidate = next(one for one in offer if one.recipe == recipe)

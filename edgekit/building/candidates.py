@@ -83,7 +83,8 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
     found = next((one for one in support if one.ok and one.format == format), None)
     if found is None or found.version is None:
         return None
-    return Runtime(found.engine, found.version, profile.arch, profile.core.type)
+    delegate = os.environ.get("EDGEKIT_DELEGATE", "")
+    return Runtime(found.engine, found.version, profile.arch, profile.core.type, delegate)
 
 
 def lasting_estimate(

@@ -235,7 +235,18 @@ def _only_the_runtime() -> Iterator[Path]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    keep: Sequence[str] = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH")
+    keep: Sequence[str] = (
+        "PATH",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "SYSTEMROOT",
+        "LD_LIBRARY_PATH",
+        "EDGEKIT_DELEGATE",
+    )
     return {
         **{name: os.environ[name] for name in keep if name in os.environ},
         "PYTHONPATH": str(folder),

@@ -23,13 +23,14 @@ def load(path: str, format: str, engine: str) -> int:  # noqa: A002 - the manife
     from pathlib import Path
 
     from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.engines.registry import delegate_for
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.modelfile import check_model
 
     data = Path(path).read_bytes()
     try:
         check_model(format, data)
-        load_with(engine, format, data, Setup()).close()
+        load_with(engine, format, data, Setup(delegate=delegate_for(format, data))).close()
     except EdgekitError as error:
         print(json.dumps({"failed": "load", "what": error.what}))
         return 1
@@ -42,6 +43,7 @@ def replay_golden(arguments: list[str]) -> int:
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.engines.registry import delegate_for
     from edgekit_runtime.errors import EdgekitError, EngineError
     from edgekit_runtime.modelfile import check_artifact
     from edgekit_runtime.selftest import replay
@@ -51,7 +53,9 @@ def replay_golden(arguments: list[str]) -> int:
         bundle = read_bundle(path, secret=Secret.received(json.load(sys.stdin)))
         entry = bundle.artifact(recipe)
         check_artifact(bundle, entry)
-        with load_with(engine, entry.format, bundle.blob(entry.blob), Setup(kernels=kernels)) as loaded:  # type: ignore[arg-type]
+        data = bundle.blob(entry.blob)
+        setup = Setup(kernels=kernels, delegate=delegate_for(entry.format, data))  # type: ignore[arg-type]
+        with load_with(engine, entry.format, data, setup) as loaded:
             stage = "answer"
             found = replay(bundle, entry, loaded, exact="loosely" not in how)
     except EdgekitError as error:

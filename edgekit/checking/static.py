@@ -10,6 +10,7 @@ the build's: `needs.barriers`, `installable`, `beyond_memory`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,13 +68,13 @@ def _in_three(version: str) -> str:
 def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:
     """For each format what the board will use first, then what else installs there. named: instead of what the profile says,
     for the formats that those engines run."""
-    arch, core = profile.arch, profile.core.type
-    found = [Chosen(ENGINES[e].format, Runtime(e, v, arch, core), True) for e, v in named]
+    has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
+    found = [Chosen(ENGINES[e].format, Runtime(e, v, *has), True) for e, v in named]
     told = {one.format for one in found}
     for verdict in installable(profile):
         if verdict.ok and verdict.version is not None and verdict.format not in told:
             first = verdict.format not in {one.format for one in found}
-            found.append(Chosen(verdict.format, Runtime(verdict.engine, verdict.version, arch, core), first))
+            found.append(Chosen(verdict.format, Runtime(verdict.engine, verdict.version, *has), first))
     return tuple(found)
 
 

@@ -27,6 +27,7 @@ from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError
 from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here, shown
 from edgekit_runtime.modelfile import check_artifact
+from edgekit_runtime.modelfile.facts import DELEGATED, delegated
 from edgekit_runtime.selftest import SelfTest, first_open
 from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
 from edgekit_runtime.tuning.tune import offered
@@ -301,6 +302,13 @@ def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
     if offered(bundle, wanted):
         return
     primary = bundle.artifact()
+    own = delegated(primary.ops)
+    if own and wanted.delegate is None:
+        raise EngineError(
+            f"{primary.recipe} has the operator {own[0]}, which only a delegate runs, and no delegate was named",
+            where=str(bundle.path),
+            do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, where the accelerator is installed',
+        )
     formats = {one.format for one in bundle.manifest.artifacts if one.role in ("primary", "alternate")}
     if wanted.engine is not None and ENGINES[wanted.engine].format not in formats:
         raise BundleError(

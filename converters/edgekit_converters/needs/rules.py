@@ -17,6 +17,7 @@ from typing import Literal
 from edgekit_converters.needs.asked import Needs, Use
 from edgekit_converters.needs.kernels import missing
 from edgekit_converters.needs.registered import known_custom, limits, onnx_limits, parts
+from edgekit_runtime.modelfile.facts import DELEGATED
 
 __all__ = ["Barrier", "BarrierCode", "Remedy", "Runtime", "barriers"]
 
@@ -34,6 +35,7 @@ BarrierCode = Literal[
     "illegal-instruction",
     "empty-tensor",
     "op-kernel",
+    "op-delegate",
     "external-data",
 ]
 
@@ -46,12 +48,14 @@ ARMV8_0 = ("cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73")
 
 @dataclass(frozen=True)
 class Runtime:
-    """engine: as edgekit's runtime calls it. arch: of the board, "" for any. core: of the board, "" for any."""
+    """engine: as edgekit's runtime calls it. arch: of the board, "" for any. core: of the board, "" for any. delegate: a
+    library that it is given, "" for none."""
 
     engine: str
     version: str
     arch: str = ""
     core: str = ""
+    delegate: str = ""
 
     def __str__(self) -> str:
         return f"{self.engine} {self.version}"
@@ -85,7 +89,7 @@ def _empty(needs: Needs) -> Iterator[Barrier]:
 
 
 def _tflite(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
-    yield from _custom(needs.custom)
+    yield from _custom(needs.custom, runtime)
     old = list(_versions(needs, runtime))
     yield from old
     dense_refused = any(barrier.remedy == "per-tensor" for barrier in old)
@@ -107,7 +111,7 @@ def _tflite(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
         yield Barrier("wrong-matmul", what, needs.int8_matmul, "float-layers")
 
 
-def _custom(uses: Sequence[Use]) -> Iterator[Barrier]:
+def _custom(uses: Sequence[Use], runtime: Runtime) -> Iterator[Barrier]:
     flex = [use for use in uses if use.op.startswith("Flex")]
     if flex:
         ops = ", ".join(dict.fromkeys(use.op.removeprefix("Flex") for use in flex))
@@ -117,7 +121,11 @@ def _custom(uses: Sequence[Use]) -> Iterator[Barrier]:
             tuple(u.layer for u in flex),
         )
     for use in uses:
-        if use not in flex and use.op not in known_custom():
+        if use.op in DELEGATED:
+            if not runtime.delegate:
+                what = f"'{_short(use.layer)}' is {use.op}, which only the delegate {DELEGATED[use.op]} runs"
+                yield Barrier("op-delegate", what, (use.layer,))
+        elif use not in flex and use.op not in known_custom():
             yield Barrier("op-custom", f"'{_short(use.layer)}' is the custom operator {use.op}", (use.layer,))
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources.finite import check_finite
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.modelfile.facts import DELEGATED
 
 __all__ = ["TfliteFile", "read", "with_shapes"]
 
@@ -45,6 +46,7 @@ class TfliteFile:
     shapes: Mapping[str, tuple[int, ...]]
     halved: int
     stateful: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
 
 def read(path: Path, *, as_is: bool = False) -> TfliteFile:
@@ -66,13 +68,14 @@ def read(path: Path, *, as_is: bool = False) -> TfliteFile:
         stateful = _stateful(model, operators)
         if not as_is:
             _check_original(path, schema, model, stateful)
-        _check_operators(path, operators)
+        _check_operators(path, operators, as_is=as_is)
     except (struct.error, IndexError, ValueError, TypeError, AttributeError, KeyError, MemoryError) as error:
         _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
     widened = [] if as_is else list(zip(model.subgraphs, operators, strict=True))
     halved = sum(_widen(schema, model, graph, kinds) for graph, kinds in widened)
     check_finite(_constants(schema, model), where=str(path), may_be_infinite=_not_weights(model, operators))
-    return TfliteFile(_packed(model) if halved else data, names, shapes, halved, stateful)
+    used = sorted({name.removeprefix("CUSTOM ") for kinds in operators for name in kinds})
+    return TfliteFile(_packed(model) if halved else data, names, shapes, halved, stateful, tuple(used))
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
@@ -129,8 +132,11 @@ def _check_original(path: Path, schema: Any, model: Any, stateful: Sequence[str]
         )
 
 
-def _check_operators(path: Path, operators: Sequence[Sequence[str]]) -> None:
+def _check_operators(path: Path, operators: Sequence[Sequence[str]], *, as_is: bool) -> None:
+    """as_is: operators of a known delegate may be in it; the delegate must be there to run the file."""
     used = {name for kinds in operators for name in kinds}
+    if as_is:
+        used -= {f"CUSTOM {name}" for name in DELEGATED}
     custom = sorted(name for name in used if name.startswith(("CUSTOM ", "SELECT-TF ")))
     if custom:
         _refuse(

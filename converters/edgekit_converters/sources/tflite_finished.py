@@ -29,6 +29,7 @@ from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError
+from edgekit_runtime.modelfile.facts import delegated
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["FinishedTflite", "load"]
@@ -81,7 +82,9 @@ def load(path: Path, options: LoadOptions) -> FinishedTflite:
         with quiet():
             engine = load_engine("tflite", file.data)
     except EngineError as error:
-        raise SourceError(error.what, where=where, do="Convert or download it again") from error
+        again = "Convert or download it again"
+        do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated(file.operators) else again
+        raise SourceError(error.what, where=where, do=do) from error
     took = _named(file, engine.inputs, where, "input")
     gave = _named(file, engine.outputs, where, "output")
     inputs = tuple(replace(_real(spec), layout=image_layout(spec.shape, prefer="NHWC")) for spec in took)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from edgekit_runtime.errors import EngineError, MissingExtraError
+from edgekit_runtime.modelfile.facts import DELEGATED
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Kernels",
     "Setup",
     "available",
+    "delegate_for",
     "expected_info",
     "load_engine",
     "load_with",
@@ -196,9 +199,17 @@ def load_engine(
 ) -> Engine:
     """Load an artifact's bytes into an engine (default: what `pick` chooses).
 
+    A file with operators of a delegate, which nothing else can run, gets the delegate that EDGEKIT_DELEGATE names.
+
     Raises EngineError when the engine refuses the bytes, MissingExtraError when it is not installed.
     """
-    return load_with(engine or pick(format), format, data, Setup(threads, kernels))
+    return load_with(engine or pick(format), format, data, Setup(threads, kernels, delegate_for(format, data)))
+
+
+def delegate_for(format: str, data: bytes) -> str | None:  # noqa: A002
+    """The delegate that EDGEKIT_DELEGATE names, for a file with an operator that only a delegate runs."""
+    needed = format == "tflite" and any(name.encode() in data for name in DELEGATED)
+    return os.environ.get("EDGEKIT_DELEGATE") or None if needed else None
 
 
 def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # noqa: A002

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
     def never(path: object) -> Opened:
         raise BundleError("nothing else is opened here", where=str(path))
 
-    wanted = Wanted(engine=engine, pin=recipe)
+    wanted = replace(Wanted.needed_by(bundle.manifest), engine=engine, pin=recipe)
     opened = Opened(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuning(0.0))))
     try:
         return Model(opened, Options(cache_mb=0.0), never)

@@ -5,14 +5,18 @@ raise refused("tensor 3 lies outside the file")
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edgekit_runtime.errors import ModelFileError
 
-__all__ = ["MAX_TENSOR_BYTES", "ModelFacts", "bytes_of", "refused"]
+__all__ = ["DELEGATED", "MAX_TENSOR_BYTES", "ModelFacts", "bytes_of", "delegated", "refused"]
 
 MAX_TENSOR_BYTES = 512 << 20
 """The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are."""
+
+DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_delegate.so"}
+"""Custom TFLite operators that an accelerator's compiler writes -> the delegate's library that alone can run them."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class ModelFacts:
     tensors: int
     constant_bytes: int
     largest_tensor_bytes: int
+
+
+def delegated(ops: Iterable[str] | None) -> tuple[str, ...]:
+    """Those of these operators that only a delegate can run."""
+    return tuple(op for op in ops or () if op in DELEGATED)
 
 
 def refused(what: str, do: str = "Do not use it: build the bundle again from the original model") -> ModelFileError:

@@ -9,7 +9,8 @@ Rules, beside those of `flatbuffer`, `tflite_tensors`, `tflite_sparse` and `tfli
 - an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it reads
   (CVE-2020-15210); one that divides by a side or an option has none that is 0 (`tflite_rules`);
 - graphs call one another without a circle (CVE-2021-29591);
-- the operators are TFLite's own, or the few custom ones that every runtime carries; none is TensorFlow's (Flex).
+- the operators are TFLite's own, the few custom ones that every runtime carries, or those of a known delegate (`DELEGATED`),
+  which runs only where that delegate is given to the engine; none is TensorFlow's (Flex).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgekit_runtime.modelfile import tflite_schema as schema
-from edgekit_runtime.modelfile.facts import ModelFacts, bytes_of, refused
+from edgekit_runtime.modelfile.facts import DELEGATED, ModelFacts, bytes_of, refused
 from edgekit_runtime.modelfile.flatbuffer import Span, Table, read
 from edgekit_runtime.modelfile.tflite_rules import check_node
 from edgekit_runtime.modelfile.tflite_sparse import check_sparsity
@@ -233,7 +234,7 @@ def _operator_name(data: bytes, code: Table) -> str:
     custom = data[span.start : span.start + span.length].decode("utf-8", "replace") if span else ""
     if custom.startswith("Flex"):
         raise refused(f"it uses {custom}, an operator of TensorFlow's own, which no board's runtime has")
-    if custom not in KNOWN_CUSTOM:
+    if custom not in KNOWN_CUSTOM and custom not in DELEGATED:
         raise refused(f"it uses the custom operator '{custom}', and would need a library that is no part of the bundle")
     return custom
 

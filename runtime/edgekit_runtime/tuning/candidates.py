@@ -6,6 +6,7 @@
 Rules:
 - the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
   was asked for comes before it;
+- an artifact with operators of a delegate (an Edge TPU's) is offered together with a delegate, and never without one;
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
 - `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels: the
   same answers on every machine that has this engine;
@@ -16,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +26,7 @@ from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest
 from edgekit_runtime.engines import ENGINES, Kernels, Setup
+from edgekit_runtime.modelfile.facts import delegated
 
 __all__ = ["Candidate", "Pin", "Wanted", "candidates"]
 
@@ -47,6 +50,12 @@ class Wanted:
     threads: int | None = None
     delegate: str | None = None
     pin: Pin | str | None = None
+
+    @classmethod
+    def needed_by(cls, manifest: Manifest) -> Wanted:
+        """Nothing, but for a bundle that only a delegate runs the one that EDGEKIT_DELEGATE names."""
+        needed = any(delegated(entry.ops) for entry in manifest.artifacts)
+        return cls(delegate=os.environ.get("EDGEKIT_DELEGATE") or None) if needed else cls()
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def candidates(
         if entry.role not in ("primary", "alternate") or (wanted.pin or entry.role) not in (entry.role, entry.recipe):
             continue
         for place, name in enumerate(_engines(entry, installed, wanted)):
-            for delegate in (wanted.delegate, None) if wanted.delegate and ENGINES[name].delegates else (None,):
+            for delegate in _delegates(entry, name, wanted):
                 fast = may_saturate and "int8" in entry.recipe
                 ways: tuple[Kernels, ...] = ("default",) if wanted.pin else _kernels(name, delegate, fast=fast)
                 for kernels in ways:
@@ -118,6 +127,12 @@ def _engines(entry: ArtifactEntry, installed: Mapping[str, str], wanted: Wanted)
     fitting = [name for name, kind in ENGINES.items() if kind.format == entry.format and name in installed]
     asked = [name for name in fitting if wanted.engine in (None, name)]
     return asked[:1] if wanted.pin else asked
+
+
+def _delegates(entry: ArtifactEntry, engine: str, wanted: Wanted) -> tuple[str | None, ...]:
+    """The delegate that was asked for, and none; an artifact with a delegate's own operators runs with it alone."""
+    asked = (wanted.delegate,) if wanted.delegate and ENGINES[engine].delegates else ()
+    return asked if delegated(entry.ops) else (*asked, None)
 
 
 def _kernels(engine: str, delegate: str | None, *, fast: bool) -> tuple[Kernels, ...]:
