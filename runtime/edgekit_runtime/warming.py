@@ -190,7 +190,7 @@ class _Trying:
 def _seconds(run: Callable[[], object]) -> float:
     """The fastest of a few runs, after one that does not count."""
     run()
-    taken = []
+    taken: list[float] = []
     while len(taken) < _RUNS or (len(taken) < 4 * _RUNS and sum(taken) < _RUNS_S):
         start = perf_counter()
         run()
