@@ -44,7 +44,7 @@ TEST_TOOLS = 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis
 
 test-python-%: setup
 	@mkdir -p $(REPORTS)
-	@python=$$(command -v python$* || ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python 2>/dev/null | tail -1); \
+	@python=$$(for p in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do $$p -c '' 2>/dev/null && echo $$p && break; done); \
 	if [ -z "$$python" ]; then echo "Python $* is missing; install it with: pyenv install $*" | tee $(REPORTS)/python-$*.left-out; exit 0; fi; \
 	set -e; rm -rf build/wheel .venv-$*; \
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >/dev/null; \

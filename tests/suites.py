@@ -24,6 +24,7 @@ REPORTS = ROOT / "build" / "reports"
 SUITES = {
     "fast": "test",
     "slow": "test-slow",
+    "python-3.10": "test-python-3.10",
     "python-3.12": "test-python-3.12",
     "python-3.13": "test-python-3.13",
     "tflite-runtime": "test-tflite-runtime",
