@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import PATH
+from edgekit.cli.options import PATH, allow_unsigned
 
 __all__ = ["board", "packed_options"]
 
@@ -25,12 +25,21 @@ _OPTIONS = (
         help="Also what this needs; repeatable.",
     ),
     click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit."),
+    click.option(
+        "--trust",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help="A root.json, or a public key (PEM; repeatable), that comes along and is trusted there for this model. "
+        "Default: what the board trusts.",
+    ),
+    allow_unsigned,
     click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there."),
 )
 
 
 def packed_options(service: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--service, --engine, --extra, --wheel and --no-check. service: what --service does with its CMD."""
+    """--service, --engine, --extra, --wheel, --trust, --allow-unsigned and --no-check. service: what --service does with its CMD."""
     text = f"{service}; {{bundle}}, {{python}} and {{prefix}} stand for what is installed."
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
 """The same package as a .deb: files that dpkg owns, and nothing that pip would have to do on the board.
 
 Rules:
-- the environment is packed as it will stand, wheels unpacked, under /opt/edgekit/NAME/current: `dpkg -V` can check it, and
-  removing the package removes it;
+- the environment is packed as it will stand, wheels unpacked, in /opt/edgekit/NAME/env: dpkg owns it and `dpkg -V` checks it;
+- setting it up runs `edgekit install` with the bundle that came along, into /var/lib/edgekit/NAME/model, to which
+  /opt/edgekit/NAME/model leads; a bundle that is refused there is not set up. Purging removes that folder, removing does not;
 - what has no wheel, Python and the C++ library are Depends; the architecture is the board's;
-- the model replays its golden answers when it is set up, and a model that fails is not set up;
 - the same content gives the same bytes (SOURCE_DATE_EPOCH, where it is set, dates the files).
 
     pack_deb(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("debs"))).path
@@ -26,15 +26,14 @@ from edgekit.shipping import licences
 from edgekit.shipping.errors import DebError
 from edgekit.shipping.folder import draft
 from edgekit.shipping.package import PackageRequest, Packed, pack
+from edgekit.shipping.service import user_name
 from edgekit.shipping.target import Target
 
 __all__ = ["pack_deb", "unpack_wheel"]
 
 _EPOCH = "1580601600"
 _LIBRARIES = ("libstdc++6", "libgcc-s1")  # what every manylinux wheel with C++ in it expects of the system: PEP 599
-_START = (
-    "#!/opt/edgekit/{name}/current/env/bin/python3\nimport sys\n\nfrom edgekit.cli import main\n\nsys.exit(main())\n"
-)
+_START = "#!/opt/edgekit/{name}/env/bin/python3\nimport sys\n\nfrom edgekit.cli import main\n\nsys.exit(main())\n"
 
 
 def pack_deb(request: PackageRequest) -> Packed:
@@ -98,22 +97,25 @@ def _installed_name(name: str) -> str | None:
 
 
 def _fill(tree: Path, packed: Packed, target: Target) -> None:
-    home = tree / "opt" / "edgekit" / packed.name / "current"
+    home = tree / "opt" / "edgekit" / packed.name
     env = home / "env"
     site = env / "lib" / f"python{target.python}" / "site-packages"
     site.mkdir(parents=True)
     for wheel in packed.wheels:
         if wheel.name != "pip":
             unpack_wheel(packed.path / "wheels" / wheel.file, site)
-    shutil.copyfile(packed.path / "bundle" / f"{packed.name}.ekb", home / "bundle.ekb")
-    if (packed.path / "anchors").is_dir():
-        shutil.copytree(packed.path / "anchors", home.parent / "anchors")
+    (home / "package").mkdir()
+    shutil.copyfile(packed.path / "bundle" / f"{packed.name}.ekb", home / "package" / f"{packed.name}.ekb")
+    (home / "model").symlink_to(f"../../../var/lib/edgekit/{packed.name}/model")
+    for folder, place in (("trust", home / "package" / "trust"), ("anchors", home / "anchors")):
+        if (packed.path / folder).is_dir():
+            shutil.copytree(packed.path / folder, place)
     _environment(env, packed, target)
     if packed.service:
         units = tree / "usr" / "lib" / "systemd" / "system"
         units.mkdir(parents=True)
         text = (packed.path / "service" / packed.service).read_text(encoding="utf-8")
-        text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@\n", "")
+        text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@", user_name(packed.name))
         (units / packed.service).write_text(text, encoding="utf-8")
     documents = tree / "usr" / "share" / "doc" / _package(packed)
     shutil.copytree(packed.path / "licences", documents / "licences")
@@ -144,6 +146,8 @@ def _control(tree: Path, packed: Packed, target: Target) -> None:
     folder.mkdir()
     (folder / "control").write_text("".join(_fields(packed, target, size)), encoding="utf-8")
     filled = {"@NAME@": packed.name, "@PACKAGE@": _package(packed), "@SERVICE@": packed.service}
+    filled |= {"@USER@": user_name(packed.name), "@TRUST@": " ".join(packed.trust)}
+    filled |= {"@ALLOW_UNSIGNED@": "--allow-unsigned" if packed.allow_unsigned else ""}
     for script in ("postinst", "prerm", "postrm"):
         text = (importlib.resources.files("edgekit.shipping") / "board" / f"{script}.sh").read_text(encoding="utf-8")
         for word, value in filled.items():
@@ -156,10 +160,10 @@ def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
     python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
     yield f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
     yield "Maintainer: nobody in particular <root@localhost>\nSection: misc\nPriority: optional\n"
-    yield f"Installed-Size: {size_kb}\nDepends: {', '.join([*python, *_LIBRARIES, *packed.debian])}\n"
+    yield f"Installed-Size: {size_kb}\nDepends: {', '.join([*python, *_LIBRARIES, *(['passwd'] if packed.service else []), *packed.debian])}\n"
     yield f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
-    yield f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/current/env,\n"
-    yield f" the bundle is /opt/edgekit/{packed.name}/current/bundle.ekb.\n"
+    yield f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/env,\n"
+    yield f" and applications open /opt/edgekit/{packed.name}/model.\n"
 
 
 def _built(tool: str, tree: Path, path: Path) -> Path:

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 from edgekit.errors import OutputError
 from edgekit.shipping import licences
 from edgekit.shipping.download import sha256_of
-from edgekit.shipping.errors import NoWheelError
+from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
 from edgekit.shipping.plan import Plan, planned
-from edgekit.shipping.service import unit
+from edgekit.shipping.service import unit, user_name
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -48,8 +48,9 @@ Install it on the board, from here or from a copy of this folder (no network, no
 
     sh install.sh
 
-It checks every file, the board, its Python and glibc, makes an environment of the wheels in wheels/, replays the model's golden
-examples, and only then switches to it. It says where; sh uninstall.sh in that place removes all of it again.
+It checks every file, the board, its Python and glibc, makes an environment of the wheels in wheels/, and has `edgekit install`
+put the bundle into an install root: signature, number, golden examples, trial. It says where; sh uninstall.sh in that place
+removes all of it again.
 
 for        {profile}: {arch}, Python {python}, glibc {glibc} or later
 model      bundle/{bundle}
@@ -65,6 +66,8 @@ class PackageRequest:
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
     anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
+    trust: a root.json or public keys that come along, for the board's install root. allow_unsigned: the board installs the
+    bundle although no trusted key signed it.
     approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package is
     put together; it raises to refuse.
     """
@@ -78,6 +81,8 @@ class PackageRequest:
     extras: tuple[str, ...] = ()
     approve: Approve | None = None
     anchors: bool = False
+    trust: tuple[Path, ...] = ()
+    allow_unsigned: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class Packed:
     service: str
     release: str
     notes: tuple[str, ...]
+    trust: tuple[str, ...] = ()
+    allow_unsigned: bool = False
     files: int = 0
     bytes: int = 0
 
@@ -111,7 +118,7 @@ def pack(request: PackageRequest) -> Packed:
 
     bundle = read_bundle(request.bundle)
     plan = planned(bundle, request.profile, request.engine, request.extras)
-    service = unit(plan.title, request.service) if request.service else ""
+    service = unit(plan.name, plan.title, request.service) if request.service else ""
     output = Path(os.path.realpath(request.output))  # a link to a folder stays one
     try:
         check_free(output)
@@ -143,6 +150,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
     file = f"{plan.name}.ekb"
     shutil.copyfile(bundle.path, folder / "bundle" / file)
     digest = sha256_of(folder / "bundle" / file)
+    trust = _trust(request, bundle, folder / "trust")
     unit_name = f"edgekit-{plan.name}.service" if service else ""
     if service:
         (folder / "service").mkdir()
@@ -154,7 +162,8 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         (folder / script).write_text(text, encoding="utf-8")
         (folder / script).chmod(0o755)
     environment = _digest(house.requirements.read_bytes(), " ".join(house.debian).encode())
-    release = _digest(digest.encode(), environment.encode(), service.encode())
+    vouching = " ".join([*(sha256_of(folder / "trust" / name) for name in trust), str(request.allow_unsigned)])
+    release = _digest(digest.encode(), environment.encode(), service.encode(), vouching.encode())
     packed = Packed(
         path=folder,
         name=plan.name,
@@ -170,6 +179,8 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         service=unit_name,
         release=release,
         notes=(*plan.notes, *more),
+        trust=trust,
+        allow_unsigned=request.allow_unsigned,
     )
     (folder / "package.conf").write_text(_conf(packed, plan, house, file, environment), encoding="utf-8")
     (folder / "README.txt").write_text(_readme(packed, plan, house, file), encoding="utf-8")
@@ -180,6 +191,25 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
     (folder / SUMS).write_text(sums, encoding="utf-8")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return replace(packed, files=len(names) + 1, bytes=size)
+
+
+def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
+    """The files' names in the package. Raises ShippingError, and SignatureError for a bundle that the board would refuse."""
+    from edgekit_runtime.trust import read_vouched
+
+    if not request.trust:
+        return ()
+    if bundle.manifest.encrypted_with is None:
+        read_vouched(request.bundle, request.trust, allow_unsigned=request.allow_unsigned)
+    roots = [path for path in request.trust if path.suffix == ".json"]
+    if len(roots) > 1:
+        raise ShippingError("a package holds one root.json", where="--trust", do="Name the newest one")
+    keys = [path for path in request.trust if path.suffix != ".json"]
+    named = dict(zip(["root.json"], roots, strict=False)) | {f"key-{n}.pem": path for n, path in enumerate(keys, 1)}
+    folder.mkdir()
+    for name, path in named.items():
+        shutil.copyfile(path, folder / name)
+    return tuple(named)
 
 
 def _wheels(request: PackageRequest, plan: Plan, folder: Path) -> tuple[Wheelhouse, list[str]]:
@@ -208,12 +238,13 @@ def _conf(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str, environmen
         "GLIBC": house.target.glibc,
         "DEBIAN": " ".join(packed.debian),
         "BUNDLE": bundle,
-        "BUNDLE_SHA256": packed.bundle_sha256,
         "ENV": environment,
-        "RELEASE": packed.release,
+        "TRUST": " ".join(packed.trust),
+        "ALLOW_UNSIGNED": "yes" if packed.allow_unsigned else "",
         "WHEELS": str(len(packed.wheels) - 1),
         "PIP": house.pip.file,
         "SERVICE": packed.service,
+        "USER_NAME": user_name(packed.name),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 

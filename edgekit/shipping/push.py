@@ -5,7 +5,7 @@ Rules:
 - files are sent into the prefix and nowhere else: its parent may belong to somebody else;
 - the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what came
   is believed only when its SHA-256 is right;
-- the installer switches in one step, and only to a bundle that gave its golden answers there.
+- `edgekit install` of the board decides whether the bundle becomes active, as for every install.
 
     pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
     pushed.sent_bytes, pushed.bench["p50_ms"]
@@ -50,7 +50,7 @@ class PushRequest:
     """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
 
     bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs there.
-    service, engine, wheel, extras, approve: as for a package.
+    service, engine, wheel, extras, approve, trust, allow_unsigned: as for a package.
     """
 
     bundle: Path
@@ -64,6 +64,8 @@ class PushRequest:
     extras: tuple[str, ...] = ()
     approve: Approve | None = None
     measure: bool = False
+    trust: tuple[Path, ...] = ()
+    allow_unsigned: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
             extras=request.extras,
             approve=request.approve,
             anchors=request.measure,
+            trust=request.trust,
+            allow_unsigned=request.allow_unsigned,
         )
         packed = pack(asked)
         say(
@@ -113,7 +117,8 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         sent, kept, size = _send(connection, packed, prefix, say)
         say(f"installing into {prefix}")
         lines = _install(connection, packed, prefix, manifest.encrypted_with)
-        selftest = json.loads(connection.check('cat "$1"', f"{prefix}/current/selftest.json"))
+        told = connection.run(_there(prefix, "selftest", f"{prefix}/model", "--json"), timeout_s=_INSTALL_S)
+        selftest = _record(told, request.address.to)
         record = None
         if request.bench is not None:
             say("timing it there")
@@ -135,7 +140,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
     with Connection(address) as connection:
         home = connection.check('printf "%s\\n%s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"').splitlines()
         place = _place(home[0] == "0", home[1], name, prefix)
-        there = connection.run('sha256sum <"$1/current/bundle.ekb"', place)
+        there = connection.run('sha256sum <"$1/model/current/bundle.ekb"', place)
         if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
             what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
             there_too = f" --prefix {shlex.quote(prefix)}" if prefix else ""
@@ -241,7 +246,7 @@ def _install(connection: Connection, packed: Packed, prefix: str, key: str | Non
 
 def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, but for the bundle's name, which is the one that it has here."""
-    command = _there(prefix, "bench", f"{prefix}/current/bundle.ekb", "--json", *arguments)
+    command = _there(prefix, "bench", f"{prefix}/model/current/bundle.ekb", "--json", *arguments)
     record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 
@@ -252,15 +257,15 @@ def _record(told: Done, where: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(told.out)
     except ValueError as error:
         last = (told.err.strip().splitlines() or ["it said nothing"])[-1]
-        raise ShippingError(f"it could not be timed: {last}", where=where) from error
+        raise ShippingError(f"it gave no result: {last}", where=where) from error
     if "error" in record:
-        raise ShippingError(f"it could not be timed: {record['error']['what']}", where=where, do=record["error"]["do"])
+        raise ShippingError(record["error"]["what"], where=where, do=record["error"]["do"])
     return record
 
 
 def _there(prefix: str, *words: str) -> str:
     state = shlex.quote(f"{prefix}/state")
-    return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/current/env/bin/edgekit', *words])}"
+    return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/env/bin/edgekit', *words])}"
 
 
 def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:

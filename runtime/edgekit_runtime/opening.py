@@ -144,6 +144,10 @@ def open_bundle(
             model = Model(opened, options, opener)
             if reporting is not None:
                 model.report(reporting)
+        if os.environ.get("EDGEKIT_NOTIFY") and os.environ.get("NOTIFY_SOCKET"):
+            from edgekit_runtime.systemd import notify_open
+
+            notify_open(model)
         return model
     except BaseException:
         opened.close()

@@ -41,7 +41,9 @@ def real_package(this_board, tiny_bundle, tmp_path_factory) -> Packed:
     """Real wheels from the index, for this machine."""
     output = tmp_path_factory.mktemp("package") / "usb"
     service = "{python} -m http.server --directory {prefix}"
-    return pack(PackageRequest(tiny_bundle, this_board, output, engine=REAL_ENGINE, service=service))
+    return pack(
+        PackageRequest(tiny_bundle, this_board, output, engine=REAL_ENGINE, service=service, allow_unsigned=True)
+    )
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -31,7 +32,9 @@ def dpkg():
 
 @pytest.fixture
 def request_(shelf, tiny_bundle, tmp_path):
-    return PackageRequest(tiny_bundle, PI_4, tmp_path / "debs", wheel=shelf.edgekit(), service="app {bundle}")
+    return PackageRequest(
+        tiny_bundle, PI_4, tmp_path / "debs", wheel=shelf.edgekit(), service="app {bundle}", allow_unsigned=True
+    )
 
 
 def fields(deb: Path) -> dict[str, str]:
@@ -53,7 +56,7 @@ def test_it_says_what_it_is_and_what_it_needs(request_):
     assert packed.path.name == "edgekit-tiny_1_arm64.deb"
     told = fields(packed.path)
     assert (told["Package"], told["Version"], told["Architecture"]) == ("edgekit-tiny", "1", "arm64")
-    assert told["Depends"] == "python3.11, libc6 (>= 2.36), libstdc++6, libgcc-s1"
+    assert told["Depends"] == "python3.11, libc6 (>= 2.36), libstdc++6, libgcc-s1, passwd"
 
 
 def test_what_has_no_wheel_is_a_depends(request_):
@@ -65,10 +68,11 @@ def test_what_has_no_wheel_is_a_depends(request_):
 
 def test_its_files_are_root_s_and_stand_where_they_belong(request_):
     found = content(pack_deb(request_).path)
-    home = "/opt/edgekit/tiny/current"
+    home = "/opt/edgekit/tiny"
     assert found["/usr/lib/systemd/system/edgekit-tiny.service"] == "-rw-r--r-- root/root"
     assert found[f"{home}/env/bin/edgekit"] == "-rwxr-xr-x root/root"
-    assert found[f"{home}/bundle.ekb"] == "-rw-r--r-- root/root"
+    assert found[f"{home}/package/tiny.ekb"] == "-rw-r--r-- root/root"
+    assert found[f"{home}/model"] == "lrwxrwxrwx root/root"
     assert f"{home}/env/lib/python3.11/site-packages/numpy.py" in found
     assert "/usr/share/doc/edgekit-tiny/copyright" in found
     assert all(told.endswith("root/root") for told in found.values())
@@ -123,22 +127,30 @@ def everything(root: Path) -> list[str]:
 
 
 @pytest.mark.network
-def test_dpkg_installs_it_tests_it_and_removes_all_of_it(this_board, tiny_bundle, real_package, root, tmp_path):
+def test_dpkg_owns_the_environment_and_edgekit_install_puts_the_bundle_in(
+    this_board, tiny_bundle, real_package, root, tmp_path
+):
     python = Path(f"/usr/bin/python{this_board.os.python}")
     if not python.exists():
         missing(str(python), f"sudo apt-get install python{this_board.os.python}")
-    packed = pack_deb(PackageRequest(tiny_bundle, this_board, tmp_path, REAL_ENGINE, wheel=ours(real_package)))
-    done = run_dpkg(root, "--install", packed.path)
+    asked = PackageRequest(tiny_bundle, this_board, tmp_path, REAL_ENGINE, wheel=ours(real_package))
+    refused = run_dpkg(root, "--install", pack_deb(asked).path)
+    assert refused.returncode != 0
+    assert "the bundle was not installed, so the package is not set up" in refused.stderr
+    done = run_dpkg(root, "--install", pack_deb(replace(asked, allow_unsigned=True)).path)
     assert done.returncode == 0, done.stderr
-    assert "gives its 2 golden examples" in done.stdout
-    env = root / "opt" / "edgekit" / "tiny" / "current" / "env"
-    script = "import edgekit_runtime, numpy; print(edgekit_runtime.__file__)"
-    told = subprocess.run([env / "bin" / "python", "-I", "-c", script], capture_output=True, text=True, timeout=60)
-    assert told.stdout.startswith(str(env)), told.stderr
+    home, data = root / "opt/edgekit/tiny", root / "var/lib/edgekit/tiny"
+    script = "import edgekit_runtime, sys; sys.path[:0] = []; from edgekit.cli import main; main()"
+    command = [home / "env/bin/python", "-I", "-c", script, "status", "--root", home / "model", "--json"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    assert (told["current"]["name"], told["current"]["version"]) == ("tiny", "1")
     assert run_dpkg(root, "--verify", "edgekit-tiny").stdout == ""
     removed = run_dpkg(root, "--remove", "edgekit-tiny")
     assert (removed.returncode, removed.stderr) == (0, "")
     assert everything(root) in ([], EMPTY)
+    assert (data / "model/current/bundle.ekb").is_file()
+    assert run_dpkg(root, "--purge", "edgekit-tiny").returncode == 0
+    assert not data.parent.exists()
 
 
 def test_a_model_that_does_not_answer_is_not_set_up(request_, root, this_board, shelf):
@@ -147,7 +159,7 @@ def test_a_model_that_does_not_answer_is_not_set_up(request_, root, this_board, 
     board = replace(this_board, os=replace(this_board.os, python="3.11", glibc="2.36"))
     done = run_dpkg(root, "--install", pack_deb(replace(request_, profile=board)).path)
     assert done.returncode != 0
-    assert "the model does not give its golden answers on this machine" in done.stderr
+    assert "the bundle was not installed, so the package is not set up" in done.stderr
     removed = run_dpkg(root, "--remove", "edgekit-tiny")
     assert (removed.returncode, removed.stderr) == (0, "")
     assert everything(root) in ([], EMPTY)

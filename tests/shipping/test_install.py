@@ -7,14 +7,18 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rooted
 import tiny
 from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
-from edgekit.packaging import assemble, write_bundle
+from edgekit.packaging import SigningKey, assemble, write_bundle
+from edgekit.packaging.terms import Terms
 from edgekit.shipping import PackageRequest, Packed, pack
+from edgekit_profiles import Profile
 
 pytestmark = pytest.mark.network
 
@@ -41,27 +45,27 @@ def installed(real_package, board):
     return board / "opt" / "tiny"
 
 
-def run(package: Path, board: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(package: Path, board: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
     """As on a board: hostile settings of pip's, no network, units in a folder of the test's."""
     environment = os.environ | {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_USER": "1"}
     environment |= {"EDGEKIT_UNITS": str(board / "units"), **changes}
-    command = ["sh", str(package / "install.sh"), "--prefix", str(board / "opt" / "tiny")]
+    command = ["sh", str(package / "install.sh"), "--prefix", str(board / "opt" / "tiny"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def test_it_answers_from_there(installed):
     script = (
         "import numpy as np\nfrom edgekit_runtime import open_bundle\n"
-        f"with open_bundle({str(installed / 'current' / 'bundle.ekb')!r}) as model:\n"
+        f"with open_bundle({str(installed / 'model')!r}) as model:\n"
         "    print(model.predict(np.full((8, 8, 3), (230, 20, 20), np.uint8)).top(1)[0].label)\n"
     )
-    python = installed / "current" / "env" / "bin" / "python"
+    python = installed / "env" / "bin" / "python"
     done = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "red", done.stderr
 
 
 def test_what_is_installed_is_what_was_packed(installed, real_package):
-    python = installed / "current" / "env" / "bin" / "python"
+    python = installed / "env" / "bin" / "python"
     script = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
     done = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, timeout=60, check=True)
     found = {
@@ -72,53 +76,62 @@ def test_what_is_installed_is_what_was_packed(installed, real_package):
 
 def test_the_unit_runs_what_was_asked_for(installed, board):
     text = (board / "units" / "edgekit-tiny.service").read_text()
-    assert f"ExecStart={installed}/current/env/bin/python -m http.server --directory {installed}\n" in text
-    assert "@" not in text.replace("@@", "")
+    assert f"ExecStart={installed}/env/bin/python -m http.server --directory {installed}\n" in text
+    assert "@" not in text.replace("SystemCallFilter=@system-service", "")
 
 
 def test_again_changes_nothing(installed, real_package, board):
-    before = {name: digest for name, digest in files(installed).items() if not name.startswith("state/")}
+    before = _kept(installed)
     done = run(real_package.path, board)
     assert done.returncode == 0
     assert "the environment is there already" in done.stdout
-    assert {name: digest for name, digest in files(installed).items() if not name.startswith("state/")} == before
+    assert "already answers" in done.stdout
+    assert _kept(installed) == before
 
 
-def test_a_bundle_that_does_not_answer_as_it_did_is_not_switched_to(
-    installed, real_package, this_board, board, tmp_path
-):
+def test_a_bundle_that_does_not_answer_as_it_did_is_not_installed(installed, real_package, this_board, board, tmp_path):
     """The answers of its two golden examples are exchanged."""
-    used = str((installed / "current").readlink())
-    packed = pack(
-        PackageRequest(_forged(tmp_path), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package))
-    )
-    done = run(packed.path, board)
+    done = run(_package(_forged(tmp_path), this_board, tmp_path, real_package).path, board)
     assert done.returncode == 1
-    assert "the self-test failed, so nothing was switched" in done.stderr
-    assert str((installed / "current").readlink()) == used
-    assert run(real_package.path, board).returncode == 0
+    assert "the bundle was not installed; what was active before stays active" in done.stderr
+    assert status(installed)["current"]["number"] == 1
 
 
-def test_a_new_bundle_is_switched_to_and_the_one_before_is_kept(installed, real_package, this_board, board, tmp_path):
-    used = str((installed / "current").readlink())
-    newer = pack(
-        PackageRequest(
-            tiny.bundle(tmp_path, version="2"), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package)
-        )
-    )
+def test_an_unsigned_bundle_is_refused_as_edgekit_install_refuses_it(real_package, this_board, board, tmp_path):
+    unsigned = _package(tiny.bundle(tmp_path, version="2"), this_board, tmp_path, real_package, allow_unsigned=False)
+    fresh = tmp_path / "fresh"
+    done = run(unsigned.path, fresh)
+    assert (done.returncode, (fresh / "opt/tiny/model/current").exists()) == (1, False)
+    assert "no trusted key" in done.stderr or "whom to trust" in done.stderr
+    assert run(unsigned.path, fresh, "--allow-unsigned", "--no-service").returncode == 0
+
+
+def test_a_package_brings_its_key_and_an_older_number_is_refused(real_package, this_board, tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    public = tmp_path / "bea.pub.pem"
+    public.write_bytes(rooted.public_pem("bea"))
+    key = SigningKey(rooted.private("bea"))
+    given = {"wheel_of": real_package, "allow_unsigned": False, "trust": (public,)}
+    new = tiny.bundle(tmp_path / "new", key=key, version="2", terms=Terms(rollout_seq=2))
+    old = tiny.bundle(tmp_path / "old", key=key, version="1", terms=Terms(rollout_seq=1))
+    fresh, home = tmp_path / "fresh", tmp_path / "fresh/opt/tiny"
+    done = run(_package(new, this_board, tmp_path / "new", **given).path, fresh, "--no-service")
+    assert done.returncode == 0, done.stderr
+    refused = run(_package(old, this_board, tmp_path / "old", **given).path, fresh, "--no-service")
+    assert refused.returncode == 1
+    assert "2" in refused.stderr
+    assert status(home)["current"]["version"] == "2"
+
+
+def test_status_and_rollback_hold_after_a_package(installed, real_package, this_board, board, tmp_path):
+    newer = _package(tiny.bundle(tmp_path, version="2"), this_board, tmp_path, real_package)
     done = run(newer.path, board)
     assert done.returncode == 0, done.stderr
-    assert str((installed / "current").readlink()) == f"releases/{newer.release}" != used
-    assert str((installed / "previous").readlink()) == used
-    assert (installed / "previous" / "bundle.ekb").is_file()
-    third = pack(
-        PackageRequest(
-            tiny.bundle(tmp_path, version="3"), this_board, tmp_path / "usb", REAL_ENGINE, wheel=ours(real_package)
-        )
-    )
-    assert run(third.path, board).returncode == 0
-    assert len(list((installed / "bundles").iterdir())) == 2
-    assert not (installed / used).exists()
+    assert status(installed)["current"]["version"] == "2"
+    back = [installed / "env/bin/edgekit", "rollback", "--root", installed / "model"]
+    assert subprocess.run(back, capture_output=True, timeout=60).returncode == 0
+    assert status(installed)["current"]["version"] == "1"
 
 
 def test_removing_it_leaves_what_others_put_there_and_nothing_else(installed, board):
@@ -131,6 +144,23 @@ def test_removing_it_leaves_what_others_put_there_and_nothing_else(installed, bo
         "somebody.txt": files(board)["somebody.txt"],
         "opt/tiny/notes.txt": files(board)["opt/tiny/notes.txt"],
     }
+
+
+def status(home: Path) -> dict[str, Any]:
+    command = [home / "env/bin/edgekit", "status", "--root", home / "model", "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+def _kept(home: Path) -> dict[str, str]:
+    passing = ("state/", "model/events.jsonl", "model/journal.json")
+    return {name: digest for name, digest in files(home).items() if not name.startswith(passing)}
+
+
+def _package(
+    bundle: Path, board: Profile, folder: Path, wheel_of: Packed, *, allow_unsigned: bool = True, **more: Any
+) -> Packed:
+    request = PackageRequest(bundle, board, folder / "usb", REAL_ENGINE, wheel=ours(wheel_of), **more)
+    return pack(replace(request, allow_unsigned=allow_unsigned))
 
 
 def ours(package: Packed) -> Path:

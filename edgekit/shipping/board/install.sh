@@ -2,9 +2,11 @@
 # Installs what lies beside this file: a model's bundle, and all that answers with it. Needs Python, and no network, no
 # compiler and no rights but those for the folder that it writes to. Safe to run again: what is there is not done twice.
 #
-#   sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]
+#   sh install.sh [--prefix DIR] [--python PYTHON] [--trust FILE]... [--allow-unsigned] [--trial here|app]
+#                 [--no-service] [--service-user USER]
 #
-# A bundle that does not give its golden answers here is never switched to; what was there before goes on.
+# It makes an environment, and `edgekit install` of that environment puts the bundle into PREFIX/model. A bundle that is not
+# trusted, older than one seen before, or wrong on this board is refused there, and the active bundle stays active.
 set -eu
 umask 022
 
@@ -24,15 +26,19 @@ point() { ln -sfn "$1" "$2.new"; mv -T -f "$2.new" "$2"; }
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 . "$here/package.conf"
 if [ "$(id -u)" = 0 ]; then prefix=/opt/edgekit/$NAME; else prefix=${XDG_DATA_HOME:-$HOME/.local/share}/edgekit/$NAME; fi
-python= service=${SERVICE:-} service_user=${SUDO_USER:-}
+python= service=${SERVICE:-} service_user=${SUDO_USER:-} trial=here unsigned=$ALLOW_UNSIGNED own_trust=
 while [ $# -gt 0 ]; do
     case $1 in
         --prefix) prefix=${2:?--prefix needs a folder}; shift ;;
         --python) python=${2:?--python needs a program}; shift ;;
         --service-user) service_user=${2:?--service-user needs a name}; shift ;;
+        --trust) own_trust="$own_trust
+$(readlink -f -- "${2:?--trust needs a file}")"; shift ;;
+        --allow-unsigned) unsigned=yes ;;
+        --trial) trial=${2:?--trial needs here or app}; shift ;;
         --no-service) service= ;;
-        -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        *) say "usage: sh install.sh [--prefix DIR] [--python PYTHON] [--no-service] [--service-user USER]" >&2; exit 2 ;;
+        -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        *) say "error: $1 is no option; sh install.sh --help lists them" >&2; exit 2 ;;
     esac
     shift
 done
@@ -105,35 +111,36 @@ else
     : >"$env/complete"
 fi
 
-# 6. The bundle, under a name that says what it is; then what it says of itself on this very machine.
-mkdir -p "$prefix/releases/$RELEASE" "$prefix/bundles"
-bundle=bundles/$BUNDLE_SHA256.ekb
-if [ ! -f "$prefix/$bundle" ]; then
-    cp "$here/bundle/$BUNDLE" "$prefix/$bundle.part"
-    mv "$prefix/$bundle.part" "$prefix/$bundle"
-fi
-point "../../env-$ENV" "$prefix/releases/$RELEASE/env"
-point "../../$bundle" "$prefix/releases/$RELEASE/bundle.ekb"
+# 6. `edgekit install` decides about the bundle: who signed it, its number, the board, the golden answers, a trial. Keys that the
+# package brings are for this model alone; a root.json that is newer here than in the package stays.
+umask 077
+mkdir -p "$prefix/state"
+umask 022
 export EDGEKIT_STATE_DIR="$prefix/state"
-"$env/bin/edgekit" selftest "$prefix/releases/$RELEASE/bundle.ekb" -o "$prefix/releases/$RELEASE/selftest.json" ||
-    refuse "the self-test failed, so nothing was switched: what was installed before goes on as it was"
-
-# 7. One link says which release is used. The one before stays, for going back: ln -sfn PREFIX/previous's target.
-was=$(readlink "$prefix/current" 2>/dev/null || true)
-if [ "$was" != "releases/$RELEASE" ]; then
-    [ -z "$was" ] || point "$was" "$prefix/previous"
-    point "releases/$RELEASE" "$prefix/current"
-fi
-for release in "$prefix"/releases/*; do
-    case releases/${release##*/} in
-        "$(readlink "$prefix/current")" | "$(readlink "$prefix/previous" 2>/dev/null || true)") ;;
-        *) rm -rf "$release" ;;
+set -- --root "$prefix/model" --trial "$trial"
+for file in $TRUST; do
+    mkdir -p "$prefix/trust"
+    case $file in
+        *.json)
+            "$env/bin/edgekit" keys update "$here/trust/$file" --to "$prefix/trust/$file" || [ -f "$prefix/trust/$file" ] ||
+                refuse "the package's $file cannot be used"
+            ;;
+        *) cp "$here/trust/$file" "$prefix/trust/$file" ;;
     esac
+    set -- "$@" --trust "$prefix/trust/$file"
 done
-for old in "$prefix"/env-* "$prefix"/bundles/*.ekb; do
-    used=
-    for link in "$prefix"/releases/*/*; do [ "$(readlink -f "$link")" != "$(readlink -f "$old")" ] || used=yes; done
-    [ -n "$used" ] || rm -rf "$old"
+lines=$IFS IFS='
+'
+for file in $own_trust; do set -- "$@" --trust "$file"; done
+IFS=$lines
+[ -z "$unsigned" ] || set -- "$@" --allow-unsigned
+"$env/bin/edgekit" install "$here/bundle/$BUNDLE" "$@" ||
+    refuse "the bundle was not installed; what was active before stays active"
+
+# 7. One link says which environment is used.
+point "env-$ENV" "$prefix/env"
+for old in "$prefix"/env-*; do
+    [ "$old" = "$env" ] || rm -rf "$old"
 done
 rm -rf "$prefix/licences" "$prefix/anchors"
 cp -r "$here/licences" "$prefix/licences"
@@ -142,14 +149,22 @@ cp -r "$here/licences" "$prefix/licences"
 # 8. The service, where one was packed.
 if [ -n "$service" ]; then
     if [ "$(id -u)" = 0 ]; then
-        units=${EDGEKIT_UNITS:-/etc/systemd/system} control="systemctl" who=${service_user:+User=$service_user}
+        units=${EDGEKIT_UNITS:-/etc/systemd/system} control="systemctl"
+        if [ -z "$service_user" ]; then
+            service_user=$USER_NAME
+            if ! id "$service_user" >/dev/null 2>&1; then
+                useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
+                printf '%s\n' "$service_user" >"$prefix/made-user"
+            fi
+        fi
     else
-        units=${EDGEKIT_UNITS:-${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user} control="systemctl --user" who=
+        units=${EDGEKIT_UNITS:-${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user} control="systemctl --user"
     fi
     missing "$units" >>"$prefix/made-folders"
     mkdir -p "$units"
-    sed -e "s|@PREFIX@|$prefix|g" -e "s|@USER@|$who|" "$here/service/$service" >"$units/$service.new"
-    [ "$(id -u)" = 0 ] || sed -i 's/^WantedBy=.*/WantedBy=default.target/' "$units/$service.new"
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@USER@|$service_user|" "$here/service/$service" >"$units/$service.new"
+    # A user's own manager has neither other users nor the rights that the lines of the system's section need.
+    [ "$(id -u)" = 0 ] || sed -i -e '/^# The system/,/^# end/d' -e 's/^WantedBy=.*/WantedBy=default.target/' "$units/$service.new"
     mv "$units/$service.new" "$units/$service"
     printf '%s\n' "$units/$service" >"$prefix/made-unit"
     if $control daemon-reload 2>/dev/null && $control enable --quiet "$service" && $control restart "$service"; then
@@ -159,5 +174,5 @@ if [ -n "$service" ]; then
     fi
 fi
 
-say "installed. The bundle is $prefix/current/bundle.ekb, and Python with edgekit_runtime is $prefix/current/env/bin/python"
+say "installed. Open $prefix/model with $prefix/env/bin/python; edgekit is $prefix/env/bin/edgekit"
 say "remove all of it: sh $prefix/uninstall.sh"

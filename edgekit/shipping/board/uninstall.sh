@@ -20,7 +20,8 @@ if [ -f "$prefix/made-unit" ]; then
     say "removed $unit"
 fi
 folders=$(cat "$prefix/made-folders")
-rm -rf "$prefix/current" "$prefix/previous" "$prefix/releases" "$prefix/bundles" "$prefix"/env-* "$prefix/state" \
+[ ! -f "$prefix/made-user" ] || userdel "$(cat "$prefix/made-user")" || true
+rm -rf "$prefix/env" "$prefix"/env-* "$prefix/model" "$prefix/trust" "$prefix/state" "$prefix/made-user" \
     "$prefix/licences" "$prefix/anchors" "$prefix/pushed" "$prefix/.store" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
 printf '%s\n' "$folders" | sort -r | while read -r folder; do
     [ -z "$folder" ] || rmdir "$folder" 2>/dev/null || true
