@@ -106,11 +106,14 @@ def test_an_unsigned_bundle_is_refused_as_edgekit_install_refuses_it(real_packag
     assert run(unsigned.path, fresh, "--allow-unsigned", "--no-service").returncode == 0
 
 
-def test_a_package_brings_its_key_and_an_older_number_is_refused(real_package, this_board, tmp_path):
+@pytest.mark.parametrize("brings", ["a public key", "a root.json"])
+def test_a_package_brings_its_key_and_an_older_number_is_refused(real_package, this_board, tmp_path, brings):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-    public = tmp_path / "bea.pub.pem"
-    public.write_bytes(rooted.public_pem("bea"))
+    public = tmp_path / ("bea.pub.pem" if brings == "a public key" else "mine.json")
+    public.write_bytes(
+        rooted.public_pem("bea") if brings == "a public key" else rooted.document(rooted.signed_part(), "ann")
+    )
     key = SigningKey(rooted.private("bea"))
     given = {"wheel_of": real_package, "allow_unsigned": False, "trust": (public,)}
     new = tiny.bundle(tmp_path / "new", key=key, version="2", terms=Terms(rollout_seq=2))
