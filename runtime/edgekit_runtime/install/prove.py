@@ -150,7 +150,7 @@ def _told_by_child(error: dict[str, str]) -> EdgekitError:
     kinds: dict[str, type[EdgekitError]] = {
         kind.code: kind
         for kind in (getattr(errors, name) for name in errors.__all__)
-        if isinstance(kind, type) and kind not in (EdgekitError, MissingExtraError)
+        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind not in (EdgekitError, MissingExtraError)
     }
     kind = kinds.get(error["code"], InstallError)
     if error["code"] == MissingExtraError.code:
