@@ -128,7 +128,7 @@ def test_the_command_exits_1(edgekit, path):
     assert ran.code == 1
     (found,) = [one for one in ran.json["findings"] if one["level"] == "error"]
     assert found["code"] == "op-kernel"
-    assert "has no kernel for Conv in bfloat16" in found["what"]
+    assert "cannot compute 'y': it has no kernel for Conv in bfloat16" in found["what"]
 
 
 def test_a_version_between_two_that_were_asked_has_the_kernels_of_the_older():

@@ -83,7 +83,7 @@ def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> Node:
                 found.setdefault(formal.type_str, types[name])
                 found.setdefault(formal.name, types[name])
     function = bool(schema.has_function or schema.has_context_dependent_function)
-    return Node(domain, node.op_type, schema.since_version, found, function, layer)
+    return Node(domain, node.op_type, schema.since_version, found, function, layer=layer)
 
 
 def _body(node: Any, found: Node, opsets: dict[str, int], types: dict[str, str]) -> tuple[Node, ...]:
