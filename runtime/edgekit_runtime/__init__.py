@@ -163,6 +163,7 @@ __all__ = [
     "TrialPendingError",
     "TrustError",
     "UnknownKeyError",
+    "UnsafePathError",
     "UnsignedError",
     "open_bundle",
 ]
@@ -244,6 +245,7 @@ __getattr__ = lazily(
             "TooFewSignaturesError",
             "TrustError",
             "UnknownKeyError",
+            "UnsafePathError",
             "UnsignedError",
         ),
     },

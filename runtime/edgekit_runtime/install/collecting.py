@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.disk import free_bytes, remove
+from edgekit_runtime.install.disk import drop_folder, free_bytes, names_in, remove
 from edgekit_runtime.install.errors import DiskFullError, InstallError
 from edgekit_runtime.install.fetch import drop_part
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone, in_use
-from edgekit_runtime.install.staging import drop_folder
 from edgekit_runtime.install.states import Abandoned, react
 
 __all__ = ["Collected", "collect", "make_room", "sweep"]
@@ -141,8 +140,8 @@ def _object_of(root: Root, number: int) -> str:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return sorted(folder.iterdir())
-    except OSError:
+        return [folder / name for name in names_in(folder)]
+    except (OSError, InstallError):
         return []
 
 

@@ -7,6 +7,8 @@ Rules:
 - a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never stands
   for half a file;
 - nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
+- whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in the one
+  above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
 - what the system refuses is one typed error: no room, read-only, or the disk itself.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +29,21 @@ from edgekit_runtime.install.planted import planted
 __all__ = [
     "clear_link",
     "create_draft",
+    "create_empty",
+    "drop_folder",
     "drop_twin",
     "free_bytes",
     "make_folder",
     "make_folders",
+    "make_link",
     "move",
+    "move_between",
+    "names_in",
+    "open_folder",
     "open_regular",
     "point",
     "put_link",
+    "read_link",
     "read_text",
     "reading",
     "remove",
@@ -44,6 +54,8 @@ __all__ = [
 ]
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
+_GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
 _MOST_TEXT = 1 << 20
 """Nothing that edgekit keeps in a root as text is longer."""
 
@@ -87,10 +99,56 @@ def _typed(error: OSError, path: Path) -> InstallError:
     return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then try again")
 
 
+def open_folder(folder: Path) -> int:
+    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, PlantedError for a link."""
+    below = _below_root(folder)
+    base = folder.parents[below - 1] if below else folder
+    descriptor = _opened(base, base, None)
+    for name in folder.parts[len(folder.parts) - below :]:
+        base /= name
+        above = descriptor
+        try:
+            descriptor = _opened(name, base, above)
+        finally:
+            os.close(above)
+    return descriptor
+
+
+def _opened(name: str | Path, folder: Path, above: int | None) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) or (error.errno == errno.ENOTDIR and folder.is_symlink()):
+            raise planted("a symbolic link stands where edgekit keeps a folder", folder) from error
+        raise
+
+
+def _below_root(folder: Path) -> int:
+    """How many folders below its root a folder lies, by the names that a root has (`layout`)."""
+    name, number, all_of_them = (*folder.parts[:-4:-1], "", "", "")[:3]
+    if name == "starts" and _GENERATION.fullmatch(number) and all_of_them == "generations":
+        return 3
+    if _GENERATION.fullmatch(name) and number == "generations":
+        return 2
+    return 1 if name in _FOLDERS else 0
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[tuple[int, str]]:
+    """The open folder that it lies in, and its name there. Raises as `open_folder`."""
+    folder = open_folder(path.parent)
+    try:
+        yield folder, path.name
+    finally:
+        os.close(folder)
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file with one name. Raises OSError where there is none, PlantedError for anything else."""
     try:
-        descriptor = os.open(path, flags | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0), 0o644)
+        with _beside(path) as (folder, name):
+            flags |= _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(name, flags, 0o644, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise _typed(error, path) from error
@@ -129,17 +187,23 @@ def write_file(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def create_draft(path: Path) -> Iterator[_Whole]:
     """A new file to write, in place of one that a cut left behind. Flushed to the disk at the end; removed on an error."""
-    with storing(path):
-        _clear(path)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644)
+    with storing(path), _beside(path) as (folder, name):
+        _clear(path, folder)
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 yield _Whole(file)
                 os.fsync(file.fileno())
         except BaseException:
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(name, dir_fd=folder)
             raise
+
+
+def create_empty(path: Path) -> None:
+    """A new empty file. Raises OSError, FileExistsError where something has the name."""
+    with _beside(path) as (folder, name):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644, dir_fd=folder))
 
 
 class _Whole:
@@ -158,29 +222,37 @@ class _Whole:
         return self._file.fileno()
 
 
-def _clear(path: Path) -> None:
+def _clear(path: Path, folder: int) -> None:
     """What a cut left under a draft's name. Anything that no cut of ours leaves there is somebody else's."""
     try:
-        found = path.lstat()
+        found = os.lstat(path.name, dir_fd=folder)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         raise planted("something that edgekit did not leave stands in the way", path)
-    path.unlink()
+    os.unlink(path.name, dir_fd=folder)
 
 
 def move(draft: Path, path: Path) -> None:
     """Rename within one folder, durably."""
-    with storing(path):
-        draft.replace(path)
-        sync_folder(path.parent)
+    with storing(path), _beside(path) as (folder, name):
+        os.replace(draft.name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+def move_between(old: Path, new: Path) -> None:
+    """Rename from one folder of a root to another, durably. Raises OSError, PlantedError."""
+    with _beside(old) as (source, name), _beside(new) as (target, other):
+        os.replace(name, other, src_dir_fd=source, dst_dir_fd=target)
+        os.fsync(target)
+        os.fsync(source)
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to the disk. Raises OSError."""
+    """Flush a folder's names to the disk. Raises OSError, PlantedError."""
     if os.name == "nt":
         return
-    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW)
+    descriptor = open_folder(folder)
     try:
         os.fsync(descriptor)
     finally:
@@ -202,20 +274,69 @@ def make_folders(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """A folder of ours, durably. Raises PlantedError where a link or a file has its name."""
-    with storing(folder):
+    with storing(folder), _beside(folder) as (above, name):
         try:
-            folder.mkdir()
-            sync_folder(folder.parent)
+            os.mkdir(name, dir_fd=above)
+            os.fsync(above)
         except FileExistsError:
-            if not stat.S_ISDIR(folder.lstat().st_mode):
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=above).st_mode):
                 raise planted("something that is no folder stands where edgekit keeps one", folder) from None
+
+
+def drop_folder(folder: Path) -> None:
+    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
+    with storing(folder), _beside(folder) as (above, name):
+        try:
+            found = os.lstat(name, dir_fd=above)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            raise planted("something that is no folder stands where a generation does", folder)
+        _drop(name, above)
+        os.fsync(above)
+
+
+def _drop(name: str, above: int) -> None:
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW, dir_fd=above)
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        for inside, is_folder in found:
+            if is_folder:
+                _drop(inside, folder)
+            else:
+                os.unlink(inside, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=above)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder of a root, in order. Raises OSError, PlantedError."""
+    descriptor = open_folder(folder)
+    try:
+        return sorted(os.listdir(descriptor))  # noqa: PTH208 - of a descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_link(link: Path) -> str:
+    """Where a link in a root leads, as it says. Raises OSError, PlantedError."""
+    with _beside(link) as (folder, name):
+        return os.readlink(name, dir_fd=folder)
+
+
+def make_link(link: Path, target: str) -> None:
+    """A link under a name that is free. Not yet flushed. Raises OSError, PlantedError."""
+    with _beside(link) as (folder, name):
+        os.symlink(target, name, dir_fd=folder)
 
 
 def clear_link(link: Path, folder: str) -> None:
     """Away with a link into `folder` that a cut left there. Raises PlantedError for anything else under that name."""
-    with storing(link):
+    with storing(link), _beside(link) as (above, name):
         try:
-            found = link.readlink()
+            found = Path(os.readlink(name, dir_fd=above))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -224,30 +345,31 @@ def clear_link(link: Path, folder: str) -> None:
             raise planted("something that is no link of edgekit's stands in the way", link) from None
         if found.parent != Path(folder):
             raise planted(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
-        link.unlink()
+        os.unlink(name, dir_fd=above)
 
 
 def put_link(link: Path, target: str) -> None:
     """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
     clear_link(link, str(Path(target).parent))
     with storing(link):
-        link.symlink_to(target)
+        make_link(link, target)
 
 
 def point(link: Path, prepared: Path) -> None:
     """The one switch: `prepared` takes the place of `link` at once, durably. Raises OSError."""
-    prepared.replace(link)
-    sync_folder(link.parent)
+    with _beside(link) as (folder, name):
+        os.replace(prepared.name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
 def remove(path: Path) -> None:
     """A file or a link, durably; nothing where there is none."""
-    with storing(path):
+    with storing(path), _beside(path) as (folder, name):
         try:
-            path.unlink()
+            os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             return
-        sync_folder(path.parent)
+        os.fsync(folder)
 
 
 def drop_twin(name: Path, other: Path) -> None:

@@ -36,12 +36,14 @@ from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
     make_folders,
+    names_in,
     point,
     put_link,
+    read_link,
     read_text,
     reading,
+    remove,
     storing,
-    sync_folder,
     unreadable,
     write_file,
 )
@@ -197,7 +199,7 @@ class Root:
     def pointed(self) -> int | None:
         """The generation that `current` points at, None where there is none. Raises PlantedError."""
         try:
-            target = str(self.current.readlink())
+            target = read_link(self.current)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -225,8 +227,7 @@ class Root:
                 if not there and number is not None:
                     point(self.current, ready)
                 elif not there:
-                    self.current.unlink()
-                    sync_folder(self.path)
+                    remove(self.current)
         except StorageError:
             self._back(before)
             raise
@@ -248,7 +249,7 @@ class Root:
         """Of every generation that is complete."""
         with reading(self.generations):
             try:
-                names = [entry.name for entry in self.generations.iterdir()]
+                names = names_in(self.generations)
             except FileNotFoundError:
                 return []
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))

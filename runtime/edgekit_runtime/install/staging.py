@@ -12,15 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.install.disk import (
+    drop_folder,
     drop_twin,
     make_folder,
+    make_link,
     move,
+    move_between,
     open_regular,
     remove,
     storing,
@@ -29,7 +31,6 @@ from edgekit_runtime.install.disk import (
 )
 from edgekit_runtime.install.errors import InstallError, NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
-from edgekit_runtime.install.planted import planted
 from edgekit_runtime.install.records import Generation
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Attempt
     from edgekit_runtime.trust import Vouched
 
-__all__ = ["adopt", "drop_folder", "generation_of", "is_whole", "stage", "still_here"]
+__all__ = ["adopt", "generation_of", "is_whole", "stage", "still_here"]
 
 _READ_BYTES = 1 << 20
 
@@ -79,7 +80,7 @@ def stage(root: Root, generation: Generation) -> None:
     make_folder(draft)
     write_file(draft / "generation.json", json.dumps(to_json(generation), sort_keys=True, indent=1) + "\n")
     with storing(draft):
-        (draft / "bundle.ekb").symlink_to(f"../../objects/{generation.object}.ekb")
+        make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
         sync_folder(draft)
     move(draft, folder)
 
@@ -112,10 +113,8 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
                 return path
         except FileNotFoundError:
             pass
-        part.chmod(0o444)
-        part.replace(path)
-        sync_folder(root.objects)
-        sync_folder(root.incoming)
+        _make_read_only(part)
+        move_between(part, path)
     return path
 
 
@@ -127,22 +126,12 @@ def is_whole(root: Root, sha256: str) -> bool:
         return False
 
 
-def drop_folder(folder: Path) -> None:
-    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
-    with storing(folder):
-        try:
-            found = folder.lstat()
-        except FileNotFoundError:
-            return
-        if not stat.S_ISDIR(found.st_mode):
-            raise planted("something that is no folder stands where a generation does", folder)
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                drop_folder(Path(entry.path))
-            else:
-                Path(entry.path).unlink()
-        folder.rmdir()
-        sync_folder(folder.parent)
+def _make_read_only(path: Path) -> None:
+    descriptor = open_regular(path)
+    try:
+        os.fchmod(descriptor, 0o444)
+    finally:
+        os.close(descriptor)
 
 
 def _there(path: Path) -> bool:

@@ -13,11 +13,11 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from pathlib import Path
 
-from edgekit_runtime.install.disk import make_folder, storing, sync_folder
+from edgekit_runtime.install.disk import create_empty, make_folder, names_in, remove, storing, sync_folder
+from edgekit_runtime.install.errors import InstallError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, hold, in_use
 
@@ -34,9 +34,8 @@ class Start:
 
     def end(self) -> None:
         """In order: it counts no more."""
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-            sync_folder(self._path.parent)  # else a power cut brings it back, as one that failed
+        with contextlib.suppress(InstallError):
+            remove(self._path)  # durably: else a power cut brings it back, as one that failed
         self._lease.release()
 
     def fail(self) -> None:
@@ -51,8 +50,7 @@ def begin(root: Root, number: int) -> Start:
     taken = [int(name) for name in _names(folder)]
     path = folder / str(max(taken, default=0) + 1)
     with storing(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        os.close(descriptor)
+        create_empty(path)
         lease = hold(path)
         sync_folder(folder)
     return Start(path, lease)
@@ -69,6 +67,6 @@ def _folder(root: Root, number: int) -> Path:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [entry.name for entry in folder.iterdir() if _NAME.fullmatch(entry.name)]
-    except OSError:
+        return [name for name in names_in(folder) if _NAME.fullmatch(name)]
+    except (OSError, InstallError):
         return []

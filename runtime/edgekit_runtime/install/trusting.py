@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.install.disk import make_folder, read_text, write_file
-from edgekit_runtime.install.planted import planted
 from edgekit_runtime.trust.errors import TrustError, UnsafePathError
 from edgekit_runtime.trust.finding import read_trusted, store_in
 from edgekit_runtime.trust.root import is_document
@@ -91,8 +90,6 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
     path = root / name
     if _COPY.fullmatch(name) is None:
         raise TrustError("slot.json names what is no copy of a key", where=str(path), do=again)
-    if path.parent.is_symlink():
-        raise planted("a symbolic link stands where edgekit keeps a folder", path.parent)
     text = read_text(path)
     if text is None:
         raise TrustError("the root's copy of a key that it trusts is missing", where=str(path), do=again)
