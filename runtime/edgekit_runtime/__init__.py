@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         TooFewSignaturesError,
         TrustError,
         UnknownKeyError,
+        UnsafePathError,
         UnsignedError,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from hostile.make_corpus import CORPUS
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import EdgekitError, SignatureError
-from edgekit_runtime.install import Asked, Proving, collect, install, status
+from edgekit_runtime.install import Asked, Proving, collect, disk, install, status
 
 NEWER = CORPUS / "good" / "newer.ekb"
 OBJECT = f"objects/{forge.sha256(NEWER.read_bytes())}.ekb"
@@ -275,3 +276,52 @@ def test_group_24_what_is_in_use_is_not_collected(root, tmp_path):
         assert (root / "generations" / "1").exists() or (root / "objects").exists()
     collect(root)
     assert status(root).current.number == 4
+
+
+FOLDERS = ["generations", "objects", "incoming"]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+class Swapper:
+    """Opens folders as `disk.open_folder` does; after the open of that number a link to `victim` takes the folder's place."""
+
+    def __init__(self, folder: Path, victim: Path, moment: int) -> None:
+        self.folder, self.victim, self.moment = folder, victim, moment
+        self.count, self.open = 0, disk.open_folder
+
+    def __call__(self, folder: Path) -> int:
+        descriptor = self.open(folder)
+        self.count += self.folder in (folder, *folder.parents)
+        if self.count == self.moment and not self.folder.is_symlink():
+            self.folder.rename(self.folder.with_name("aside"))
+            self.folder.symlink_to(self.victim)
+        return descriptor
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_is_swapped_for_a_link_half_way_leads_nothing_elsewhere(name, root, tmp_path, monkeypatch):
+    """S20: at each moment at which the installer has opened one of its folders, another takes its place."""
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    victim, kept = tmp_path / "victim", tmp_path / "kept"
+    shutil.copytree(root, kept, symlinks=True)
+    for moment in range(1, 200):
+        shutil.rmtree(root)
+        shutil.copytree(kept, root, symlinks=True)
+        shutil.rmtree(victim, ignore_errors=True)
+        shutil.copytree(root / name, victim)
+        for made in ("1/mine", "2/mine", "2.new/mine", "7.new/mine"):
+            (victim / made).parent.mkdir(exist_ok=True)
+            (victim / made).write_text("not yours")
+        before, swapper = tree(victim), Swapper(root / name, victim, moment)
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "open_folder", swapper)
+            refusal(root)
+            with contextlib.suppress(EdgekitError):
+                collect(root, unfinished=True)
+        assert tree(victim) == before, f"moment {moment}"
+        if swapper.count < moment:
+            break
+    assert moment > 5

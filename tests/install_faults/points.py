@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from install_faults.forks import CHANGING, READING
 from install_faults.judging import judge, refused_well
@@ -91,7 +91,8 @@ def points(
     assert ended.note.get("code", 0) == 0, ended.note
     shutil.rmtree(folder)
     calls = calls_of(ended.trace, root)
-    paths = frozenset(path for call in calls for path in call.paths)
+    named = {path for call in calls for path in call.paths}
+    paths = frozenset(named | {str(PurePosixPath(path).parent) for path in named if path != "."})
     return [Point(scene, call, one, for_good, paths) for call in calls for one in what(call)]
 
 

@@ -20,12 +20,24 @@ _BY_DESCRIPTOR = frozenset(
     {"fsync", "fdatasync", "ftruncate", "fchmod", "fstat", "read", "pread64", "flock", "getdents64"}
     | {"writev", "pwritev", "pwritev2", "sendfile", "fallocate", "fsetxattr"}
 )
+_PLAIN = {
+    "renameat": "rename",
+    "renameat2": "rename",
+    "unlinkat": "unlink",
+    "mkdirat": "mkdir",
+    "symlinkat": "symlink",
+    "readlinkat": "readlink",
+    "fchmodat": "chmod",
+    "linkat": "link",
+}
+_IN_FOLDERS = frozenset({"openat", "newfstatat", *_PLAIN})
 _ARGUMENT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"|<((?:\\x[0-9a-f]{2})*)>')
 
 
 @dataclass(frozen=True)
 class Call:
-    """at: the when= of it. paths: below the root, as named or as its descriptor stands for; the target of a link first.
+    """at: the when= of it. paths: below the root, as named (within the folder of a descriptor, where one is given) or as its
+    descriptor stands for; the target of a link first. act: what it does, whichever of its forms was called.
 
     data: of a write. result: as strace told it; empty where it never came back. flags: the rest of its arguments.
     """
@@ -39,7 +51,13 @@ class Call:
 
     @property
     def told(self) -> str:
-        return f"{self.name} {' -> '.join(self.paths)}"
+        return f"{self.act} {' -> '.join(self.paths)}"
+
+    @property
+    def act(self) -> str:
+        if self.name == "unlinkat" and "AT_REMOVEDIR" in self.flags:
+            return "rmdir"
+        return _PLAIN.get(self.name, self.name)
 
     @property
     def failed(self) -> bool:
@@ -67,11 +85,14 @@ def calls_of(trace: str, root: Path) -> list[Call]:
 
 def _call(name: str, at: int, arguments: str, result: str, root: str) -> Call | None:
     texts, places = [], []
+    within = ""  # the folder whose descriptor was given last: a name that follows is one in it
     for text, place in _ARGUMENT.findall(arguments):
-        if text:
-            texts.append(_bytes(text))
-        elif place:
-            places.append(_bytes(place).decode(errors="replace"))
+        if place:
+            within = _bytes(place).decode(errors="replace")
+            places.append(within)
+        elif text:
+            texts.append(_named(_bytes(text), within) if name in _IN_FOLDERS else _bytes(text))
+            within = ""
     if name in ("write", "pwrite64"):
         paths, data = places[:1], texts[0] if texts else b""
     elif name in _BY_DESCRIPTOR or (name == "newfstatat" and not any(texts)):
@@ -83,6 +104,11 @@ def _call(name: str, at: int, arguments: str, result: str, root: str) -> Call | 
         return None
     told = tuple(path.removeprefix(root).lstrip("/") or "." for path in paths)
     return Call(name, at, told, data, result, _ARGUMENT.sub("", arguments))
+
+
+def _named(text: bytes, folder: str) -> bytes:
+    """A path as the kernel takes it: a name in the folder of a descriptor, or as it is."""
+    return text if not folder or text.startswith(b"/") else f"{folder}/".encode() + text
 
 
 def _bytes(text: str) -> bytes:

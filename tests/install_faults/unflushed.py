@@ -138,7 +138,7 @@ class Disk:
         """One call of a trace, of paths below the folder."""
         if call.failed:
             return
-        act = _ACTS.get(call.name)
+        act = _ACTS.get(call.act)
         if act is None:
             raise AssertionError(f"{call.told}: what it does to a disk is not known here")
         act(self, call)
@@ -228,6 +228,7 @@ _ACTS: dict[str, Callable[[Disk, Call], None]] = {
     "fsync": Disk._flush,
     "fdatasync": Disk._flush,
     "chmod": Disk._mode,
+    "fchmod": Disk._mode,
     "mkdir": lambda disk, call: disk._change(call.paths[0], Folder()),
     "symlink": lambda disk, call: disk._change(call.paths[1], Link(call.paths[0])),
     "unlink": lambda disk, call: disk._change(call.paths[0], None),
