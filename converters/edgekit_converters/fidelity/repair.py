@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from edgekit_converters.deadline import TimeIsOverError, limited
+from edgekit_converters.deadline import TimeIsOverError, limited, tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merged, stretches
 from edgekit_converters.progress import Progress, silent
@@ -170,10 +170,27 @@ class _Search(Generic[T]):
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
 
     def run(self) -> None:
-        for remedy in (self._other_ranges, self._other_steps, self._islands):
-            if self._met:
-                return
-            remedy()
+        for remedy in (self._other_ranges, self._other_steps):
+            if not self._met:
+                self._for_half_the_time(remedy)
+        if not self._met:
+            self._islands()
+
+    def _for_half_the_time(self, remedy: Callable[[], None]) -> None:
+        """Stops a remedy after half of the time that is left, so that islands are always tried."""
+        until = self._half_of_what_is_left()
+
+        def in_time() -> None:
+            self.in_time()
+            if self.clock() >= until:
+                raise TimeIsOverError
+
+        try:
+            with limited(in_time):
+                remedy()
+        except TimeIsOverError:
+            self.in_time()  # raises again where it was the search's own time
+            self._cut_short = True
 
     def in_time(self) -> None:
         """Raises TimeIsOverError when the budget is spent."""
@@ -343,7 +360,7 @@ class _Search(Generic[T]):
         spent = self.clock() - self._begun
         budget = self.target.budget_s
         self.progress(f"repair: {remedy}", int(spent), None if budget is None else int(budget))
-        self.in_time()
+        tick()
 
     def _remember(
         self,

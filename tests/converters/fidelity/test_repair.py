@@ -90,6 +90,19 @@ def test_a_short_search_of_a_deep_network_finds_the_dear_layer_that_breaks_it():
     assert len(found.plan.float_layers) < 10
 
 
+def test_weights_that_take_too_long_to_round_leave_time_for_islands():
+    @dataclass
+    class Slow(Known):
+        def noise(self, recipe: str, plan: Plan) -> float:
+            for _ in range(200 if "equalise" in plan.steps else 0):
+                self.now += 1.0
+                tick()
+            return super().noise(recipe, plan)
+
+    found = repaired(Slow([0.001] * 7 + [0.5] + [0.001] * 12), 0.03, budget_s=150.0)
+    assert (found.met, found.plan.float_layers) == (True, frozenset({"u7"}))
+
+
 def test_no_island_is_more_than_needed():
     """Fifteen layers hurt alike and eleven have to go."""
     found = repaired(Known([0.01] * 15 + [0.0] * 25), 0.041)
@@ -226,7 +239,7 @@ def test_a_measurement_is_not_finished_when_the_time_is_over():
 def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothing_was_better():
     known = Slow([0.1, 0.1])
     found = repair(
-        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 100.0), clock=lambda: known.now
+        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 130.0), clock=lambda: known.now
     )
     assert found.why.endswith("and the time was over before anything else was compared")
 
