@@ -160,6 +160,9 @@ def _own_state_folder(tmp_path_factory: pytest.TempPathFactory):
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
     os.environ.pop("EDGEKIT_TRUST", None)
     os.environ["EDGEKIT_TUNE"] = "off"
+    os.environ["EDGEKIT_ISOLATE"] = (
+        "off"  # a process each costs seconds; commands that tests run as a person do have it
+    )
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ def run_edgekit(*arguments: str | Path, cwd: Path, **env: str) -> Ran:
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, **env},
+        env={**os.environ, "EDGEKIT_ISOLATE": "on", **env},
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from edgekit.cli.options import as_json, print_json
+from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 
@@ -57,7 +58,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 @as_json
 def doctor(as_json: bool) -> int:
     """Look at this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong."""
-    found = examine(_version, this_cpu())
+    found = examine(_version, this_cpu(), missing_parts())
     if as_json:
         print_json(found)
     else:
@@ -66,8 +67,8 @@ def doctor(as_json: bool) -> int:
     return 0 if found["ok"] else 1
 
 
-def examine(version: Callable[[str], str | None], cpu: Cpu) -> dict[str, Any]:
-    """Pure but for `version`, which gives a distribution's version or None."""
+def examine(version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Pure but for `version`, which gives a distribution's version or None. no_wall: see `wall.missing_parts`."""
     extras = {name: _extra(rows, use, version) for name, (rows, use) in EXTRAS.items()}
     problems = _problems(version, extras)
     return {
@@ -78,6 +79,7 @@ def examine(version: Callable[[str], str | None], cpu: Cpu) -> dict[str, Any]:
         "edgekit": version("edgekit-deploy"),
         "numpy": version("numpy"),
         "lacks_vnni": cpu.lacks_vnni,
+        "models_isolated_from": [part for part in (FILES, NETWORK) if part not in no_wall],
         "extras": extras,
         "problems": problems,
     }
@@ -126,6 +128,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
             some = f" ({', '.join(extra['missing'])} missing)" if extra["versions"] else ""
             lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'{some}")
     lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
+    isolated = found["models_isolated_from"]
+    walled = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
+    lines.append(
+        f"  a process that opens model files cannot {' or '.join(walled[part] for part in isolated)}"
+        if isolated
+        else "  a process that opens model files may write anywhere and use the network"
+    )
+    if len(isolated) < len(walled):
+        lines.append(
+            "  note: a full wall needs Linux 5.13 or later on x86-64 or ARM64; build models of strangers there"
+        )
     if found["lacks_vnni"]:
         lines.append(
             "  note: this processor has no VNNI. ONNX INT8 runs in exact arithmetic, which is slower here than the form that "

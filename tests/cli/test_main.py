@@ -222,7 +222,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
 def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monkeypatch, capsys, as_json):
     from edgekit.cli import doctor, main
 
-    def broken(version):
+    def broken(*_):
         raise RuntimeError("\nno such thing\n  File 'x.py', line 8\n  File 'y.py', line 9")
 
     monkeypatch.setattr(doctor, "examine", broken)

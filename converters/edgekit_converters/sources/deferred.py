@@ -20,6 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgekit_converters.sources import isolated
 from edgekit_converters.sources.description import Description
 from edgekit_converters.sources.digest import changed, content_sha256
 from edgekit_converters.sources.load import load
@@ -64,12 +65,17 @@ def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
     name = key("source", content, path.suffix.lower(), _said(options))
     stored = _description(store.get(name), path)
     if stored is not None:
-        return DeferredSource(**vars(stored), open=lambda: _same(load(path, options), stored.sha256))
-    source = load(path, options)
+        return DeferredSource(**vars(stored), open=lambda: _same(_opened(path, options), stored.sha256))
+    source = _opened(path, options)
     if _content(path) != content:
         raise changed(path)
     store.put(name, _bytes(source))
     return source
+
+
+def _opened(path: Path, options: LoadOptions) -> SourceModel:
+    """In a process of its own: what is remembered here is what frameworks open, and theirs are programs."""
+    return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
 
 
 def _same(source: SourceModel, sha256: str) -> SourceModel:

@@ -28,6 +28,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.deferred import actual
+from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.store import NO_STORE, Store, key, unfinished
 from edgekit_converters.targets.artifact import Artifact, Recipe
@@ -100,12 +101,18 @@ class Workspace:
                 name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
                 stored = self._store.get(name)
                 if stored is None:
-                    convert, told = _resolved(FLOAT_MODELS[format]), self._told(format)
-                    source = actual(self.source)
-                    stored = float_model_bytes(convert(source, told) if batch == 1 else convert(source, told, batch))
+                    stored = self._converted(format, batch)
                     self._store.put(name, stored)
                 self._models[format, batch] = float_model_from(stored)
             return self._models[format, batch]
+
+    def _converted(self, format: str, batch: int) -> bytes:  # noqa: A002
+        source, told = actual(self.source), self._told(format)
+        if isinstance(source, IsolatedSource):
+            told("conversion", 0, None)
+            return source.float_model(format, batch)
+        convert = _resolved(FLOAT_MODELS[format])
+        return float_model_bytes(convert(source, told) if batch == 1 else convert(source, told, batch))
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)

@@ -95,7 +95,9 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is Any:
         return value
-    _expect(type(value) is kind, value, f"a {kind.__name__}", where)
+    # Of JSON's own types exactly that one, as True is no 1; what a caller put in beside it may be of a subclass, as paths are.
+    fits = type(value) is kind if type(value) in (bool, int, float, str) else isinstance(value, kind)
+    _expect(fits, value, f"a {kind.__name__}", where)
     return value
 
 

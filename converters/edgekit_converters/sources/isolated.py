@@ -1,0 +1,216 @@
+"""A stranger's model, opened in a process that cannot reach the network or write outside a folder of its own.
+
+    source = open_isolated(Path("net.keras"), LoadOptions())
+    source.predict([batch])                 # asked of that process
+
+Rules:
+- Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`); this
+  process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
+- the process lives as long as the source; it ends when this one does;
+- where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters import errors
+from edgekit_converters.sources.description import Description, Note
+from edgekit_converters.sources.options import LoadOptions
+from edgekit_runtime import errors as runtime_errors
+from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.children import environment, python_module
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_frame"]
+
+_MODULE = "edgekit_converters.isolated_child"
+_LARGEST = 1 << 33
+_PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
+
+
+def is_on() -> bool:
+    """True unless EDGEKIT_ISOLATE=off, or this Python cannot start another one."""
+    return os.environ.get("EDGEKIT_ISOLATE") != "off" and bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IsolatedSource(Description):
+    """A SourceModel that answers in its own process. See `model.SourceModel`."""
+
+    child: _Child = field(repr=False)
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
+        head, data = self.child.ask({"do": "predict", "arrays": [_shape(array) for array in arrays]}, *arrays)
+        answers = unpack(head["arrays"], data)
+        if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
+            raise errors.SourceError("it answers with other arrays than it described", where=str(self.path))
+        return answers
+
+    def onnx(self) -> bytes:
+        return self._onnx
+
+    @cached_property
+    def _onnx(self) -> bytes:
+        return self.child.ask({"do": "onnx"})[1]
+
+    def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
+        """The bytes of `targets.stored.float_model_bytes`. Raises ConversionError."""
+        return self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]
+
+
+def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
+    """Raises what `load` raises, and SourceError where the process ends by itself."""
+    child = _Child(path)
+    chosen = {**asdict_of(options), "path": str(path.absolute())}
+    try:
+        head, _ = child.ask({"do": "open", "options": chosen})
+        described = from_json(Description, {**head["source"], "path": path}, "a model's description")
+    except BaseException:
+        child.close()
+        raise
+    notes = tuple(
+        Note("not-isolated", f"this system cannot {_PARTS[part]}", "Build on Linux 5.13 or later, or trust the model")
+        for part in head["missing"]
+        if part in _PARTS
+    )
+    fields = {**vars(described), "notes": (*described.notes, *notes)}
+    return IsolatedSource(child=child, **fields)
+
+
+def asdict_of(options: LoadOptions) -> dict[str, Any]:
+    """As JSON has it."""
+    shapes = {name: list(sizes) for name, sizes in options.shapes.items()}
+    return {
+        "shapes": shapes,
+        "constants": dict(options.constants),
+        "signature": options.signature,
+        "trust_model": options.trust_model,
+    }
+
+
+class _Child:
+    """The process, asked one thing at a time by any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="edgekit-model-")
+        own, keras = self._folder.name, os.environ.get("KERAS_HOME") or str(Path.home() / ".keras")
+        log = None if os.environ.get("EDGEKIT_CONVERTER_LOG") else subprocess.DEVNULL
+        environ = {**environment(), "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
+        self._process = subprocess.Popen(
+            python_module(_MODULE, own, str(path.absolute()), keras),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=own,
+            env={**environ, "TORCHINDUCTOR_CACHE_DIR": own, "XDG_CACHE_HOME": own, "PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=True,  # no terminal, and Ctrl-C is this process's to answer
+        )
+        self.close = weakref.finalize(self, _end, self._process, self._folder)
+
+    def ask(self, head: dict[str, Any], *arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
+        """Raises what the process raised, as the same error; SourceError where it ended."""
+        with self._lock:
+            try:
+                write_frame(cast(IO[bytes], self._process.stdin), head, *(array.tobytes() for array in arrays))
+                answer, data = read_frame(cast(IO[bytes], self._process.stdout))
+            except (OSError, EOFError, ValueError) as error:
+                raise self._ended() from error
+        if "error" in answer:
+            raise self._raised(answer["error"])
+        return answer, data
+
+    def _ended(self) -> EdgekitError:
+        self._process.kill()
+        return errors.SourceError(
+            f"the process that opened it ended ({self._process.wait()})",
+            where=str(self._path),
+            do="Set EDGEKIT_CONVERTER_LOG=1 and run it again to see what it said",
+        )
+
+    def _raised(self, said: dict[str, str]) -> EdgekitError:
+        kind = getattr(errors, said["type"], None) or getattr(runtime_errors, said["type"], None)
+        if not (isinstance(kind, type) and issubclass(kind, EdgekitError)):
+            kind = errors.SourceError
+        error = kind.__new__(kind)
+        where = said["where"].replace(str(self._path.absolute()), str(self._path))
+        EdgekitError.__init__(error, said["what"], where=where, do=said["do"])
+        return error
+
+
+def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    folder.cleanup()
+
+
+def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
+    """A length, JSON, and so many bytes as it says."""
+    text = json.dumps({**head, "bytes": sum(map(len, parts))}).encode()
+    pipe.write(len(text).to_bytes(8, "little") + text)
+    for part in parts:
+        pipe.write(part)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
+    """Raises EOFError where the other side is gone, ValueError for what is no frame."""
+    size = int.from_bytes(_exactly(pipe, 8), "little")
+    if size > 1 << 26:
+        raise ValueError(f"a head of {size} bytes")
+    head = json.loads(_exactly(pipe, size))
+    if not isinstance(head, dict) or not isinstance(head.get("bytes"), int) or not 0 <= head["bytes"] <= _LARGEST:
+        raise ValueError("no frame")
+    return head, _exactly(pipe, head["bytes"])
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes:
+    parts, missing = list[bytes](), size
+    while missing:
+        part = pipe.read(min(missing, 1 << 24))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _shape(array: NDArray[Any]) -> list[Any]:
+    return [array.dtype.str, list(array.shape)]
+
+
+def unpack(shapes: list[Any], data: bytes) -> list[NDArray[Any]]:
+    """Arrays that lie one behind the other. Raises ValueError where the bytes are not exactly theirs."""
+    arrays, position = list[NDArray[Any]](), 0
+    for kind, sizes in shapes:
+        dtype = np.dtype(str(kind))
+        if dtype.hasobject:
+            raise ValueError("no numbers")
+        count = int(np.prod(sizes, dtype=np.int64))
+        array: NDArray[Any] = np.frombuffer(data, dtype, count, position).reshape(sizes).copy()
+        arrays.append(array)
+        position += array.nbytes
+    if position != len(data):
+        raise ValueError(f"{len(data)} bytes for {position}")
+    return arrays
