@@ -10,8 +10,8 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions
-from edgekit_converters.sources.deferred import actual, open_source
-from edgekit_converters.sources.isolated import IsolatedSource, open_isolated
+from edgekit_converters.sources.deferred import open_source
+from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets.stored import float_model_from
 from edgekit_converters.targets.workspace import Workspace
@@ -42,39 +42,23 @@ def test_an_isolated_model_is_described_answers_and_converts_as_one_that_was_ope
 
 
 @pytest.mark.skipif(bool(missing_parts()), reason=f"this system has no wall: {missing_parts()}")
-def test_a_trusted_models_code_neither_writes_outside_nor_connects(tmp_path: Path, monkeypatch) -> None:
-    """S25: a Lambda that counts what it managed to do; a build opens the model so."""
-    import keras
+def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path: Path, monkeypatch) -> None:
+    """S25: a SavedModel with WriteFile, opened as a build opens it; in this process it writes (`test_saved_model`)."""
+    import tensorflow as tf
 
     monkeypatch.delenv("EDGEKIT_ISOLATE", raising=False)
     written = tmp_path / "written"
 
-    def hostile(t, path=str(written)):
-        import os
-        import socket
+    class Net(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], name="x")])
+        def answer(self, x):
+            with tf.control_dependencies([tf.io.write_file(str(written), "x")]):
+                return {"y": tf.identity(x)}
 
-        done = 0.0
-        try:
-            with open(path, "w") as file:  # noqa: PTH123
-                file.write("x")
-            done += 1
-        except OSError:
-            pass
-        try:
-            socket.create_connection(("127.0.0.1", 9), timeout=1)
-        except ConnectionRefusedError:
-            done += 1  # it reached the network, where nothing listens
-        except OSError:
-            pass
-        done += os.system(f"echo x > {path}") == 0
-        return t * 0 + done
-
-    x = keras.Input((2,), name="x")
-    keras.Model(x, keras.layers.Lambda(hostile, output_shape=(2,))(x)).save(tmp_path / "net.keras")
-    written.unlink(missing_ok=True)  # it ran when the model was made
-    source = actual(open_source(tmp_path / "net.keras", LoadOptions(trust_model=True), NO_STORE))
-    assert isinstance(source, IsolatedSource)
-    assert source.predict([np.ones((1, 2), np.float32)])[0].tolist() == [[0.0, 0.0]]
+    net = Net()
+    tf.saved_model.save(net, str(tmp_path / "net"), {"serving_default": net.answer})
+    with pytest.raises(SourceError, match="Permission denied"):
+        open_source(tmp_path / "net", LoadOptions(trust_model=True), NO_STORE)
     assert not written.exists()
 
 
