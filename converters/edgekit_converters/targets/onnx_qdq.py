@@ -9,16 +9,6 @@ Rules:
   where the kernel can hand it over in float (Gemm, MatMul);
 - HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; below what it maps to 0, a hard swish's input has no steps.
 
-Why uint8 with a zero-point: EfficientNet-Lite0, agreement with float on 155 photos, ONNX Runtime 1.31, one thread of an x86
-with VNNI (float: 9.4 ms). 155 photos resolve about 4 points, so accuracy does not separate the first two, and speed does:
-
-    uint8 with a zero-point     94.8 %    4.4 ms
-    int8 with a zero-point      95.5 %    7.4 ms
-    int8 around 0               94.2 %    9.7 ms
-    uint8, weights per tensor   77.4 %    4.2 ms
-
-It was not timed on a board. On an x86 without VNNI the pairwise 16-bit sums of uint8 x int8 may saturate.
-
 Why these types: EfficientNet-Lite0, 200 calibration photos, 20 labelled ImageNet photos, agreement with float on those
 and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20, 9.4 ms):
 
@@ -31,7 +21,7 @@ and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20
     uint8, per tensor      all but softmax           18 / 20     77.4 %   4.2 ms
 
 155 photos resolve about 4 points: uint8 and int8 are equal in accuracy and uint8 is much faster here. It was not timed
-on a board. On an x86 without VNNI the pairwise 16-bit sums of uint8 x int8 may saturate.
+on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option (`edgekit_runtime.engines.onnx`).
 
     model = quantized(GraphView(model), layers, ranges, symmetric=False)
 """
