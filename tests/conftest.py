@@ -30,8 +30,11 @@ share_profile()
 
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
-    "building/test_build.py", "building/test_journey.py", "building/test_variants.py",
+    "building/test_build.py", "building/test_delegated.py", "building/test_detector.py", "building/test_fashion_mnist.py",
+    "building/test_journey.py", "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
+    "building/test_variants.py", "cli/test_secret_options.py", "cli/test_warm.py",
     "checking/test_check.py",
+    "converters/targets/test_convert.py",
     "converters/workload/test_tflite.py::test_efficientnet_lite0",
     "converters/workload/test_tflite.py::test_mobilenet_v1",
     "converters/workload/test_tflite.py::test_published_latencies",
