@@ -33,7 +33,7 @@ HOSTILE = {
     "a negative count": (TOPIC, changed(err=-1), "shape"),
     "a negative count in a histogram": (TOPIC, histogram(5, 0, [-3, -(2**60)]), "shape"),
     "10^6 buckets": (TOPIC, histogram(5, 0, [-(10**6), 2]), "shape"),
-    "10^6 buckets, each there": (TOPIC, histogram(5, 0, [1] * 10**6), "size"),
+    "600,000 buckets, each there": (TOPIC, histogram(5, 0, [1] * 600_000), "size"),  # the broker drops 2 MB
     "scale 99": (TOPIC, histogram(99, 0, [2]), "shape"),
     "scale -99": (TOPIC, histogram(-99, 0, [2]), "shape"),
     "seq below floor": (TOPIC, changed(seq=3, floor=4), "shape"),

@@ -173,7 +173,8 @@ def journal_refused(board: Board) -> str:
     calls = calls_of(ended.trace, undisturbed)
     renames = [call for call in calls if call.told == "rename journal.json.new -> journal.json"]
     assert [len(renames), ended.chain] == [len(WHOLE), WHOLE]
-    fault = f"rename:error=EIO:when={renames[WHOLE.index('selftest')].at}"
+    refused = renames[WHOLE.index("selftest")]
+    fault = f"{refused.name}:error=EIO:when={refused.at}"
     code = board.put(
         faults=[fault], paths=[board.root / path for path in {path for call in calls for path in call.paths}]
     )

@@ -53,7 +53,7 @@ def test_a_file_of_keras_2_that_nobody_here_reads_says_what_to_install(tmp_path:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "tf_keras" else found(name, *a))
     config = {
         "class_name": "Functional",
-        "config": {"layers": [{"class_name": "TFOpLambda", "config": {"name": "op"}}]},
+        "config": {"layers": [{"class_name": "TFOpLambda", "config": {"name": "op", "function": "math.multiply"}}]},
     }
     with h5py.File(tmp_path / "old.h5", "w") as file:
         file.attrs["model_config"], file.attrs["keras_version"] = json.dumps(config), "2.11.0"
