@@ -224,7 +224,7 @@ def _lines(done: Installed, before: str | None) -> list[str]:
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
     if done.trial is not None:
-        lines.append(f"{'trial':<10} {done.trial.told}")
+        lines.append(f"{'trial':<10} {done.trial.recipe} on {done.trial.engine}: {done.trial.told}")
     if done.state == "trial":
         lines.append(f"generation {made.number} is on trial: {named}")
         lines.append(

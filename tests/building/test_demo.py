@@ -40,6 +40,16 @@ def test_both_boards_get_an_int8_bundle_within_the_limits(demo, board):
     assert len(bundle.manifest.golden) == 4
 
 
+@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+def test_what_the_demo_built_installs_where_both_engines_are_and_either_artifact_may_win(demo, board, tmp_path):
+    bundle = demo.folder / "bundles" / f"efficientnet_lite0-{board}.ekb"
+    command = ("install", bundle, "--root", tmp_path / "root", "--allow-unsigned", "--profile", board, "--json")
+    ran = run_edgekit(*command, cwd=tmp_path, EDGEKIT_TUNE="5")
+    assert ran.code == 0, ran.err
+    assert ran.json["state"] == "committed"
+    assert ran.json["trial"]["recipe"] in {entry.recipe for entry in read_bundle(bundle).manifest.artifacts}
+
+
 def report(demo):
     return json.loads((demo.folder / "bundles" / "efficientnet_lite0-build.json").read_text())
 
