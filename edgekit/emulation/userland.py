@@ -26,7 +26,7 @@ from edgekit.emulation.packages import fetch
 
 __all__ = ["Deb", "Userland", "userland"]
 
-_LAYOUT = 1  # raised when what is unpacked, or how, changes
+_LAYOUT = 2  # raised when what is unpacked, or how, changes
 # Pulled in by a dependency, never needed to run Python.
 _LEFT_OUT = re.compile(
     r"ca-certificates|debconf|dpkg|openssl|(lib)?perl[-5].*|perl|readline-common|tar|mailcap|mime-support"
@@ -74,9 +74,11 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
     base = (f"python{version}-minimal", f"libpython{version}-stdlib", "libstdc++6", "base-files")
     apt = root / ".apt"
     apt.mkdir()
-    debs = [deb for deb in fetch(image, (*base, *packages), apt) if not _LEFT_OUT.fullmatch(deb.name.split("_")[0])]
+    debs = [deb for deb in fetch(image, (*base, *packages), apt) if _is_needed(deb.name.split("_")[0], packages)]
     (root / "usr/lib").mkdir(parents=True)
-    (root / "lib").symlink_to("usr/lib")  # merged /usr, as every Debian system has it
+    for name in ("bin", "lib", "sbin"):  # merged /usr, as every Debian system has it
+        (root / "usr" / name).mkdir(exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
     for deb in debs:
         _unpack(deb, root)
     _finish(image, root)
@@ -86,6 +88,10 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
         )
     )
     shutil.rmtree(apt)
+
+
+def _is_needed(package: str, asked: Sequence[str]) -> bool:
+    return package in asked or not _LEFT_OUT.fullmatch(package)
 
 
 def _unpack(deb: Path, root: Path) -> None:

@@ -5,14 +5,18 @@ Everything is made anew in a temporary folder, as CI would; two at a time, for m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from arm.chroot import TOOLS
+from once import once
 from parts import missing
 
 from edgekit.emulation import EmulatorMissingError, UserlandError, image_for
@@ -37,42 +41,62 @@ BOARDS = {
 
 
 @dataclass(frozen=True)
-class Board:
+class Bare:
+    """A board on which nothing of a package is installed yet."""
+
     profile: Profile
     house: Wheelhouse
     land: Userland
+
+
+@dataclass(frozen=True)
+class Board(Bare):
+    """site: the house's wheels, installed by the board's own pip."""
+
     site: Path
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("emulation")
+def cache(request) -> Path:
+    """Shared by all processes of a run."""
+    return once(request, "emulation", lambda _: None)
+
+
+def bare(name: str, folder: Path, cache: Path) -> Bare:
+    """By its name in BOARDS. folder: for its wheels."""
+    profile, engine, extras = BOARDS[name]
+    found = load(profile)
+    house = collect(found, engine, folder, extras=extras)
+    return Bare(found, house, userland(image_for(found), (*house.debian, *TOOLS), cache_dir=cache))
+
+
+@contextlib.contextmanager
+def parts_are_there() -> Iterator[None]:
+    """Skip without the emulator or a network, and fail then where CI=true."""
+    try:
+        yield
+    except EmulatorMissingError as error:
+        missing(f"the ARM emulator ({error.what})", INSTALL)
+    except (UserlandError, DownloadError) as error:
+        missing(
+            f"what an emulated board is made of ({error.what})", "a network with Debian's mirror and a package index"
+        )
 
 
 @pytest.fixture(scope="session")
-def boards(cache) -> dict[str, Board]:
-    """By the names of BOARDS. Skips without the emulator or a network, and fails then where CI=true."""
+def boards(cache, tmp_path_factory) -> dict[str, Board]:
+    """By the names of BOARDS."""
 
-    def board(profile: Profile, house: Wheelhouse) -> Board:
-        land = userland(image_for(profile), house.debian, cache_dir=cache)
-        return Board(profile, house, land, installed(land, house, cache_dir=cache))
+    def board(name: str, folder: Path) -> Board:
+        found = bare(name, folder, cache)
+        return Board(found.profile, found.house, found.land, installed(found.land, found.house, cache_dir=cache))
 
-    try:
+    folders = [tmp_path_factory.mktemp("wheels") for _ in BOARDS]
+    with parts_are_there():
         for name in ("raspberry-pi-4", "raspberry-pi-4-32bit"):
             emulator(image_for(load(name)))
-        profiles = [load(profile) for profile, _, _ in BOARDS.values()]
-        houses = [
-            collect(profile, engine, cache / "wheels" / profile.name, extras=extras)
-            for profile, (_, engine, extras) in zip(profiles, BOARDS.values(), strict=True)
-        ]
         with ThreadPoolExecutor(2) as pool:
-            return dict(zip(BOARDS, pool.map(board, profiles, houses), strict=True))
-    except EmulatorMissingError as error:
-        return missing(f"the ARM emulator ({error.what})", INSTALL)
-    except (UserlandError, DownloadError) as error:
-        return missing(
-            f"what an emulated board is made of ({error.what})", "a network with Debian's mirror and a package index"
-        )
+            return dict(zip(BOARDS, pool.map(board, BOARDS, folders), strict=True))
 
 
 @dataclass(frozen=True)
