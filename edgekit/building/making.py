@@ -135,7 +135,12 @@ class Maker:
             subject = self.subject
             identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
             self._benches[format] = WorkspaceBench(
-                self.workspace, format, self._checked, store=subject.store, identity=identity
+                self.workspace,
+                format,
+                self._checked,
+                store=subject.store,
+                identity=identity,
+                contract=subject.contract,
             )
         return self._benches[format]
 

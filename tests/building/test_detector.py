@@ -22,7 +22,7 @@ def request_for(tmp_path_factory):
     folder = tmp_path_factory.mktemp("yolo")
     model = yolo.save(folder / "net")
     (folder / "contract.toml").write_text(yolo.CONTRACT)
-    np.savez(folder / "calibration.npz", x=yolo.pictures(60))
+    np.savez(folder / "calibration.npz", x=yolo.pictures(32))
     np.savez(folder / "evaluation.npz", x=yolo.pictures(90, seed=1))
 
     def ask(**changes):

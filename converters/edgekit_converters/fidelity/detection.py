@@ -30,7 +30,7 @@ from edgekit_converters.fidelity.result import Decisions, Score
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["COCO", "Boxes", "DecisionCount", "MeanAveragePrecision", "iou", "mean_average_precision"]
+__all__ = ["COCO", "Boxes", "DecisionCount", "MeanAveragePrecision", "decision_noise", "iou", "mean_average_precision"]
 
 COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The thresholds of IoU that COCO's AP is a mean over."""
@@ -41,6 +41,12 @@ _LEAST_SCORE = 0.001  # precision is a mean over all recalls, so boxes that an a
 _RESAMPLES = 200
 _SAME_BOX = 0.5
 """IoU from which on two boxes of one class are one decision."""
+
+
+_NEARLY = 0.5
+"""Of the contract's threshold: boxes from there on count in `decision_noise`, so that it is smooth and has enough of them."""
+_FEW_BOXES = 4
+"""Fewer boxes than this say nothing of noise."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,35 @@ class DecisionCount:
         by_item, by_box = resampled_interval(agreement, len(items)), share_interval(kept, larger)
         low, high = min(by_item[0], by_box[0]), max(by_item[1], by_box[1])
         return Decisions(original, artifact, kept, kept / larger, (low, high))
+
+
+def decision_noise(
+    contract: Contract, originals: Sequence[Mapping[str, NDArray[Any]]], answers: Sequence[Mapping[str, NDArray[Any]]]
+) -> float | None:
+    """Noise power over signal power where a detector decides: in the scores of boxes, lost and false boxes whole.
+
+    A box in another place counts by the part that does not overlap. Values far below the threshold decide nothing, however
+    much they vary. None where the originals give too few boxes.
+    """
+    assert contract.detection is not None
+    threshold = _NEARLY * contract.detection.score_threshold
+    boxes, signal, noise = 0, 0.0, 0.0
+    for original, answer in zip(originals, answers, strict=True):
+        wanted, found = (candidates(outputs, contract, threshold) for outputs in (original, answer))
+        boxes += len(wanted.scores)
+        power, missed = np.square(wanted.scores), np.ones(len(wanted.scores), bool)
+        signal += float(power.sum())
+        overlaps = iou(found.corners, wanted.corners) * (found.classes[:, None] == wanted.classes[None, :])
+        for score, row in zip(found.scores, overlaps, strict=True):
+            free = np.where(missed, row, 0.0)
+            best = int(free.argmax()) if len(free) else -1
+            if best < 0 or free[best] < _SAME_BOX:
+                noise += float(score) ** 2
+                continue
+            missed[best] = False
+            noise += float((score - wanted.scores[best]) ** 2 + power[best] * (1 - free[best]) ** 2)
+        noise += float(power[missed].sum())
+    return noise / signal if boxes >= _FEW_BOXES else None
 
 
 def _agreement(items: NDArray[np.int64]) -> float:

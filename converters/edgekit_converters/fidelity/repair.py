@@ -50,6 +50,8 @@ STRETCHES = 8
 """Stretches of the network that are measured first."""
 QUIET = 0.02
 """Of the noise of all stretches: one that makes no more is not parted."""
+HARDLY = 0.8
+"""Of all noise: where products alone make this much, the others are not to blame, and the time is better spent on islands."""
 SLACK = 1e-9
 """Of a difference of two fractions that equals the limit."""
 
@@ -255,8 +257,12 @@ class _Search(Generic[T]):
         """All work in int8 and all else in float: what many small layers lose together, no single island shows."""
         if not others or len(others) == len(self.bench.units):
             return False
-        plans = [replace(self._plan, ranges=method) for method in METHODS]
         remedy = "products alone in int8"
+        if self._noise(remedy, self.target.mixed, self._with(others)) > HARDLY * self._noise(
+            "as it is", self.start.recipe, self._plan
+        ):
+            return False
+        plans = [replace(self._plan, ranges=method) for method in METHODS]
         found = [
             (self._noise(remedy, self.target.mixed, self._with(others, plan)), place)
             for place, plan in enumerate(plans)

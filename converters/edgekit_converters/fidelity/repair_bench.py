@@ -3,7 +3,8 @@
     bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
     found = repair(bench, start, target)
 
-Rules: noise is measured on samples spread over the calibration set, by the engine that boards run; the noise of one layer
+Rules: noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of
+its boxes, where the contract says where these are; the noise of one layer
 in int8 is kept under the content that it follows from, so that a second search is cheap; a search leaves no artifact in
 the store but those that were checked.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.deadline import tick
+from edgekit_converters.fidelity.detection import decision_noise
 from edgekit_converters.fidelity.kinds import OFFSET, apart
 from edgekit_converters.fidelity.repair import Checked
 from edgekit_converters.fidelity.result import Fidelity
@@ -31,6 +33,8 @@ from edgekit_converters.targets.plan import Plan
 from edgekit_converters.targets.recipes import recipe as named
 from edgekit_converters.targets.stored import plan_json
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.contract.detect import candidates
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["SAMPLES", "WorkspaceBench", "output_noise"]
 
@@ -45,7 +49,7 @@ Outputs = Sequence[NDArray[Any]]
 
 class WorkspaceBench:
     """check: compares an artifact with the original on the evaluation set. drop: what of that the limit is on. identity:
-    what samples and model the cached numbers follow from, with the store that keeps them."""
+    what samples and model the cached numbers follow from, with the store that keeps them. contract: a detector's."""
 
     def __init__(
         self,
@@ -55,7 +59,9 @@ class WorkspaceBench:
         *,
         store: Store = NO_STORE,
         identity: Sequence[str] = (),
+        contract: Contract | None = None,
     ) -> None:
+        self._contract = contract if contract is not None and contract.detection is not None else None
         self._workspace, self._format, self._check = workspace, format, check
         self._store, self._identity = store, tuple(identity)
         self._seen: dict[str, float] = {}
@@ -80,7 +86,8 @@ class WorkspaceBench:
         return Checked(fidelity.loss, fidelity)
 
     def _kept(self, recipe: str, plan: Plan, samples: int) -> float:
-        name = key("noise", recipe, plan_json(plan), samples, *self._identity)
+        what = "noise" if self._contract is None else "noise of boxes"
+        name = key(what, recipe, plan_json(plan), samples, *self._identity)
         if name not in self._seen:
             stored = self._store.get(name)
             self._seen[name] = self._measured(recipe, plan, samples) if stored is None else json.loads(stored)
@@ -90,7 +97,20 @@ class WorkspaceBench:
 
     def _measured(self, recipe: str, plan: Plan, samples: int) -> float:
         data = self._workspace.trial(named(recipe), plan)
-        return output_noise(self._originals[:samples], self._run(data, samples))
+        inputs, originals = (values[:samples] for values in self._samples)
+        answers = self._run(data, inputs)
+        of_boxes = self._decision_noise(originals, answers)
+        return output_noise(originals, answers) if of_boxes is None else of_boxes
+
+    def _decision_noise(self, originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float | None:
+        """None where this is no detector, or where it finds too little in these samples."""
+        if self._contract is None:
+            return None
+        if not all(np.isfinite(values).all() for answer in answers for values in answer):
+            return float("inf")
+        names = self._workspace.float_model(self._format).outputs
+        named = [[dict(zip(names, outputs, strict=True)) for outputs in each] for each in (originals, answers)]
+        return decision_noise(self._contract, *named)
 
     @cached_property
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
@@ -103,16 +123,23 @@ class WorkspaceBench:
         return [spread[place] for place in np.random.default_rng(0).permutation(len(spread))]
 
     @cached_property
-    def _originals(self) -> list[Outputs]:
-        return self._run(self._workspace.float_model(self._format).data, SAMPLES)
+    def _samples(self) -> tuple[Sequence[Sequence[NDArray[Any]]], Sequence[Outputs]]:
+        """Inputs and what the float model answers; a detector's with the surest boxes first."""
+        originals = self._run(self._workspace.float_model(self._format).data, self._inputs)
+        order = list(range(len(originals)))
+        if self._contract is not None:
+            names, contract = self._workspace.float_model(self._format).outputs, self._contract
+            found = [candidates(dict(zip(names, outputs, strict=True)), contract).scores for outputs in originals]
+            order.sort(key=lambda place: -float(found[place].sum()))
+        return [self._inputs[place] for place in order], [originals[place] for place in order]
 
-    def _run(self, data: bytes, samples: int) -> list[Outputs]:
+    def _run(self, data: bytes, inputs: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs]:
         graph = open_graph(self._format, data)
         with graph.watch(graph.outputs) as watched:
             found = list[Outputs]()
-            for inputs in self._inputs[:samples]:
+            for arrays in inputs:
                 tick()
-                answer = watched.run(inputs)
+                answer = watched.run(arrays)
                 found.append([answer[name] for name in graph.outputs])
             return found
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity import Boxes, mean_average_precision, named_metric
-from edgekit_converters.fidelity.detection import COCO, DecisionCount, iou
+from edgekit_converters.fidelity.detection import COCO, DecisionCount, decision_noise, iou
 from edgekit_converters.fidelity.metrics import task_metrics
+from edgekit_converters.fidelity.repair_bench import output_noise
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 
@@ -201,3 +202,38 @@ def test_without_a_box_there_is_no_decision_and_a_box_out_of_nothing_is_wrong():
     assert count.found() is None
     count.add(yolo(), yolo(CAT))
     assert count.found().agreement == 0.0
+
+
+BOXES_NOISE = {
+    "the same": (yolo(CAT, DOG), 0.0),
+    "scores that fell": (yolo((100, 100, 80, 80, 0.6, 0), DOG), 0.09 / 1.17),
+    "a box that is lost": (yolo(CAT), 0.36 / 1.17),
+    "a box out of nothing": (yolo(CAT, DOG, (30, 30, 20, 20, 0.5, 0)), 0.25 / 1.17),
+    "scores that decide nothing": (yolo(CAT, DOG, (30, 30, 20, 20, 0.1, 0)), 0.0),
+    "dead": (yolo(), 1.0),
+}
+
+
+@pytest.mark.parametrize("case", BOXES_NOISE)
+def test_the_noise_of_boxes_is_where_a_detector_decides(case):
+    answer, expected = BOXES_NOISE[case]
+    assert decision_noise(YOLO, [yolo(CAT, DOG)] * 2, [answer] * 2) == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_that_fall_where_boxes_are_cost_more_than_scores_that_flicker_where_none_are():
+    """Eight items of which two have boxes: mean noise would take the ranges that cut the scores off."""
+    places = np.random.default_rng(0).uniform(20, 300, (8, 4, 12))
+
+    def items(sure, unsure):
+        scores = np.full((8, 2, 12), unsure)
+        scores[:2, 0, :2] = sure
+        return [{"y": item} for item in np.concatenate([places, scores], axis=1)]
+
+    originals, cut_off, flicker = items(0.8, 0.001), items(0.2, 0.001), items(0.8, 0.1)
+    batches = [[[item["y"][None]] for item in found] for found in (originals, cut_off, flicker)]
+    assert output_noise(batches[0], batches[1]) < output_noise(batches[0], batches[2])
+    assert decision_noise(YOLO, originals, cut_off) > decision_noise(YOLO, originals, flicker)
+
+
+def test_items_without_boxes_say_nothing_of_noise():
+    assert decision_noise(YOLO, [yolo()] * 9, [yolo(CAT)] * 9) is None
