@@ -8,6 +8,7 @@ the scores, which decide everything.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -77,4 +78,5 @@ def save(folder: Path) -> Path:
             return {"found": tf.concat(rows, 2)}
 
     tf.saved_model.save(Net(), str(folder))
+    gc.collect()  # TensorFlow keeps the functions of a living model by name, and a reader would bring the same names
     return folder
