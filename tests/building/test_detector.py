@@ -61,9 +61,9 @@ def test_scores_beside_boxes_in_pixels_are_not_rounded_under_their_scale(report)
 
 def test_plain_int8_says_which_ranges_it_would_join(report):
     (bundle,) = report.bundles
-    reason = next(refusal.reason for refusal in bundle.choice.refused if refusal.recipe == "tflite-int8")
-    assert "under one scale: the smaller is left 1 of 256 levels" in reason
-    assert "tflite-int8-mixed" in reason
+    refusal = next(refusal for refusal in bundle.choice.refused if refusal.recipe == "tflite-int8")
+    assert "under one scale: the smaller is left 1 of 256 levels" in refusal.reason
+    assert "tflite-int8-mixed" in refusal.do
 
 
 def test_no_artifact_that_keeps_the_limit_joins_the_head_under_one_scale(report):
