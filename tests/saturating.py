@@ -12,7 +12,7 @@ import tiny
 
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.board import Cpu
-from edgekit_runtime.children import environment
+from edgekit_runtime.children import environment, python_code
 from edgekit_runtime.engines import load_engine
 
 AVX2_ONLY = Cpu("x86_64", frozenset({"avx", "avx2", "fma"}))
@@ -70,7 +70,7 @@ def without_vnni(program: str, *arguments: str | Path) -> str:
     """
     emulator = shutil.which("qemu-x86_64")
     assert emulator is not None, "ask `emulator_missing` first"
-    command = [emulator, "-cpu", "Haswell", sys.executable, "-P", "-c", program, *map(str, arguments)]
+    command = [emulator, "-cpu", "Haswell", *python_code(program, *map(str, arguments))]
     env = {**environment(), "EDGEKIT_SELFTEST": "in-process", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

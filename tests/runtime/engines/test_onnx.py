@@ -12,6 +12,8 @@ import pytest
 import tiny
 from linear import onnx_bytes
 
+from edgekit_runtime.children import python_code
+
 pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 
 TUNED = """
@@ -48,7 +50,7 @@ def in_a_fresh_home(home: Path, program: str, *arguments: str | Path) -> set[str
     environ |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "EDGEKIT_TUNE": "0.2"}
     environ |= {"KERAS_HOME": str(home.with_name("keras")), "TF_CPP_MIN_LOG_LEVEL": "3"}
     home.mkdir()
-    command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
+    command = python_code(program, *map(str, arguments))
     done = subprocess.run(
         command, env=environ, capture_output=True, text=True, check=False, cwd=home.parent, timeout=120
     )
@@ -72,6 +74,7 @@ def test_every_import_path_leaves_a_fresh_home_empty(tmp_path, program):
 
 @pytest.mark.convert
 def test_a_build_writes_nothing_but_its_cache_into_a_fresh_home(tmp_path):
+    pytest.importorskip("onnx")
     rng = np.random.default_rng(0)
     model = tmp_path / "linear.onnx"
     model.write_bytes(onnx_bytes(rng.normal(size=(16, 4)).astype(np.float32), np.zeros(4, np.float32), (-1, 16)))
