@@ -207,4 +207,4 @@ def test_a_search_that_was_cut_short_goes_on_where_there_is_more_time(tmp_path: 
         slow = Slow(subject_of(120, DiskStore(tmp_path)))
         searched(slow, budget_s)
         counts.append(slow.checks)
-    assert counts == [1, 0, 0, 1]
+    assert [count > 0 for count in counts] == [True, False, False, True]

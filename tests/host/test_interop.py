@@ -195,7 +195,7 @@ def test_a_real_triton_answers_our_client_in_binary(triton):
 def test_a_real_triton_answers_our_client_in_json(triton):
     with HostClient(triton.url, model="dbl") as client:
         client.infer(X, LONG)
-        client._known = type(client._known)(binary=False, edgekit=False)
+        client._known = type(client._known)(binary=False)
         np.testing.assert_array_equal(client.infer(X, LONG).outputs["y"], 2 * X["x"])
 
 

@@ -322,7 +322,7 @@ def test_a_line_for_a_person_s_shell_survives_two_shells(tmp_path):
 
 
 LOGINS = {
-    "nologin": ("echo This account is currently not available.; exit 1", "This account is currently not available"),
+    "nologin": ("echo This account is currently not available.; exit 1", "This account is currently not available."),
     "false": ("exit 1", "it said nothing"),
     "true": ("exit 0", "it said nothing"),
 }
