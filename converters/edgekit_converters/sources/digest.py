@@ -17,7 +17,15 @@ from pathlib import Path
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources.options import LoadOptions
 
-__all__ = ["changed", "content_sha256", "file_sha256", "folder_sha256", "model_sha256", "with_options"]
+__all__ = [
+    "changed",
+    "content_sha256",
+    "file_sha256",
+    "folder_sha256",
+    "model_sha256",
+    "saved_model_sha256",
+    "with_options",
+]
 
 
 def file_sha256(path: Path) -> str:
@@ -53,6 +61,13 @@ def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) ->
     """Of the file (with `more` files that belong to it) and of the options; of the file alone where there is no more."""
     digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
     return with_options(digest, options)
+
+
+def saved_model_sha256(folder: Path, options: LoadOptions) -> str:
+    """Of a SavedModel's graph, variables and assets, and of the options. Raises OSError."""
+    places = [folder / "variables", folder / "assets"]
+    files = [file for place in places if place.is_dir() for file in place.rglob("*") if file.is_file()]
+    return with_options(folder_sha256(folder, [folder / "saved_model.pb", *files]), options)
 
 
 def with_options(digest: str, options: LoadOptions) -> str:

@@ -6,6 +6,7 @@
 Rules:
 - Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`); this
   process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
+- what the process says is a stranger's word: the digest of the file is computed here and must agree;
 - the process lives as long as the source; it ends when this one does;
 - where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this process.
 """
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters import errors
 from edgekit_converters.sources.description import Description, Note
+from edgekit_converters.sources.digest import changed, model_sha256, saved_model_sha256
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
@@ -82,6 +84,7 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     try:
         head, _ = child.ask({"do": "open", "options": chosen})
         described = from_json(Description, {**head["source"], "path": path}, "a model's description")
+        _check_digest(described, path, options)
     except BaseException:
         child.close()
         raise
@@ -92,6 +95,20 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     )
     fields = {**vars(described), "notes": (*described.notes, *notes)}
     return IsolatedSource(child=child, **fields)
+
+
+def _check_digest(described: Description, path: Path, options: LoadOptions) -> None:
+    """Everything made of a model is stored under its digest, so the process may not choose one. Raises SourceError."""
+    try:
+        own = saved_model_sha256(path, options) if path.is_dir() else model_sha256(path, options)
+    except OSError as error:
+        raise changed(path) from error
+    if described.sha256 != own:
+        raise errors.SourceError(
+            "the process that opened it describes another file, or the file changed meanwhile",
+            where=str(path),
+            do="Run the build again when nothing writes to the file",
+        )
 
 
 def asdict_of(options: LoadOptions) -> dict[str, Any]:

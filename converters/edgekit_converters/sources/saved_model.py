@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import tensorflow_graph
 from edgekit_converters.sources.description import Note
-from edgekit_converters.sources.digest import folder_sha256, with_options
+from edgekit_converters.sources.digest import saved_model_sha256
 from edgekit_converters.sources.finite import check_finite
 from edgekit_converters.sources.names import unique_names
 from edgekit_converters.sources.options import LoadOptions
@@ -81,8 +81,7 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     def call(*tensors: Any) -> list[Any]:
         return list(function(*tensors))
 
-    digest = with_options(folder_sha256(path, _files(path)), options)
-    origin = Origin(path, "saved-model", digest, notes)
+    origin = Origin(path, "saved-model", saved_model_sha256(path, options), notes)
     outputs = unique_names(program.outputs, where=str(path), kind="output")
     return described(Network(call, holds=function), origin, inputs, outputs)
 
@@ -245,12 +244,6 @@ def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     for node in constants:
         if tf.dtypes.as_dtype(node.attr["dtype"].type).is_floating:
             yield node.name, tf.make_ndarray(node.attr["value"].tensor)
-
-
-def _files(path: Path) -> list[Path]:
-    folders = [path / "variables", path / "assets"]
-    files = [file for folder in folders if folder.is_dir() for file in folder.rglob("*") if file.is_file()]
-    return [path / "saved_model.pb", *files]
 
 
 def _refuse(path: Path, what: str, do: str = _SAVE_AGAIN, cause: Exception | None = None) -> NoReturn:

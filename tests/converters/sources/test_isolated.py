@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,10 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions
+from edgekit_converters.sources import LoadOptions, isolated
 from edgekit_converters.sources.deferred import open_source
 from edgekit_converters.sources.isolated import open_isolated
-from edgekit_converters.store import NO_STORE
+from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets.stored import float_model_from
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_converters.wall import missing_parts
@@ -60,6 +62,53 @@ def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path
     with pytest.raises(SourceError, match="Permission denied"):
         open_source(tmp_path / "net", LoadOptions(trust_model=True), NO_STORE)
     assert not written.exists()
+
+
+LIAR = """
+import json, pathlib, sys
+from edgekit_converters.sources.isolated import read_frame, write_frame
+
+answers, asked = sys.stdout.buffer, sys.stdin.buffer
+for answer in json.loads(pathlib.Path(__file__).with_name("answers.json").read_text()):
+    read_frame(asked)
+    if isinstance(answer, str):
+        answers.write(len(answer).to_bytes(8, "little") + answer.encode())
+        answers.flush()
+    else:
+        write_frame(answers, answer)
+"""
+
+
+@pytest.fixture
+def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file that is a model by name, and a process that gives these answers in place of opening it."""
+    (tmp_path / "lying_child.py").write_text(LIAR)
+    (tmp_path / "net.keras").write_bytes(b"no model")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(isolated, "_MODULE", "lying_child")
+    monkeypatch.delenv("EDGEKIT_ISOLATE", raising=False)
+
+    def lying(*answers: object) -> Path:
+        (tmp_path / "answers.json").write_text(json.dumps(answers))
+        return tmp_path / "net.keras"
+
+    return lying
+
+
+def description(sha256: str) -> dict[str, object]:
+    return {"path": "", "format": "keras", "sha256": sha256, "inputs": [], "outputs": [], "notes": []}
+
+
+def test_a_process_that_claims_another_models_digest_is_refused_and_nothing_is_stored(liar, tmp_path: Path) -> None:
+    """What is made of a model is stored under its digest: a claimed one would replace the other model's files."""
+    other = hashlib.sha256(b"another model").hexdigest()
+    path = liar({"source": description(other), "missing": []})
+    store = DiskStore(tmp_path / "store")
+    with pytest.raises(SourceError, match="describes another file"):
+        open_source(path, LoadOptions(), store)
+    assert not [file for file in (tmp_path / "store").rglob("*") if file.is_file()]
+    honest = hashlib.sha256(b"no model").hexdigest()
+    assert open_source(liar({"source": description(honest), "missing": []}), LoadOptions(), store).sha256 == honest
 
 
 def test_an_error_of_the_process_is_raised_here_with_the_path_that_was_given(tmp_path: Path, monkeypatch) -> None:
