@@ -7,7 +7,8 @@ Rules:
 - files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is written
   but in what is named;
 - network: seccomp. No socket of any kind is made, no file's rights, owner, times or attributes are changed, no other process is
-  traced or signalled;
+  traced or signalled, and no limits of another one are changed. A child that was forked cannot signal its own threads:
+  its abort() ends it by a fault instead;
 - where a part is not to be had the rest is built, and the part is named.
 """
 
@@ -56,8 +57,11 @@ _REFUSED = {
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kill": (62, 129),
     "pidfd_send_signal": (424, 424), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268),
     "unshare": (272, 97), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "keyctl": (250, 219),
-    "add_key": (248, 217), "request_key": (249, 218),
+    "add_key": (248, 217), "request_key": (249, 218), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
 }  # fmt: skip
+# Allowed where the first argument is this process's number, or one of these.
+_OF_ITSELF = {"tgkill": (234, 131, ()), "prlimit64": (302, 261, (0,))}
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ def _refuse_calls(architecture: int, column: int) -> None:
     steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, refuse)]  # the second numbering of an x86's calls
     for number in numbers:
         steps += [(equal, 0, 1, number), (give, 0, 0, refuse)]
+    for *columns, others in _OF_ITSELF.values():  # the lower half of the first argument, which is an int
+        allowed = [os.getpid(), *others]
+        steps += [(equal, 0, 3 + len(allowed), columns[column]), (load, 0, 0, 16)]
+        steps += [(equal, len(allowed) - i, 0, one) for i, one in enumerate(allowed)]
+        steps += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     steps.append((give, 0, 0, allow))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(code))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,19 @@ import pytest
 from edgekit_converters.wall import FILES, NETWORK, Wall, build_wall, missing_parts
 
 ATTEMPTS = """
-import os, pathlib, socket, sys
+import ctypes, os, pathlib, platform, resource, socket, sys
 from edgekit_converters.wall import Wall, build_wall
 own, outside = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 missing = build_wall(Wall(writable=[own]))
 (own / "inside").write_text("x")
+libc, parent = ctypes.CDLL(None, use_errno=True), os.getppid()
+tkill, tgkill, queue, queue_thread = (
+    {"x86_64": (200, 234, 129, 297), "aarch64": (130, 131, 138, 240)}[platform.machine()]
+)
+
+def call(*arguments):
+    if libc.syscall(*arguments) < 0 and ctypes.get_errno() == 13:  # EACCES is the wall's; the kernel's own is EPERM
+        raise OSError
 
 def attempt(name, action):
     try:
@@ -36,6 +45,11 @@ attempt("link", lambda: os.link(outside / "there", own / "linked"))
 attempt("rights", lambda: os.chmod(outside / "there", 0o777))
 attempt("times", lambda: os.utime(outside / "there"))
 attempt("signal", lambda: os.kill(os.getppid(), 0))
+attempt("signal a thread", lambda: call(tkill, parent, 0))
+attempt("signal a thread of a process", lambda: call(tgkill, parent, parent, 0))
+attempt("queue a signal", lambda: call(queue, parent, 0, bytes(128)))
+attempt("queue a signal for a thread", lambda: call(queue_thread, parent, parent, 0, bytes(128)))
+attempt("limits", lambda: resource.prlimit(parent, resource.RLIMIT_CORE))
 attempt("environment", lambda: open(f"/proc/{os.getppid()}/environ").read())
 attempt("tcp", lambda: socket.socket(socket.AF_INET))
 attempt("udp", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
@@ -57,6 +71,33 @@ def test_a_process_behind_the_wall_writes_in_its_folder_and_nowhere_else_and_has
     assert [path.name for path in outside.iterdir()] == ["there"]
     assert (outside / "there").read_text() == "secret"
     assert (own / "inside").exists()
+
+
+ITSELF = """
+import os, resource, signal, subprocess, sys, threading
+from edgekit_converters.wall import Wall, build_wall
+build_wall(Wall())
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append("raised"))
+signal.raise_signal(signal.SIGUSR1)
+signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.prlimit(os.getpid(), resource.RLIMIT_CORE)
+forked = os.fork()
+if not forked:
+    os.abort()
+print(*heard, os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) < 0)
+print(subprocess.run([sys.executable, "-c", "import os; os.abort()"]).returncode < 0, flush=True)
+os.abort()
+"""
+
+
+@pytest.mark.skipif(NETWORK in missing_parts(), reason="this system filters no system calls")
+def test_a_process_behind_the_wall_may_signal_and_end_itself_and_an_abort_ends_its_children() -> None:
+    done = subprocess.run([sys.executable, "-c", ITSELF], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.split(), done.returncode) == (["raised", "raised", "True", "True"], -signal.SIGABRT), (
+        done.stderr
+    )
 
 
 def test_a_process_with_threads_is_told_that_they_would_stay_outside() -> None:
