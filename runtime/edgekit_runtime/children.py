@@ -43,7 +43,7 @@ _LOOKS = 4
 _PARENT = "EDGEKIT_PARENT"
 _RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 """What `python -P -m` does, for Python 3.10, which has no -P."""
-_withheld: set[str] = set()
+_withheld: set[str] = {"EDGEKIT_PASSPHRASE"}
 
 
 def may_start() -> bool:

@@ -84,3 +84,8 @@ def test_a_child_whose_parent_went_before_it_could_ask_ends_at_once():
     env = {**children.environment(), "EDGEKIT_PARENT": "1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_no_child_gets_the_passphrase_of_a_signing_key(monkeypatch):
+    monkeypatch.setenv("EDGEKIT_PASSPHRASE", "secret")
+    assert "EDGEKIT_PASSPHRASE" not in children.environment()

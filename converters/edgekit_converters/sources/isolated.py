@@ -7,6 +7,7 @@ Rules:
 - Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`); this
   process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - what the process says is a stranger's word: the digest of the file is computed here and must agree;
+- it gets the variables that frameworks need, and none that may hold a secret;
 - the process lives as long as the source; it ends when this one does;
 - where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this process.
 """
@@ -44,6 +45,17 @@ __all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_fram
 _MODULE = "edgekit_converters.isolated_child"
 _LARGEST = 1 << 33
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
+
+_VARIABLES = {
+    *("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "ORT_DISABLE_TELEMETRY"),
+    *("EDGEKIT_CONVERTER_LOG", "EDGEKIT_STATE_DIR", "EDGEKIT_PARENT", "MALLOC_ARENA_MAX"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE"),
+}
+_FAMILIES = (
+    *("LC_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "NUMEXPR_", "KERAS_", "XDG_"),
+    *("TF_CPP_", "TF_ENABLE_", "TF_DISABLE_", "TF_NUM_", "TF_USE_", "TF_XLA_", "TF_FORCE_", "TF_DETERMINISTIC_"),
+)
+"""TF_ alone is Terraform's as well, with its tokens."""
 
 
 def is_on() -> bool:
@@ -130,7 +142,7 @@ class _Child:
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-model-")
         own, keras = self._folder.name, os.environ.get("KERAS_HOME") or str(Path.home() / ".keras")
         log = None if os.environ.get("EDGEKIT_CONVERTER_LOG") else subprocess.DEVNULL
-        environ = {**environment(), "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
+        environ = {**_few(environment()), "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
         self._process = subprocess.Popen(
             python_module(_MODULE, own, str(path.absolute()), keras),
             stdin=subprocess.PIPE,
@@ -170,6 +182,11 @@ class _Child:
         where = said["where"].replace(str(self._path.absolute()), str(self._path))
         EdgekitError.__init__(error, said["what"], where=where, do=said["do"])
         return error
+
+
+def _few(variables: dict[str, str]) -> dict[str, str]:
+    """What Python, the frameworks and edgekit's own modules need. No passphrase, token or key of another program."""
+    return {name: value for name, value in variables.items() if name in _VARIABLES or name.startswith(_FAMILIES)}
 
 
 def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:

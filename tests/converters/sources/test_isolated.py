@@ -65,9 +65,10 @@ def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path
 
 
 LIAR = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 from edgekit_converters.sources.isolated import read_frame, write_frame
 
+pathlib.Path(__file__).with_name("variables").write_text("\\n".join(os.environ))
 answers, asked = sys.stdout.buffer, sys.stdin.buffer
 for answer in json.loads(pathlib.Path(__file__).with_name("answers.json").read_text()):
     read_frame(asked)
@@ -109,6 +110,27 @@ def test_a_process_that_claims_another_models_digest_is_refused_and_nothing_is_s
     assert not [file for file in (tmp_path / "store").rglob("*") if file.is_file()]
     honest = hashlib.sha256(b"no model").hexdigest()
     assert open_source(liar({"source": description(honest), "missing": []}), LoadOptions(), store).sha256 == honest
+
+
+def test_the_process_gets_no_variable_that_may_hold_a_secret(liar, tmp_path: Path, monkeypatch) -> None:
+    secrets = (
+        "EDGEKIT_PASSPHRASE",
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_TOKEN",
+        "TF_VAR_password",
+        "SSH_AUTH_SOCK",
+        "https_proxy",
+    )
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    path = liar({"source": description(hashlib.sha256(b"no model").hexdigest()), "missing": []})
+    source = open_isolated(path, LoadOptions())
+    names = (tmp_path / "variables").read_text().split()
+    assert {"PATH", "PYTHONPATH", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"} <= set(names)
+    assert not set(secrets) & set(names)
+    source.child.close()
 
 
 def test_an_error_of_the_process_is_raised_here_with_the_path_that_was_given(tmp_path: Path, monkeypatch) -> None:
