@@ -32,7 +32,7 @@ SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
     "building/test_build.py", "building/test_delegated.py", "building/test_detector.py", "building/test_fashion_mnist.py",
     "building/test_journey.py", "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
-    "building/test_variants.py", "cli/test_secret_options.py", "cli/test_warm.py",
+    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_warm.py",
     "checking/test_check.py",
     "converters/targets/test_convert.py",
     "converters/workload/test_tflite.py::test_efficientnet_lite0",
@@ -49,7 +49,7 @@ SLOW = (
 emulates a board."""
 
 
-FAST_LIMIT_S = 5.0
+FAST_LIMIT_S = 10.0
 """Processor time that a test may take without being in SLOW; fixtures that others share are not counted."""
 
 

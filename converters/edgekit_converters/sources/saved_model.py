@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -149,7 +150,29 @@ def _frozen(tf: Any, path: Path, program: _Program, keep: list[str]) -> Any:
         frozen = freeze(session, opened.as_graph_def(), sorted({*keep}))
     for function in frozen.library.function:
         function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
+    _name_by_content(frozen)
     return frozen
+
+
+def _name_by_content(graph: Any) -> None:
+    """Add a digest of the whole graph to the name of each of its functions, wherever it is called.
+
+    TensorFlow keeps one list of functions a process, and refuses a second one of a name: another model's, or the very model
+    that this process has just saved.
+    """
+    digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:12]
+    names = {function.signature.name: f"{function.signature.name}_{digest}" for function in graph.library.function}
+    for function in graph.library.function:
+        function.signature.name = names[function.signature.name]
+    for gradient in graph.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            node.op = names.get(node.op, node.op)
+            for value in node.attr.values():
+                for called in [value.func] if value.HasField("func") else value.list.func:
+                    called.name = names.get(called.name, called.name)
 
 
 def _graph(path: Path) -> Any:

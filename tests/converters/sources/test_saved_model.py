@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,27 @@ def test_serving_default_is_preferred_and_its_names_are_the_contracts(folder: Pa
         assert [spec.name for spec in engine.inputs] == ["apple", "zebra"]
         for got, want in zip(engine.run(inputs), expected, strict=True):
             np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_two_models_may_have_functions_of_one_name(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    inner = tf.function(lambda x: x * 1.5, autograph=False)
+    outer = tf.function(
+        lambda x: {"y": inner(x)}, input_signature=[tf.TensorSpec((None, 3), name="x")], autograph=False
+    )
+    module = tf.Module()
+    module.serve = outer
+    tf.saved_model.save(module, str(tmp_path / "one"), signatures={"serving_default": outer})
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    file = tmp_path / "two" / "saved_model.pb"
+    data = file.read_bytes()
+    assert struct.pack("<f", 1.5) in data
+    file.write_bytes(data.replace(struct.pack("<f", 1.5), struct.pack("<f", 2.5)))
+    (tmp_path / "two" / "fingerprint.pb").unlink(missing_ok=True)
+    x = np.ones((1, 3), np.float32)
+    for name, factor in (("one", 1.5), ("two", 2.5)):
+        np.testing.assert_allclose(sources.load(tmp_path / name).predict([x])[0], x * factor)
 
 
 def test_another_signature_is_another_model_and_its_free_axes_are_pinned(folder: Path) -> None:
