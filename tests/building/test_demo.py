@@ -90,7 +90,7 @@ def test_the_builders_page_shows_the_notes_that_the_demo_prints(demo):
     ran = _any_times(demo.ran.out)
     assert [line for line in told if _any_times(line) not in ran] == []
     first = demo.ran.out.split("\nartifact ")[0]
-    assert [line.strip() for line in first.splitlines() if line.strip().startswith("note:")] == told[:1]
+    assert [line.strip() for line in first.splitlines() if line.strip().startswith("note:")] == told[:2]
 
 
 def _any_times(text):
