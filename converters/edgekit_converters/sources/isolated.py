@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,12 +38,14 @@ from edgekit_converters.sources.options import LoadOptions
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.children import environment, python_module
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_frame"]
 
 _MODULE = "edgekit_converters.isolated_child"
-_LARGEST = 1 << 33
+_LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
+_NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
 
 _VARIABLES = {
@@ -56,6 +58,8 @@ _FAMILIES = (
     *("TF_CPP_", "TF_ENABLE_", "TF_DISABLE_", "TF_NUM_", "TF_USE_", "TF_XLA_", "TF_FORCE_", "TF_DETERMINISTIC_"),
 )
 """TF_ alone is Terraform's as well, with its tokens."""
+
+_ELSEWHERE = "Build on Linux 5.13 or later, on x86-64 or ARM64"
 
 
 def is_on() -> bool:
@@ -72,7 +76,8 @@ class IsolatedSource(Description):
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
         head, data = self.child.ask({"do": "predict", "arrays": [_shape(array) for array in arrays]}, *arrays)
-        answers = unpack(head["arrays"], data)
+        with _understood(self.path):
+            answers = unpack(head["arrays"], data)
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
             raise errors.SourceError("it answers with other arrays than it described", where=str(self.path))
         return answers
@@ -86,7 +91,12 @@ class IsolatedSource(Description):
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
         """The bytes of `targets.stored.float_model_bytes`. Raises ConversionError."""
-        return self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]
+        from edgekit_converters.targets.stored import float_model_from
+
+        data = self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]
+        with _understood(self.path):
+            float_model_from(data)
+        return data
 
 
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
@@ -95,16 +105,14 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     chosen = {**asdict_of(options), "path": str(path.absolute())}
     try:
         head, _ = child.ask({"do": "open", "options": chosen})
-        described = from_json(Description, {**head["source"], "path": path}, "a model's description")
+        with _understood(path):
+            described = from_json(Description, {**head["source"], "path": path}, "a model's description")
+            missing = [part for part in head["missing"] if part in _PARTS]
         _check_digest(described, path, options)
     except BaseException:
         child.close()
         raise
-    notes = tuple(
-        Note("not-isolated", f"this system cannot {_PARTS[part]}", "Build on Linux 5.13 or later, or trust the model")
-        for part in head["missing"]
-        if part in _PARTS
-    )
+    notes = tuple(Note("not-isolated", f"this system cannot {_PARTS[part]}", _ELSEWHERE) for part in missing)
     fields = {**vars(described), "notes": (*described.notes, *notes)}
     return IsolatedSource(child=child, **fields)
 
@@ -121,6 +129,23 @@ def _check_digest(described: Description, path: Path, options: LoadOptions) -> N
             where=str(path),
             do="Run the build again when nothing writes to the file",
         )
+
+
+@contextlib.contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """Around the reading of an answer: whatever is wrong with it is one SourceError."""
+    try:
+        yield
+    except (BundleError, *_NONSENSE) as error:
+        raise _not_understood(path) from error
+
+
+def _not_understood(path: Path) -> EdgekitError:
+    return errors.SourceError(
+        "the process that opened it gave an answer that is damaged",
+        where=str(path),
+        do="Do not use a model of an author you do not know; otherwise set EDGEKIT_CONVERTER_LOG=1 and run it again",
+    )
 
 
 def asdict_of(options: LoadOptions) -> dict[str, Any]:
@@ -160,10 +185,15 @@ class _Child:
             try:
                 write_frame(cast(IO[bytes], self._process.stdin), head, *(array.tobytes() for array in arrays))
                 answer, data = read_frame(cast(IO[bytes], self._process.stdout))
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError) as error:
                 raise self._ended() from error
+            except (ValueError, MemoryError) as error:  # where the next answer begins is unknown
+                self._process.kill()
+                raise _not_understood(self._path) from error
         if "error" in answer:
-            raise self._raised(answer["error"])
+            with _understood(self._path):
+                raised = self._raised(answer["error"])
+            raise raised
         return answer, data
 
     def _ended(self) -> EdgekitError:
@@ -175,6 +205,8 @@ class _Child:
         )
 
     def _raised(self, said: dict[str, str]) -> EdgekitError:
+        if not all(isinstance(said[part], str) for part in ("type", "what", "where", "do")):
+            raise TypeError("an error has four texts")
         kind = getattr(errors, said["type"], None) or getattr(runtime_errors, said["type"], None)
         if not (isinstance(kind, type) and issubclass(kind, EdgekitError)):
             kind = errors.SourceError
@@ -209,25 +241,22 @@ def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
 
 
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
-    """Raises EOFError where the other side is gone, ValueError for what is no frame."""
+    """Raises EOFError where the other side is gone, ValueError for what is no frame, MemoryError for too much."""
     size = int.from_bytes(_exactly(pipe, 8), "little")
-    if size > 1 << 26:
+    if size > _LARGEST_HEAD:
         raise ValueError(f"a head of {size} bytes")
-    head = json.loads(_exactly(pipe, size))
-    if not isinstance(head, dict) or not isinstance(head.get("bytes"), int) or not 0 <= head["bytes"] <= _LARGEST:
+    head = load_json(_exactly(pipe, size))
+    if not isinstance(head, dict) or type(head.get("bytes")) is not int or not 0 <= head["bytes"] <= _LARGEST:
         raise ValueError("no frame")
     return head, _exactly(pipe, head["bytes"])
 
 
 def _exactly(pipe: IO[bytes], size: int) -> bytes:
-    parts, missing = list[bytes](), size
-    while missing:
-        part = pipe.read(min(missing, 1 << 24))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
+    """One read of a buffered pipe waits for all of it, and holds it once."""
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def _shape(array: NDArray[Any]) -> list[Any]:

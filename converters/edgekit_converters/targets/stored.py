@@ -13,6 +13,7 @@ from typing import Any
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.plan import Plan
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 __all__ = ["artifact_bytes", "artifact_from", "float_model_bytes", "float_model_from", "plan_from", "plan_json"]
@@ -85,5 +86,5 @@ def _packed(head: Mapping[str, Any], data: bytes) -> bytes:
 
 def _unpacked(stored: bytes) -> tuple[dict[str, Any], bytes]:
     size = int.from_bytes(stored[:8], "little")
-    head = json.loads(stored[8 : 8 + size])
+    head = load_json(stored[8 : 8 + size])
     return dict(head), stored[8 + size :]

@@ -66,17 +66,13 @@ def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path
 
 LIAR = """
 import json, os, pathlib, sys
-from edgekit_converters.sources.isolated import read_frame, write_frame
-
-pathlib.Path(__file__).with_name("variables").write_text("\\n".join(os.environ))
-answers, asked = sys.stdout.buffer, sys.stdin.buffer
-for answer in json.loads(pathlib.Path(__file__).with_name("answers.json").read_text()):
-    read_frame(asked)
-    if isinstance(answer, str):
-        answers.write(len(answer).to_bytes(8, "little") + answer.encode())
-        answers.flush()
-    else:
-        write_frame(answers, answer)
+here = pathlib.Path(__file__)
+here.with_name("variables").write_text("\\n".join(os.environ))
+for answer in json.loads(here.with_name("answers.json").read_text()):
+    data = (answer if isinstance(answer, str) else json.dumps({"bytes": 0, **answer})).encode()
+    sys.stdout.buffer.write(len(data).to_bytes(8, "little") + data)
+    sys.stdout.buffer.flush()
+sys.stdin.buffer.read()
 """
 
 
@@ -131,6 +127,39 @@ def test_the_process_gets_no_variable_that_may_hold_a_secret(liar, tmp_path: Pat
     assert {"PATH", "PYTHONPATH", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"} <= set(names)
     assert not set(secrets) & set(names)
     source.child.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 100_000,
+        '{"bytes": NaN}',
+        "[" + "[]," * 1_000_000 + "[]]",
+        {"bytes": True},
+        {"bytes": -1},
+        {},
+        {"source": 3, "missing": []},
+        {"source": {"format": "keras"}, "missing": []},
+        {"source": {}, "missing": 5},
+        {"error": {"type": "SourceError"}},
+        {"error": {"type": 5, "what": "", "where": "", "do": ""}},
+        {"error": "text"},
+    ],
+    ids=lambda answer: str(answer)[:24],
+)
+def test_an_answer_that_makes_no_sense_is_one_error_of_the_model(liar, answer: object) -> None:
+    with pytest.raises(SourceError, match="gave an answer that is damaged"):
+        open_isolated(liar(answer), LoadOptions())
+
+
+@pytest.mark.parametrize("arrays", [5, [["O", [1]]], [["f4", [-1]]], [["f4", [1 << 70]]], [["no", []]], [[]]], ids=str)
+def test_arrays_that_make_no_sense_are_one_error_of_the_model(liar, arrays: object) -> None:
+    opened = {"source": description(hashlib.sha256(b"no model").hexdigest()), "missing": []}
+    source = open_isolated(liar(opened, {"arrays": arrays}, {}), LoadOptions())
+    with pytest.raises(SourceError, match=r"is damaged|other arrays than it described"):
+        source.predict([])
+    with pytest.raises(SourceError, match="is damaged"):
+        source.float_model("onnx", 1)
 
 
 def test_an_error_of_the_process_is_raised_here_with_the_path_that_was_given(tmp_path: Path, monkeypatch) -> None:
