@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import share_profile
+from examples import load_profile
 from once import once
 
 # Two small networks are trained and converted here; more threads only fight each other.
@@ -26,7 +26,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-share_profile()
+load_profile()
 
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",

@@ -219,7 +219,7 @@ def test_many_threads_leave_the_count_right(make):
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["get", "put"]), st.integers(0, 8), st.integers(0, 2000)), max_size=60)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(OPERATIONS, st.integers(0, 8000))
 def test_memory_behaves_like_an_lru_written_down_simply_and_never_exceeds_its_bytes(operations, bound):
     cache, model = MemoryCache(bound), OrderedDict()

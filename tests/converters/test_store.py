@@ -160,7 +160,7 @@ JSON = st.recursive(
 PARTS = st.lists(st.binary(max_size=6) | JSON, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PARTS, PARTS)
 def test_keys_are_equal_exactly_where_the_parts_are(first: list[object], second: list[object]):
     def plain(parts):

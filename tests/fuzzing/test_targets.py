@@ -40,7 +40,7 @@ def test_what_was_ever_reached_is_still_judged_well(name):
 
 
 @every_target
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_change_makes_a_reader_fail_in_another_way(name, data):
     one = target(name)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_profiles import (
@@ -275,7 +275,6 @@ engines = st.sampled_from(["litert", "tflite-runtime", "onnxruntime"])
 boards = st.sampled_from(["raspberry-pi-4", "raspberry-pi-5", "jetson-nano"]).map(load)
 
 
-@settings(deadline=None)
 @given(boards, ops, precisions, engines, st.integers(1, 4))
 def test_a_range_is_in_order_and_more_work_never_takes_less(profile, work, precision, engine, threads):
     less = estimate(profile, Workload(precision, work), engine, threads=threads)

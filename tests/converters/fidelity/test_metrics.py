@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear, onnx_artifact
 
@@ -79,7 +79,6 @@ def test_an_answer_that_is_not_finite_is_as_wrong_as_can_be():
     assert (score.original, score.artifact) == (0.0, pytest.approx((10 + 10 + 5) / 3))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 4)), min_size=1, max_size=50))
 def test_macro_f1_agrees_with_scikit_learn(pairs):
     from sklearn.metrics import f1_score

@@ -179,7 +179,7 @@ def test_the_evaluation_set_is_not_asked_about_plans_that_calibration_refuses():
     st.integers(0, 80),
     st.sampled_from([0.5, 3.0]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_at_any_time_the_answer_is_the_best_that_was_checked(noises, max_drop, budget_s, seconds):
     known = Known(noises, seconds=seconds)
     start = known.noise(INT8, STATIC)

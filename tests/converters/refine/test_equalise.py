@@ -24,7 +24,7 @@ def peaks_of(graph: Graph) -> dict[str, np.ndarray]:
 
 
 @given(st.integers(0, 2**16), st.integers(0, 2**16))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_the_network_computes_the_same_whatever_the_peaks(seed, other):
     graph = separable(seed)
     random = np.random.default_rng(other)

@@ -30,7 +30,7 @@ def second_moment(patches: np.ndarray) -> np.ndarray:
 
 
 @given(layers())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_channel_has_more_output_error_than_with_nearest(layer):
     weights, patches = layer
     second = second_moment(patches)
@@ -40,7 +40,7 @@ def test_no_channel_has_more_output_error_than_with_nearest(layer):
 
 
 @given(layers())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_quantizer_that_divides_by_the_largest_weight_finds_the_very_integers(layer):
     weights, patches = layer
     rounded = compensated(weights, second_moment(patches), patches.shape[1])

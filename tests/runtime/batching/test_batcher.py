@@ -175,7 +175,7 @@ def test_the_time_in_the_queue_comes_from_the_injected_clock():
     batcher.close()
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.lists(st.sampled_from([1, 2, 3, "bad"]), min_size=1, max_size=12), min_size=1, max_size=6),
     st.integers(1, 5),

@@ -118,7 +118,7 @@ class Futures(RuleBasedStateMachine):
 
 TestFutures = Futures.TestCase
 TestFutures.settings = settings(
-    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -29,7 +29,7 @@ def refused(data: bytes, why: str) -> None:
         parse_canonical(data, "it", "x.ekb")
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(VALUES)
 @example({"\U0001f600": 1, "\ufb33": 2})  # UTF-16 puts the first before the second, code points the other way round
 @example([1e21, 1e20, 1e-6, 1e-7, 5e-324, 123456789012345680000.0])
@@ -38,7 +38,7 @@ def test_reads_what_another_writer_of_rfc_8785_writes(value):
     assert canonical_bytes(value) == rfc8785.dumps(value)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(VALUES)
 def test_no_other_spelling_that_python_makes_is_read(value):
     """What Python's own writer makes is read where it happens to be the canonical form, and only there."""
@@ -47,7 +47,7 @@ def test_no_other_spelling_that_python_makes_is_read(value):
             refused(text.encode(), "it is not canonical JSON")
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @example(-0.0)
 @example(1e21)

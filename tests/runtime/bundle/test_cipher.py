@@ -59,7 +59,7 @@ def test_the_cipher_is_the_one_of_the_standard():
 
 
 @given(keys, st.binary(max_size=300), st.sampled_from(["model", "golden"]))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_an_independent_reader_opens_what_is_written(key: bytes, data: bytes, kind):
     """As the page describes it: HKDF for the blob's key and nonce, then GCM in one piece."""
     bound = bound_to(MODEL, kind)
@@ -91,7 +91,7 @@ PINNED = {
 
 
 @given(keys, st.binary(max_size=100), st.binary(max_size=100))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_equal_blobs_are_equal_and_others_share_neither_salt_nor_key(key: bytes, one: bytes, other: bytes):
     assert encrypt(key, one, BOUND) == encrypt(key, one, BOUND)
     if one != other:
@@ -110,7 +110,7 @@ def test_a_salt_tells_nothing_of_short_contents_to_who_lacks_the_key():
 
 
 @given(st.binary(min_size=1, max_size=80), st.data())
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_any_bit_that_differs_is_refused(data: bytes, draw: st.DataObject):
     salt, sealed = encrypt(KEY, data, BOUND)
     parts = {"key": KEY, "salt": salt, "sealed": sealed, "bound": BOUND}

@@ -34,7 +34,7 @@ def test_a_prefix_says_how_much_more_it_needs_until_it_is_enough(packed):
     assert read_header(whole, "x") == header
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_every_shorter_prefix_needs_more_and_is_no_header(packed, data):
     whole = packed.read_bytes()
@@ -59,7 +59,7 @@ def test_what_can_be_refused_early_is(data, why):
         header_needs(data, "x")
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=100))
 def test_no_bytes_ask_for_more_than_a_head_may_have(tail):
     with contextlib.suppress(BundleError):

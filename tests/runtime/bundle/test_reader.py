@@ -52,7 +52,7 @@ def test_blobs_lie_at_multiples_of_64(packed):
     assert data.find(tiny.model_bytes("tflite-int8")) % 64 == 0
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_no_flipped_bit_goes_unseen(packed, scratch, data):
     """S13"""
@@ -64,7 +64,7 @@ def test_no_flipped_bit_goes_unseen(packed, scratch, data):
         read_bundle(scratch)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_no_truncation_goes_unseen(packed, scratch, data):
     """S13"""

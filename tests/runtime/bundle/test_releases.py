@@ -192,7 +192,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(250), deadline=None)
+@settings(max_examples=examples(250))
 @given(st.data())
 def test_it_agrees_about_any_value_in_any_place(scratch, data):
     """One value of a good manifest is replaced, or taken away; the contract's digest mostly follows."""

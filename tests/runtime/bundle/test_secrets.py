@@ -309,7 +309,7 @@ def test_a_process_that_was_handed_a_key_leaves_no_image_on_a_disk():
 
 
 @given(content=st.binary(max_size=120) | st.text("0123456789abcdefABC+/=-_# \n", max_size=150).map(str.encode))
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_in_a_file_is_a_key_or_one_error_that_does_not_repeat_it(content: bytes, tmp_path: Path):
     path = tmp_path / "key"
     path.write_bytes(content)

@@ -25,7 +25,7 @@ arrays = st.builds(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.dictionaries(st.text(max_size=10), arrays, max_size=4))
 def test_comes_back_bit_for_bit(outputs):
     got = unpack(pack(outputs))
@@ -36,7 +36,7 @@ def test_comes_back_bit_for_bit(outputs):
         assert not got[name].flags.writeable
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_a_flipped_bit_or_a_missing_end_is_noticed(data):
     packed = bytearray(pack({"probs": np.arange(10, dtype=np.float32)}))

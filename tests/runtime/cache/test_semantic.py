@@ -43,7 +43,7 @@ def test_length_does_not_count_and_direction_does():
     assert find(semantic, [-1, 0, 0]) is None
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 40), st.integers(2, 16), st.floats(0, 1), st.integers(0, 999))
 def test_the_nearest_is_found_and_its_distance_is_one_minus_cosine(n, dim, threshold, seed):
     random = np.random.default_rng(seed)

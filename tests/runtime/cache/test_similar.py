@@ -69,7 +69,7 @@ def test_another_colour_of_the_same_brightness_is_not_alike():
     assert find(seen(red, 10.0), blue) is None
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.integers(1, 70),
     st.integers(1, 70),

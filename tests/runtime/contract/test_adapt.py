@@ -59,7 +59,6 @@ def test_the_way_is_the_shortest_that_is_exact(mean, std, scale, zero_point, dty
     np.testing.assert_array_equal(result[0], expected(PIXELS, contract, spec))
 
 
-@settings(deadline=None)
 @given(st.floats(0, 200), st.floats(1, 260), st.floats(0.002, 2), st.integers(-128, 127))
 def test_quantized_pixels_are_within_one_step_of_the_definition(mean, std, scale, zero_point):
     contract, spec = image_input((mean,) * 3, (std,) * 3), tensor("int8", Quantization(scale, zero_point))
@@ -118,7 +117,7 @@ def test_fractions_for_an_integer_input_are_refused():
         adapter(np.array([1.5, 2.0, 3.0]))
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.floats(0, 255), min_size=3, max_size=3),
     st.lists(st.floats(0.5, 300), min_size=3, max_size=3),

@@ -70,7 +70,7 @@ def buffer(kind, y, u, v, pad=0, more_rows=0):
     return np.concatenate(parts)
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(st.sampled_from(["bt601", "bt709"]), st.booleans(), st.integers(0, 2**32 - 1))
 def test_colours_are_those_of_the_recommendations(matrix, full_range, seed):
     random = np.random.default_rng(seed)
@@ -319,7 +319,7 @@ def test_a_frame_tells_where_it_was_placed():
 SIZES = st.one_of(st.none(), st.integers(-4, 40), st.sampled_from([2**31, 2**63, 10**30]))
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.sampled_from(get_args(FrameFormat)), st.integers(0, 3000), SIZES, SIZES, SIZES, SIZES)
 def test_no_size_reaches_beyond_the_buffer(kind, length, width, height, stride, rows):
     """Whatever is said of a buffer, every value of every part is one of its bytes, or the frame is refused."""

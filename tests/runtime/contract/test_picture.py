@@ -261,7 +261,7 @@ SMALL = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(sorted(SMALL)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8),

@@ -28,7 +28,7 @@ def iou(a, b):
     return common / union if union > 0 else 0.0
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 400),
     st.integers(0, 2**32 - 1),

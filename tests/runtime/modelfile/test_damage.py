@@ -27,7 +27,7 @@ def judged(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_bytes_that_were_changed(name, data):
     changed = bytearray(FILES[name])
     for _ in range(data.draw(st.integers(1, 8))):
@@ -36,7 +36,7 @@ def test_bytes_that_were_changed(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_words_that_were_changed(name, data):
     """Offsets, lengths and indices are words: the numbers that go wrong are small, huge, or just beyond."""
     changed = bytearray(FILES[name])
@@ -48,13 +48,13 @@ def test_words_that_were_changed(name, data):
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 1 << 16))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_files_that_end_early(name, size):
     judged(name, FILES[name][:size])
 
 
 @given(st.sampled_from(["x.tflite", "x.onnx"]), st.binary(max_size=400))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_bytes_that_were_never_a_model(name, data):
     judged(name, data)
     judged(name, b"\0\0\0\0TFL3" + data)

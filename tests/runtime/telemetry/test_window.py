@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, WindowError, encode, parse_window, sealed
@@ -166,7 +166,6 @@ def test_the_origin_of_a_refused_payload_can_still_be_told():
     assert origin(b"junk") is None
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=300)
     | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps).map(str.encode)
@@ -179,7 +178,6 @@ def test_no_payload_makes_the_parser_fail_in_another_way(data):
 VALUES = st.lists(st.floats(0, 1e6), max_size=200)
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_a_histogram_survives_the_wire(values):
     made = histogram(values)
@@ -187,7 +185,6 @@ def test_a_histogram_survives_the_wire(values):
     assert (back.buckets, back.count, back.zeros) == (made.buckets, made.count, made.zeros)
 
 
-@settings(deadline=None)
 @given(VALUES, VALUES, st.integers(0, 5), st.integers(0, 5))
 def test_merging_at_two_scales_commutes_and_loses_nothing(left, right, a, b):
     one, other = histogram(left), histogram(right)
