@@ -1,4 +1,4 @@
-"""The hostile bundles, each a file that `make_corpus.py` writes to corpus/bad: what it is, and how it must be refused.
+"""The hostile bundles, each a file that `make_corpus.py` writes: what it is, and how it must be refused.
 
 Rules: a case that is not about the signature is signed by "ours", whom root.json trusts: the writer himself is hostile. Groups
 have the numbers of docs/security.md. `reader` says whether `read_bundle` refuses it; what the reader need not know (dates,

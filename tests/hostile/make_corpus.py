@@ -1,41 +1,57 @@
-"""Writes the corpus of good and bad bundles: `python tests/hostile/make_corpus.py`. A test regenerates it and compares.
+"""The corpus of good and bad bundles, written under build/ by the first test that needs it.
 
-corpus/good/    what is opened: signed, by two, by nobody
-corpus/bad/     GROUP-NAME.ekb: what is refused, by the groups of docs/security.md
-corpus/*.json   whom they trust
+good/    what is opened: signed, by two, by nobody
+bad/     GROUP-NAME.ekb: what is refused, by the groups of docs/security.md
+*.json   whom they trust
+
+`python tests/hostile/make_corpus.py` writes corpus.sha256 anew, with the digest of each file: a test compares, so that no
+change of the generator goes unnoticed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 
-CORPUS = Path(__file__).parent / "corpus"
+ROOT = Path(__file__).parents[2]
+DIGESTS = Path(__file__).with_name("corpus.sha256")
 
 
-def corpus() -> Iterator[tuple[str, bytes]]:
-    """(path below corpus/, content)."""
+def corpus() -> dict[str, bytes]:
+    """Path below the corpus' folder -> content."""
     from hostile.cases import CASES, GOOD, ROOTS
 
-    yield from ((name, make()) for name, make in ROOTS.items())
-    yield from ((f"good/{name}", make()) for name, make in GOOD.items())
-    yield from ((f"bad/{case.file}", case.make()) for case in CASES)
+    good = {f"good/{name}": make() for name, make in GOOD.items()}
+    bad = {f"bad/{case.file}": case.make() for case in CASES}
+    return {**{name: make() for name, make in ROOTS.items()}, **good, **bad}
 
 
-def main() -> None:
-    import shutil
+def digests(files: dict[str, bytes]) -> str:
+    """As `sha256sum` writes them."""
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
 
-    shutil.rmtree(CORPUS, ignore_errors=True)
-    total = 0
-    for name, data in corpus():
-        path = CORPUS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        total += len(data)
-    print(f"{total:,} bytes in {sum(1 for _ in CORPUS.rglob('*.*'))} files")
+
+def _folder() -> Path:
+    """The corpus with the digests that are checked in, written if it is not there yet."""
+    folder = ROOT / "build" / f"hostile-{hashlib.sha256(DIGESTS.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        own = Path(tempfile.mkdtemp(dir=folder.parent))
+        for name, data in corpus().items():
+            (own / name).parent.mkdir(exist_ok=True)
+            (own / name).write_bytes(data)
+        try:
+            own.rename(folder)
+        except OSError:  # another process was quicker
+            shutil.rmtree(own)
+    return folder
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    main()
+    DIGESTS.write_text(digests(corpus()))
+else:
+    CORPUS = _folder()

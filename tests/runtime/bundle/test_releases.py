@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import rfc8785
 from examples import examples
+from hostile.make_corpus import CORPUS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ EXPECTED = {
 }
 OPEN = [name for name, refusal in EXPECTED.items() if refusal is None]
 NEWER = [name for name, refusal in EXPECTED.items() if refusal is not None]
-HOSTILE = sorted((ROOT / "tests" / "hostile" / "corpus").rglob("*.ekb"))
+HOSTILE = sorted(CORPUS.rglob("*.ekb"))
 
 
 def path(name: str) -> Path:
