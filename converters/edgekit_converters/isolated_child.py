@@ -1,48 +1,87 @@
 """The process in which a stranger's model is opened: a wall first, then Keras, TensorFlow or PyTorch.
 
-python -m edgekit_converters.isolated_child FOLDER MODEL KERAS_HOME         # by `sources.isolated`, asked over standard input
+python -m edgekit_converters.isolated_child FOLDER MODEL KERAS_HOME BYTES   # by `sources.isolated`, asked over standard input
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
+from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.wall import Wall, build_wall
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.memory import lacks_memory
+from edgekit_runtime.rlimits import limit_memory, limit_processor_time
+
+Waiting: TypeAlias = "queue.SimpleQueue[tuple[dict[str, Any], bytes]]"
 
 
-def main(folder: str, model: str, keras_home: str) -> None:
-    """Answer until the other side closes the pipe."""
+def main(folder: str, model: str, keras_home: str, memory: str) -> None:
+    """Answer until the other side closes the pipe. memory: bytes that this process may take."""
     answers, asked = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is no answer
     missing = build_wall(Wall(readable=[Path(model), Path(keras_home)], writable=[Path(folder)]))
-    waiting: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+    limit_memory(int(memory))
+    waiting: Waiting = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(asked, waiting), daemon=True).start()
-    _serve(answers, waiting, missing)
+    _serve(answers, waiting, missing, Bounds(model, int(memory)))
 
 
-def _listen(asked: IO[bytes], waiting: queue.SimpleQueue[tuple[dict[str, Any], bytes]]) -> None:
+@dataclass(frozen=True)
+class Bounds:
+    """What an error of a framework may be due to. memory: bytes."""
+
+    model: str
+    memory: int
+
+    def explain(self, error: BaseException) -> SourceError | None:
+        """An error that names the bound, or the wall, that stopped the model; None where neither did."""
+        if any(map(lacks_memory, _chain(error))):
+            what = f"it needs more than the {self.memory / 1e9:.1f} GB of memory that a model of its size may take"
+            do = "Use a smaller model, or give its inputs smaller shapes: --shape NAME=N,H,W,C"
+            return SourceError(what, where=self.model, do=do)
+        for one in _chain(error):
+            denied = isinstance(one, PermissionError) or type(one).__name__ == "PermissionDeniedError"  # TensorFlow's
+            if denied and self.model not in str(one):  # else the file itself cannot be read
+                what = f"the model tried to reach files outside of its folder, or the network: {one_line(one)}"
+                do = "Export the network without that, or, if you know the file's author, set EDGEKIT_ISOLATE=off"
+                return SourceError(what, where=self.model, do=do)
+        return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _listen(asked: IO[bytes], waiting: Waiting) -> None:
     """In a thread of its own, so that this process ends with the other one also while it computes."""
     from edgekit_converters.sources.isolated import read_frame
 
     while True:
         try:
             waiting.put(read_frame(asked))
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError, ValueError, MemoryError):
+            shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # where the other one was killed, nobody else does
             os._exit(0)
 
 
-def _serve(answers: IO[bytes], waiting: queue.SimpleQueue[tuple[dict[str, Any], bytes]], missing: Any) -> None:
+def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds: Bounds) -> None:
     from edgekit_converters.sources.isolated import write_frame
-    from edgekit_runtime.errors import EdgekitError
 
     source: Any = None
     while True:
         head, data = waiting.get()
+        limit_processor_time(os.cpu_count() or 1)
         try:
             if head["do"] == "open":
                 source, said = _open(head["options"])
@@ -50,9 +89,12 @@ def _serve(answers: IO[bytes], waiting: queue.SimpleQueue[tuple[dict[str, Any], 
             else:
                 extra, parts = _done(source, head, data)
                 write_frame(answers, extra, *parts)
-        except EdgekitError as error:
-            parts_of = {"what": error.what, "where": error.where, "do": error.do}
-            write_frame(answers, {"error": {"type": type(error).__name__, **parts_of}})
+        except Exception as error:
+            told = bounds.explain(error) or error
+            if not isinstance(told, EdgekitError):
+                raise
+            parts_of = {"what": told.what, "where": told.where, "do": told.do}
+            write_frame(answers, {"error": {"type": type(told).__name__, **parts_of}})
 
 
 def _open(options: dict[str, Any]) -> tuple[Any, Any]:

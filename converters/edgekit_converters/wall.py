@@ -7,8 +7,8 @@ Rules:
 - files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is written
   but in what is named;
 - network: seccomp. No socket of any kind is made, no file's rights, owner, times or attributes are changed, no other process is
-  traced or signalled, and no limits of another one are changed. A child that was forked cannot signal its own threads:
-  its abort() ends it by a fault instead;
+  traced or signalled, and no limits or priorities of another one are changed. A child that was forked cannot signal its own
+  threads: its abort() ends it by a fault instead;
 - where a part is not to be had the rest is built, and the part is named.
 """
 
@@ -58,10 +58,13 @@ _REFUSED = {
     "pidfd_send_signal": (424, 424), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268),
     "unshare": (272, 97), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "keyctl": (250, 219),
     "add_key": (248, 217), "request_key": (249, 218), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
+    "rt_tgsigqueueinfo": (297, 240), "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "process_madvise": (440, 440),
 }  # fmt: skip
 # Allowed where the first argument is this process's number, or one of these.
-_OF_ITSELF = {"tgkill": (234, 131, ()), "prlimit64": (302, 261, (0,))}
+_OF_ITSELF = {"tgkill": (234, 131, ()), "prlimit64": (302, 261, (0,)), "sched_setaffinity": (203, 122, (0,))}
+_FCNTL, _SET_OWNER = (72, 25), (8, 15)  # F_SETOWN, F_SETOWN_EX: the kernel would signal another process
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,9 @@ def _refuse_calls(architecture: int, column: int) -> None:
         steps += [(equal, 0, 3 + len(allowed), columns[column]), (load, 0, 0, 16)]
         steps += [(equal, len(allowed) - i, 0, one) for i, one in enumerate(allowed)]
         steps += [(give, 0, 0, refuse), (give, 0, 0, allow)]
-    steps.append((give, 0, 0, allow))
+    steps += [(equal, 0, 3 + len(_SET_OWNER), _FCNTL[column]), (load, 0, 0, 24)]
+    steps += [(equal, len(_SET_OWNER) - i, 0, one) for i, one in enumerate(_SET_OWNER)]
+    steps += [(give, 0, 0, allow), (give, 0, 0, refuse), (give, 0, 0, allow)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(code))
     _call("prctl", 22, 2, program, 0, 0)  # PR_SET_SECCOMP, by a filter

@@ -31,12 +31,31 @@ from typing import Any
 
 from edgekit_runtime.errors import EngineError, MemoryExceeded
 
-__all__ = ["Claim", "Grant", "MemoryBudget", "Need", "Room", "degrade", "fair_shares", "room_here", "scarce", "shown"]
+__all__ = [
+    "Claim",
+    "Grant",
+    "MemoryBudget",
+    "Need",
+    "Room",
+    "degrade",
+    "fair_shares",
+    "lacks_memory",
+    "room_here",
+    "scarce",
+    "shown",
+]
 
 LEAST_CACHE_MB = 1.0
 """A cache below this is none."""
 _MOST_MB = 1e12
-_SIGNS = ("can't start new thread", "cannot allocate memory", "failed to map segment", "bad_alloc")
+_SIGNS = (
+    "can't start new thread",
+    "cannot allocate memory",
+    "can't allocate memory",
+    "failed to map segment",
+    "bad_alloc",
+    "oom when",
+)
 _SHARE = 0.9
 """Of a limit that the system enforces: reaching it is the process's end."""
 
@@ -261,7 +280,7 @@ def scarce(where: object) -> Iterator[None]:
     try:
         yield
     except (MemoryError, OSError, ImportError, RuntimeError, EngineError) as error:
-        if not _lacks_memory(error):
+        if not lacks_memory(error):
             raise
         raise MemoryExceeded(
             f"this process has no memory left to open it ({str(error) or type(error).__name__})",
@@ -270,7 +289,8 @@ def scarce(where: object) -> Iterator[None]:
         ) from error
 
 
-def _lacks_memory(error: BaseException) -> bool:
+def lacks_memory(error: BaseException) -> bool:
+    """True for what Python, the system and the engines raise where an allocation fails."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)

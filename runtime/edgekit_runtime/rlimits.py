@@ -16,9 +16,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
-__all__ = ["CPU_S", "MEMORY_BYTES", "PER_MODEL_BYTE", "allowed_bytes", "limit_this_process"]
+__all__ = [
+    "CPU_S",
+    "MEMORY_BYTES",
+    "PER_MODEL_BYTE",
+    "allowed_bytes",
+    "limit_memory",
+    "limit_processor_time",
+    "limit_this_process",
+    "machine_bytes",
+]
 
 MEMORY_BYTES = 2 << 30
 PER_MODEL_BYTE = 16
@@ -28,25 +38,38 @@ CPU_S = 1800
 
 def limit_this_process(model_bytes: int, threads: int = 1) -> None:
     """model_bytes: size of the file that will be loaded. Never raises: a limit is a second line of defence."""
+    _limit("RLIMIT_CORE", 0)
+    limit_processor_time(threads)
+    limit_memory(allowed_bytes(model_bytes, machine_bytes()))
+
+
+def limit_memory(more_bytes: int) -> None:
+    """What may be taken beyond what the process has. Never raises."""
+    used = _data_bytes()
+    if used is not None:
+        _limit("RLIMIT_DATA", used + more_bytes)
+
+
+def limit_processor_time(threads: int) -> None:
+    """`CPU_S` of each thread, from now on. Never raises."""
+    _limit("RLIMIT_CPU", int(time.process_time()) + CPU_S * max(1, threads))
+
+
+def _limit(name: str, most: int) -> None:
     try:
         import resource
     except ImportError:  # not a Unix
         return
-    used = _data_bytes()
-    wanted = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, CPU_S * max(1, threads))]
-    if used is not None:
-        wanted.append((resource.RLIMIT_DATA, used + allowed_bytes(model_bytes, _machine_bytes())))
-    for which, most in wanted:
-        with contextlib.suppress(OSError, ValueError):
-            _, hard = resource.getrlimit(which)
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(which, (most, hard))
+    with contextlib.suppress(OSError, ValueError):
+        which = getattr(resource, name)
+        _, hard = resource.getrlimit(which)
+        resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-def allowed_bytes(model_bytes: int, machine_bytes: int | None) -> int:
-    """What may be taken beyond what the process has. machine_bytes: memory of the machine, None where it does not tell."""
-    most = MEMORY_BYTES + PER_MODEL_BYTE * model_bytes
-    return most if machine_bytes is None else min(most, machine_bytes)
+def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEMORY_BYTES) -> int:
+    """What may be taken beyond what the process has. machine: bytes of memory, None where it does not tell."""
+    most = memory_bytes + PER_MODEL_BYTE * model_bytes
+    return most if machine is None else min(most, machine)
 
 
 def _data_bytes() -> int | None:
@@ -57,7 +80,8 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _machine_bytes() -> int | None:
+def machine_bytes() -> int | None:
+    """Memory of this machine; None where it does not tell."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None

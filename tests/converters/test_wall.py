@@ -13,7 +13,7 @@ import pytest
 from edgekit_converters.wall import FILES, NETWORK, Wall, build_wall, missing_parts
 
 ATTEMPTS = """
-import ctypes, os, pathlib, platform, resource, socket, sys
+import ctypes, fcntl, os, pathlib, platform, resource, socket, sys
 from edgekit_converters.wall import Wall, build_wall
 own, outside = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 missing = build_wall(Wall(writable=[own]))
@@ -50,6 +50,11 @@ attempt("signal a thread of a process", lambda: call(tgkill, parent, parent, 0))
 attempt("queue a signal", lambda: call(queue, parent, 0, bytes(128)))
 attempt("queue a signal for a thread", lambda: call(queue_thread, parent, parent, 0, bytes(128)))
 attempt("limits", lambda: resource.prlimit(parent, resource.RLIMIT_CORE))
+attempt("owner of a pipe", lambda: fcntl.fcntl(0, 8, parent))
+attempt("owner of a pipe, extended", lambda: fcntl.fcntl(0, 15, bytes(8)))
+attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, parent, 0))
+attempt("scheduler", lambda: os.sched_setscheduler(parent, os.SCHED_OTHER, os.sched_param(0)))
+attempt("processors", lambda: os.sched_setaffinity(parent, os.sched_getaffinity(0)))
 attempt("environment", lambda: open(f"/proc/{os.getppid()}/environ").read())
 attempt("tcp", lambda: socket.socket(socket.AF_INET))
 attempt("udp", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
@@ -83,6 +88,7 @@ signal.raise_signal(signal.SIGUSR1)
 signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.prlimit(os.getpid(), resource.RLIMIT_CORE)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
 forked = os.fork()
 if not forked:
     os.abort()

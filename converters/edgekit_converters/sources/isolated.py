@@ -8,6 +8,7 @@ Rules:
   process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - what the process says is a stranger's word: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;
+- its memory is bounded by the file's size, and each answer by processor time and by `_ANSWER_S`;
 - the process lives as long as the source; it ends when this one does;
 - where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this process.
 """
@@ -37,14 +38,18 @@ from edgekit_converters.sources.digest import changed, model_sha256, saved_model
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.children import environment, python_module
+from edgekit_runtime.children import crashed, environment, python_module
 from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.rlimits import CPU_S, allowed_bytes, machine_bytes
 from edgekit_runtime.strict_json import load_json
 
 __all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_frame"]
 
 _MODULE = "edgekit_converters.isolated_child"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
+_MEMORY_BYTES = 8 << 30
+"""Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many cores."""
+_ANSWER_S = 3600.0
 _NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
 
@@ -163,13 +168,15 @@ class _Child:
     """The process, asked one thing at a time by any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+        self._path, self._lock, self._late = path, threading.Lock(), False
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-model-")
         own, keras = self._folder.name, os.environ.get("KERAS_HOME") or str(Path.home() / ".keras")
+        sizes = (file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
+        self._memory = allowed_bytes(sum(sizes), machine_bytes(), _MEMORY_BYTES)
         log = None if os.environ.get("EDGEKIT_CONVERTER_LOG") else subprocess.DEVNULL
         environ = {**_few(environment()), "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
         self._process = subprocess.Popen(
-            python_module(_MODULE, own, str(path.absolute()), keras),
+            python_module(_MODULE, own, str(path.absolute()), keras, str(self._memory)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -181,7 +188,10 @@ class _Child:
 
     def ask(self, head: dict[str, Any], *arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
         """Raises what the process raised, as the same error; SourceError where it ended."""
+        late = threading.Timer(_ANSWER_S, self._give_up)
+        late.daemon = True
         with self._lock:
+            late.start()
             try:
                 write_frame(cast(IO[bytes], self._process.stdin), head, *(array.tobytes() for array in arrays))
                 answer, data = read_frame(cast(IO[bytes], self._process.stdout))
@@ -190,18 +200,32 @@ class _Child:
             except (ValueError, MemoryError) as error:  # where the next answer begins is unknown
                 self._process.kill()
                 raise _not_understood(self._path) from error
+            finally:
+                late.cancel()
         if "error" in answer:
             with _understood(self._path):
                 raised = self._raised(answer["error"])
             raise raised
         return answer, data
 
+    def _give_up(self) -> None:
+        self._late = True
+        self._process.kill()
+
     def _ended(self) -> EdgekitError:
         self._process.kill()
+        code = self._process.wait()
+        if self._late or crashed(code) == "SIGXCPU":
+            bound = f"{_ANSWER_S:.0f} s" if self._late else f"{CPU_S} s of processor time for each core"
+            return errors.SourceError(
+                f"one answer took longer than {bound}, and was given up",
+                where=str(self._path),
+                do="If it may wait for something outside, export it to ONNX or TFLite; else use a smaller model",
+            )
         return errors.SourceError(
-            f"the process that opened it ended ({self._process.wait()})",
+            f"the process that opened it ended ({crashed(code) or code})",
             where=str(self._path),
-            do="Set EDGEKIT_CONVERTER_LOG=1 and run it again to see what it said",
+            do=f"Set EDGEKIT_CONVERTER_LOG=1 to see what it said; it may take {self._memory / 1e9:.0f} GB of memory",
         )
 
     def _raised(self, said: dict[str, str]) -> EdgekitError:

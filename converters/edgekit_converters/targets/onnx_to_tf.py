@@ -125,7 +125,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
         errors="replace",
         stdin=subprocess.DEVNULL,
         check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "TMPDIR": str(folder)},
     )
     if done.returncode != 0 or not (folder / RESULT).is_dir():
         raise _FailedError(f"onnx2tf cannot turn the model into TensorFlow: {_complaint(done.stdout + done.stderr)}")

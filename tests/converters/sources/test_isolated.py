@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets.stored import float_model_from
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_converters.wall import missing_parts
+from edgekit_runtime.children import environment, python_module
 
 pytestmark = pytest.mark.convert
 
@@ -59,9 +62,24 @@ def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path
 
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), {"serving_default": net.answer})
-    with pytest.raises(SourceError, match="Permission denied"):
+    with pytest.raises(SourceError, match=f"tried to reach files outside of its folder.*{written}") as refused:
         open_source(tmp_path / "net", LoadOptions(trust_model=True), NO_STORE)
+    assert "Save it again" not in refused.value.do
     assert not written.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux alone")
+def test_a_model_that_takes_more_memory_than_is_allowed_is_refused_as_that(tmp_path: Path, monkeypatch) -> None:
+    """64 numbers that are padded to 4 GiB."""
+    import keras
+
+    monkeypatch.delenv("EDGEKIT_ISOLATE", raising=False)
+    monkeypatch.setattr(isolated, "_MEMORY_BYTES", 3 << 30)
+    x = keras.Input((8, 8, 1))
+    keras.Model(x, keras.layers.GlobalMaxPooling2D()(keras.layers.ZeroPadding2D(16380)(x))).save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"more than the 3\.2 GB of memory") as refused:
+        open_isolated(tmp_path / "net.keras", LoadOptions())
+    assert "--shape" in refused.value.do
 
 
 LIAR = """
@@ -90,6 +108,13 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return tmp_path / "net.keras"
 
     return lying
+
+
+def test_an_answer_that_does_not_come_is_given_up(liar, monkeypatch) -> None:
+    """A model may wait for what never happens, or compute for ever."""
+    monkeypatch.setattr(isolated, "_ANSWER_S", 2.0)
+    with pytest.raises(SourceError, match="took longer than 2 s"):
+        open_isolated(liar(), LoadOptions())
 
 
 def description(sha256: str) -> dict[str, object]:
@@ -167,3 +192,13 @@ def test_an_error_of_the_process_is_raised_here_with_the_path_that_was_given(tmp
     Path("net.keras").write_bytes(b"this is a shopping list")
     with pytest.raises(SourceError, match=r"^net\.keras: this is not a \.keras file"):
         open_isolated(Path("net.keras"), LoadOptions())
+
+
+def test_what_the_process_wrote_is_removed_also_where_the_build_was_killed(tmp_path: Path) -> None:
+    """A killed process removes nothing: the other one does when their pipe closes."""
+    left = tmp_path / "left"
+    left.write_text("x")
+    own = str(tmp_path)
+    command = python_module("edgekit_converters.isolated_child", own, own, own, str(1 << 30))
+    subprocess.run(command, stdin=subprocess.DEVNULL, env={**environment(), "TMPDIR": own}, check=True, timeout=60)
+    assert not left.exists()
