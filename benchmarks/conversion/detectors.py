@@ -1,6 +1,6 @@
 """How many of a detector's decisions each artifact keeps, without labels: boxes over the threshold, same class, IoU of 0.5.
 
-    python benchmarks/conversion/detectors.py --cache FOLDER [--only yolov8n] --docs docs/fidelity.md
+    python benchmarks/conversion/detectors.py --cache FOLDER [--only yolov8n] --docs benchmarks/results/fidelity.md
 
 - yolov8n: 320n.onnx of the package nudenet (AGPL-3.0), which finds faces and parts of bodies. Packages have few photos of
   people: 60 views of three photos to compare, 96 views of 16 others to calibrate. Views of one photo are alike;

@@ -1,6 +1,6 @@
 """The figures that conversion is held to, out of the results of the other scripts: what was wanted beside what was reached.
 
-    python benchmarks/conversion/figures.py --docs docs/fidelity.md
+    python benchmarks/conversion/figures.py --docs benchmarks/results/fidelity.md
 
 Reads benchmarks/results/{fidelity,conversion_speed,memory,build_time}.json; what was not measured yet is said to be so.
 """
