@@ -26,6 +26,7 @@ def markdown() -> str:
 
 
 def _lines() -> Iterator[str]:
+    yield "<!-- Generated whole from the catalogue: python -m edgekit.checking.page > docs/codes.md -->"
     yield "# Codes"
     yield ""
     yield 'Everything that edgekit prints a code for, as `edgekit explain CODE` has it. `edgekit explain "TEXT"` finds the entry that'

@@ -1,0 +1,56 @@
+"""docs/errors.md, made from the error classes of the runtime. `python tests/errors_page.py` writes it anew."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import edgekit_runtime
+from edgekit_runtime import EdgekitError
+
+FILE = Path(__file__).parents[1] / "docs" / "errors.md"
+HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
+# Errors of the runtime
+
+Import them from `edgekit_runtime`; an `except` of a class catches those indented below it. The code after each is stable:
+`edgekit explain CODE` and [codes.md](codes.md) say why it happens and what to do.
+
+"""
+WITHIN = {
+    "WireError", "HostUnreachableError", "HostBusyError", "HostRefusedError", "HostLateError", "HostProtocolError",
+    "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError",
+}  # fmt: skip
+"""What is raised inside the runtime, and caught there: no application ever sees one."""
+
+
+def errors() -> Iterator[tuple[int, type[EdgekitError]]]:
+    """Every error class of the runtime's own below the root, with its depth."""
+    for module in pkgutil.walk_packages(edgekit_runtime.__path__, "edgekit_runtime."):
+        if not module.name.endswith(("__main__", "_child")):
+            importlib.import_module(module.name)
+    return below(EdgekitError, 1)
+
+
+def below(parent: type[EdgekitError], depth: int) -> Iterator[tuple[int, type[EdgekitError]]]:
+    ours = [kind for kind in parent.__subclasses__() if kind.__module__.startswith("edgekit_runtime.")]
+    for kind in sorted(ours, key=lambda kind: kind.__name__):
+        yield depth, kind
+        yield from below(kind, depth + 1)
+
+
+def text() -> str:
+    listed = [(0, EdgekitError), *((depth, kind) for depth, kind in errors() if kind.__name__ not in WITHIN)]
+    return HEAD + "".join(
+        f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}\n" for depth, kind in listed
+    )
+
+
+def first_line(kind: type[EdgekitError]) -> str:
+    assert kind.__doc__, f"{kind.__name__} has no docstring"
+    return kind.__doc__.splitlines()[0]
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
