@@ -29,11 +29,25 @@ from typing import Any, Protocol
 
 import xxhash
 
+from edgekit_runtime.engines import ENGINES
+
 __all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key", "unfinished"]
 
 _TOOLS = (
-    *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "ai-edge-litert", "tflite-runtime", "torch"),
-    *("onnx", "onnxruntime", "onnxruntime-gpu", "onnxslim", "tf2onnx", "onnx2tf", "numpy", "pillow"),
+    *(
+        "tensorflow",
+        "tensorflow-cpu",
+        "keras",
+        "tf-keras",
+        "torch",
+        "onnx",
+        "onnxslim",
+        "tf2onnx",
+        "onnx2tf",
+        "numpy",
+        "pillow",
+    ),
+    *(name for kind in ENGINES.values() for name in (kind.distribution, *kind.overwritten_by)),
 )
 _GIB = 1 << 30
 _SUFFIX, _PARTIAL = ".entry", ".partial"

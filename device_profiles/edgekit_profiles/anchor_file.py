@@ -32,7 +32,7 @@ from edgekit_profiles.regular import read_regular
 __all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file", "refuse_strangers"]
 
 FORMAT = 1
-_KERNELS = {"litert": "xnnpack", "tflite-runtime": "tflite", "onnxruntime": "onnxruntime"}
+_KERNELS = {"litert": "xnnpack", "tflite-runtime": "tflite"}
 _AGAIN = "Make one on the board: edgekit profiles measure -o ANCHOR.json"
 _MOST = 1 << 20
 

@@ -3,7 +3,7 @@
 Rules: the newest wheel that fits is the answer, and a package of the image's Debian release where none does; where a
 profile pins a version only that one counts, and of its format no engine that is not pinned; where nothing fits, or
 edgekit itself does not run on that Python, the reason says what stands in the way. No board is named here: a refusal
-follows from the facts in `wheels.toml`.
+follows from the facts in `wheels.toml`. An engine without a line there was tried on no board and gets no verdict.
 
     installable(load("raspberry-pi-5"))[0]      # RuntimeSupport(engine="litert", format="tflite", ok=True, ...)
 """
@@ -88,38 +88,44 @@ def debian_packages(profile: Profile) -> tuple[DebianPackage, ...]:
 
 
 def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
-    """One verdict for each engine of the runtime, in the runtime's order of preference. Pure."""
+    """One verdict for each engine and format, in the runtime's order of preference. Pure."""
     facts = wheels() if facts is None else facts
-    return tuple(_support(profile, engine, [wheel for wheel in facts if wheel.engine == engine]) for engine in ENGINES)
+    lines = {engine: [wheel for wheel in facts if wheel.engine == engine] for engine in ENGINES}
+    return tuple(
+        _support(profile, engine, form, lines[engine])
+        for engine, kind in ENGINES.items()
+        for form in kind.formats
+        if lines[engine]
+    )
 
 
-def _support(profile: Profile, engine: str, lines: list[Wheel]) -> RuntimeSupport:
+def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> RuntimeSupport:
     kind = ENGINES[engine]
     pin = profile.pins.get(engine)
-    others = [name for name in profile.pins if name in ENGINES and ENGINES[name].format == kind.format]
+    others = [name for name in profile.pins if name in ENGINES and form in ENGINES[name].formats]
     if pin is None and others:
         what = f"{ENGINES[others[0]].distribution} {profile.pins[others[0]]}"
-        return RuntimeSupport(engine, kind.format, False, None, f"the profile holds its image to {what}")
+        return RuntimeSupport(engine, form, False, None, f"the profile holds its image to {what}")
     if pin is not None:
         lines = [wheel for wheel in lines if wheel.version == pin]
     found, why = _newest(profile, f"{kind.distribution} {pin}" if pin else kind.distribution, lines)
     if found is None:
-        return RuntimeSupport(engine, kind.format, False, None, why)
+        return RuntimeSupport(engine, form, False, None, why)
     needs = f", with {found.needs}" if found.needs else ""
     if _parts(profile.os.python) < _parts(runtime_python()):
         reason = (
             f"edgekit's runtime needs Python {runtime_python()}, and the image has {profile.os.python} "
             f"({kind.distribution} {found.version} would install)"
         )
-        return RuntimeSupport(engine, kind.format, False, None, reason)
+        return RuntimeSupport(engine, form, False, None, reason)
     if found.package:
         reason = f"Debian {found.debian} packages {found.package} {found.version} for {profile.arch}{needs}"
-        return RuntimeSupport(engine, kind.format, True, found.version, reason, found.package)
+        return RuntimeSupport(engine, form, True, found.version, reason, found.package)
     reason = (
         f"{kind.distribution} {found.version} has a wheel for {profile.arch}, CPython {profile.os.python} "
         f"and glibc {profile.os.glibc}{needs}"
     )
-    return RuntimeSupport(engine, kind.format, True, found.version, reason)
+    return RuntimeSupport(engine, form, True, found.version, reason)
 
 
 def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:

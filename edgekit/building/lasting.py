@@ -24,6 +24,7 @@ from edgekit.building.kept import kept_json, key
 from edgekit.building.report import estimate_json
 from edgekit.packaging import write_bundle
 from edgekit_profiles import Estimate
+from edgekit_profiles.wheels import wheels
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, Promise, read_bundle
 from edgekit_runtime.children import may_start
 from edgekit_runtime.children import run as run_child
@@ -84,8 +85,9 @@ def with_memory(
     store: Store,
     secret: Secret | None = None,
 ) -> Manifest:
-    """The manifest with what each artifact that may answer takes on each engine. estimated: recipe -> bytes, from its file."""
+    """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe -> bytes, from its file."""
     ask = _Measuring(draft, manifest, store, secret)
+    on_boards = {wheel.engine for wheel in wheels()}
     entries = []
     for entry in manifest.artifacts:
         if entry.role not in ("primary", "alternate"):
@@ -94,7 +96,7 @@ def with_memory(
         found = {
             name: allowance_mb(estimated.get(entry.recipe), draft.size, ask.peak_mb(entry, name))
             for name, kind in ENGINES.items()
-            if kind.format == entry.format
+            if entry.format in kind.formats and name in on_boards
         }
         memory = {name: figure for name, figure in found.items() if figure is not None}
         entries.append(replace(entry, memory_mb=memory or None))

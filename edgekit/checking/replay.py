@@ -106,11 +106,12 @@ def _by_kernels(
     name = str(runtime)
     child = str(Path(__file__).with_name("replayed_child.py"))
     command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine]
-    if runtime.engine != "tflite-runtime":
-        return _asked([*command, "default"], recipe, name, given)
-    replayed, findings = _asked([*command, "reference"], recipe, name, given)
+    portable = ENGINES[runtime.engine].portable
+    replayed, findings = _asked([*command, portable], recipe, name, given)
+    if portable == "default":
+        return replayed, findings
     if not findings or findings[0].code not in ("replay-crashed", "replay-refused"):
-        return replace(replayed, kernels="reference"), findings
+        return replace(replayed, kernels=portable), findings
     replayed, others = _asked([*command, "default", "loosely"], recipe, name, given)
     if others and others[0].code in ("replay-crashed", "replay-refused"):
         return replayed, others

@@ -17,13 +17,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edgekit_converters.needs.registered import parts
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["NoEnvironmentError", "environment", "numpy_for"]
+__all__ = ["NoEnvironmentError", "environment"]
 
 _TIMEOUT_S = 300.0
 _READY = "ready"
@@ -72,7 +71,7 @@ def _unwritable(folder: Path, error: OSError) -> NoEnvironmentError:
 
 
 def _made(place: Path, engine: str, version: str, run: Run) -> None:
-    wanted = [f"{ENGINES[engine].distribution}=={version}", numpy_for(engine, version)]
+    wanted = [f"{ENGINES[engine].distribution}=={version}", ENGINES[engine].numpy_for(version)]
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is not None:
         commands = [
@@ -111,9 +110,3 @@ def _reason(said: str) -> str:
 
 def _python(place: Path) -> Path:
     return place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
-def numpy_for(engine: str, version: str) -> str:
-    """What the engine was compiled against, as far as it does not say so itself."""
-    old = {"tflite-runtime": (3,), "litert": (1, 1), "onnxruntime": (1, 19)}[engine]
-    return "numpy<2" if parts(version) < old else "numpy"

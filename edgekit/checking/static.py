@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgekit.checking.finding import Finding, Level, finding
-from edgekit.checking.sidebyside import numpy_for
 from edgekit.checking.subject import Checkable, Subject
 from edgekit_converters import workload
 from edgekit_converters.choose import beyond_memory
@@ -69,7 +68,7 @@ def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> 
     """For each format what the board will use first, then what else installs there. named: instead of what the profile says,
     for the formats that those engines run."""
     has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
-    found = [Chosen(ENGINES[e].format, Runtime(e, v, *has), True) for e, v in named]
+    found = [Chosen(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
     told = {one.format for one in found}
     for verdict in installable(profile):
         if verdict.ok and verdict.version is not None and verdict.format not in told:
@@ -126,7 +125,7 @@ def _loads(one: Checkable, subject: Subject, needs: Needs, chosen: Chosen, profi
         what = barrier.what if chosen.first else f"if the board has {runtime} instead: {barrier.what}"
         level: Level | None = None if chosen.first else "warning"
         yield finding(barrier.code, what, do=do, level=level, artifact=one.recipe, runtime=runtime)
-    numpy = numpy_for(chosen.runtime.engine, chosen.runtime.version)
+    numpy = ENGINES[chosen.runtime.engine].numpy_for(chosen.runtime.version)
     if chosen.first and numpy != "numpy":
         engine = f"{ENGINES[chosen.runtime.engine].distribution}=={chosen.runtime.version}"
         do = f"Install it with its limit: pip install '{engine}' '{numpy}'; `edgekit package` writes that limit down"

@@ -46,7 +46,7 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
     from edgekit_runtime.engines.registry import ENGINES
 
     entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first
-    answers = next((one.recipe for one in entries if one.format == ENGINES[engine].format), entries[0].recipe)
+    answers = next((one.recipe for one in entries if one.format in ENGINES[engine].formats), entries[0].recipe)
     checked = check(Request(bundle, profile, ((engine, version),), replay=False))
     errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", answers)]
     if errors:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
-from edgekit.cli.options import BUNDLE, PATH, FiniteRange, as_json, budget_ms, budget_of, print_json, threads, use
+from edgekit.cli.options import (
+    BUNDLE,
+    PATH,
+    FiniteRange,
+    as_json,
+    budget_ms,
+    budget_of,
+    engine,
+    print_json,
+    threads,
+    use,
+)
 from edgekit.cli.output import refuse_unwritable, say
 from edgekit.cli.progress import shown
 from edgekit.cli.push import identity, port
@@ -61,7 +72,7 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
     "--batch", type=click.Choice(["on", "off"]), help="Whether waiting requests may share an inference. Default: on."
 )
 @click.option("--cache", is_flag=True, help="Leave the cache on: after the first round, every input is a hit.")
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@engine
 @threads
 @click.option(
     "--compare",

@@ -13,14 +13,13 @@ from edgekit.cli.options import as_json, print_json
 from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
+from edgekit_runtime.engines import ENGINES
 
 __all__ = ["doctor", "examine"]
 
 # extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
-    "litert": ((("ai-edge-litert",),), "run TFLite artifacts"),
-    "tflite": ((("tflite-runtime",),), "run TFLite artifacts where LiteRT has no wheel"),
-    "onnx": ((("onnxruntime",),), "run ONNX artifacts"),
+    **{kind.extra: (((kind.distribution,),), kind.use) for kind in ENGINES.values()},
     "image": ((("pillow",),), "answer on pictures"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
@@ -94,18 +93,17 @@ def _extra(rows: tuple[tuple[str, ...], ...], use: str, version: Callable[[str],
 def _problems(version: Callable[[str], str | None], extras: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     problems = []
     numpy = version("numpy") or "0"
-    if version("tflite-runtime") and int(numpy.split(".")[0]) >= 2:
-        problems.append(
-            {"what": f"tflite-runtime cannot make an interpreter with NumPy {numpy}", "do": "pip install 'numpy<2'"}
-        )
-    if version("onnxruntime") and version("onnxruntime-gpu"):
-        problems.append(
-            {
-                "what": "onnxruntime and onnxruntime-gpu overwrite each other's files",
-                "do": "pip uninstall onnxruntime onnxruntime-gpu, then install one of them",
-            }
-        )
-    if not any(extras[name]["installed"] for name in ("litert", "tflite", "onnx")):
+    for kind in ENGINES.values():
+        name, here = kind.distribution, version(kind.distribution)
+        if here and kind.numpy_for(here) == "numpy<2" and int(numpy.split(".")[0]) >= 2:
+            problems.append(
+                {"what": f"{name} cannot make an interpreter with NumPy {numpy}", "do": "pip install 'numpy<2'"}
+            )
+        for other in kind.overwritten_by:
+            if here and version(other):
+                what = f"{name} and {other} overwrite each other's files"
+                problems.append({"what": what, "do": f"pip uninstall {name} {other}, then install one of them"})
+    if not any(extras[kind.extra]["installed"] for kind in ENGINES.values()):
         problems.append(
             {
                 "what": "no engine is installed, so no bundle can be opened",

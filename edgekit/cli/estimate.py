@@ -12,6 +12,7 @@ import click
 
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path, threads
 from edgekit.cli.output import say
+from edgekit_runtime.engines import ENGINES
 
 if TYPE_CHECKING:
     from edgekit.estimating import Answer, Given, LayerTime, Subject
@@ -30,7 +31,7 @@ _FEW = 5
 @threads
 @click.option(
     "--runtime",
-    type=click.Choice(["litert", "tflite-runtime", "onnxruntime"]),
+    type=click.Choice(tuple(ENGINES)),
     help="The engine on the board. Default: what installs there.",
 )
 @click.option("--layers", is_flag=True, help="All layers, in the file's order. Default: the five that take longest.")
@@ -98,14 +99,15 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
 def _runnable(subjects: list[Subject], runtime: str | None) -> list[Subject]:
     """Of a bundle, those that the runtime can run. Raises CannotEstimateError where that is none."""
     from edgekit_profiles import CannotEstimateError
-    from edgekit_runtime.engines import ENGINES
 
     if runtime is None:
         return subjects
-    found = [subject for subject in subjects if subject.format == ENGINES[runtime].format]
+    found = [subject for subject in subjects if subject.format in ENGINES[runtime].formats]
     if not found:
-        others = ", ".join(name for name, kind in ENGINES.items() if kind.format == subjects[0].format)
-        what = f"{runtime} runs {ENGINES[runtime].format}, and {subjects[0].name} is {subjects[0].format}"
+        others = ", ".join(name for name, kind in ENGINES.items() if subjects[0].format in kind.formats)
+        what = (
+            f"{runtime} runs {' and '.join(ENGINES[runtime].formats)}, and {subjects[0].name} is {subjects[0].format}"
+        )
         raise CannotEstimateError(what, do=f"Name an engine that runs it: {others}")
     return found
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit_runtime.engines import ENGINES
+
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
 
@@ -24,6 +26,7 @@ __all__ = [
     "budget_ms",
     "budget_of",
     "catalogue_of",
+    "engine",
     "load_profile",
     "print_json",
     "profile_path",
@@ -116,6 +119,7 @@ def budget_of(use: str | None, budget_ms: float | None) -> float | None:
     return PRESETS_MS[use]
 
 
+engine = click.option("--engine", metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed.")
 threads = click.option(
     "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
 )

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from edgekit.cli.options import PATH, allow_unsigned
+from edgekit_runtime.engines import ENGINES
 
 __all__ = ["board", "packed_options"]
 
 _OPTIONS = (
     click.option(
         "--engine",
-        type=click.Choice(["litert", "tflite-runtime", "onnxruntime"]),
+        type=click.Choice(tuple(ENGINES)),
         help="Default: what installs there.",
     ),
     click.option(

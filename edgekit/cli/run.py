@@ -22,6 +22,7 @@ from edgekit.cli.options import (
     as_json,
     budget_ms,
     budget_of,
+    engine,
     print_json,
     threads,
     trust,
@@ -54,7 +55,7 @@ __all__ = ["run"]
 @budget_ms
 @use
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@engine
 @threads
 @click.option(
     "--pin",

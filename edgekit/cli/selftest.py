@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, allow_unsigned, as_json, print_json, threads, trust
+from edgekit.cli.options import BUNDLE, PATH, allow_unsigned, as_json, engine, print_json, threads, trust
 from edgekit.cli.secret_options import secret
 
 __all__ = ["selftest"]
@@ -16,7 +16,7 @@ __all__ = ["selftest"]
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="[BUNDLE|ROOT]", required=False)
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@engine
 @threads
 @trust
 @allow_unsigned

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, print_json, threads, trust
+from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, engine, print_json, threads, trust
 from edgekit.cli.output import say
 from edgekit.cli.progress import shown
 from edgekit.cli.secret_options import secret
@@ -36,7 +36,7 @@ __all__ = ["warm"]
     metavar="MB",
     help="How large it may become: what the application passes as disk_cache_mb.",
 )
-@click.option("--engine", metavar="NAME", help="litert, tflite-runtime or onnxruntime. Default: what is installed.")
+@engine
 @threads
 @trust
 @allow_unsigned

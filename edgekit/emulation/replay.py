@@ -218,7 +218,7 @@ def engine_for(bundle: Bundle, profile: Profile) -> str:
 def _runs(engine: str, entry: ArtifactEntry) -> bool:
     from edgekit_runtime.engines import ENGINES
 
-    return ENGINES[engine].format == entry.format
+    return entry.format in ENGINES[engine].formats
 
 
 def _not_installed(profile: Profile, cpu: Cpu, error: InstallError) -> Replayed:

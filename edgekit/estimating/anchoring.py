@@ -157,7 +157,7 @@ def _clock_ghz(during: Mapping[str, Any], before: Mapping[str, Any]) -> float | 
 
 def _timed(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], float]) -> dict[str, Any]:
     name, precision, threads = what
-    form = ENGINES[name].format
+    form = ENGINES[name].formats[0]
     data = _model(folder, form, precision)
     with load_engine(form, data, threads=threads, engine=name) as engine:
         item = _item(form, precision)

@@ -66,7 +66,7 @@ def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
         if engine is None:
             reasons = dict.fromkeys(s.reason for s in installable(profile) if s.format == subject.format)
             what = f"no engine for {subject.format} installs on {profile.name}: {'; '.join(reasons)}"
-            such = next(name for name, kind in ENGINES.items() if kind.format == subject.format)
+            such = next(name for name, kind in ENGINES.items() if subject.format in kind.formats)
             do = f"Where you have one there all the same, as in a container, name it: --runtime {such}"
             raise CannotEstimateError(what, where=subject.name, do=do)
         found = _measured(subject, profile, asked, given)

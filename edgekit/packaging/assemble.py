@@ -30,7 +30,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.policy import ENCRYPTED
 from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine, Kernels, load_engine
+from edgekit_runtime.engines import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import check_model
 from edgekit_runtime.stepping import Stepper
@@ -171,9 +171,8 @@ def _settings(artifact: Artifact) -> dict[str, Any]:
 
 def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[GoldenOutputs]:
     """What one artifact answers to each golden item."""
-    # tflite-runtime's default x86 kernels differ from ARM's by up to 15 steps; its reference kernels give the same bits.
     name = content.engine if artifact is content.artifact else None
-    kernels: Kernels = "reference" if name == "tflite-runtime" else "default"
+    kernels: Kernels = ENGINES[name].portable if name in ENGINES else "default"
     with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
         return [_answer(draft, content.contract, artifact, engine, item) for item in content.golden]
 

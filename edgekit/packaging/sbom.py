@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from edgekit_runtime.engines import ENGINES
+
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
 
@@ -21,7 +23,6 @@ __all__ = ["sbom"]
 
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 _EXPRESSION = re.compile(rf"\(?{_SPDX.pattern}\)?( (AND|OR|WITH) \(?{_SPDX.pattern}\)?)+")
-_ENGINES = {"litert": "ai-edge-litert"}
 
 
 def sbom(bundle: Bundle) -> dict[str, Any]:
@@ -99,7 +100,13 @@ def _tools(manifest: Manifest) -> Iterator[tuple[tuple[str, str], None]]:
             yield tool, None
     for golden in manifest.golden:
         for answer in golden.answers:
-            yield (_ENGINES.get(answer.engine, answer.engine), answer.engine_version), None
+            yield (
+                (
+                    ENGINES[answer.engine].distribution if answer.engine in ENGINES else answer.engine,
+                    answer.engine_version,
+                ),
+                None,
+            )
 
 
 def _library(name: str, version: str) -> dict[str, Any]:

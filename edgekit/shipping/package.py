@@ -146,7 +146,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         from edgekit_converters.zoo.mobilenet_v1 import anchor_files
 
         (folder / "anchors").mkdir()
-        anchor_files(folder / "anchors", (ENGINES[plan.engine].format,))
+        anchor_files(folder / "anchors", ENGINES[plan.engine].formats)
     file = f"{plan.name}.ekb"
     shutil.copyfile(bundle.path, folder / "bundle" / file)
     digest = sha256_of(folder / "bundle" / file)

@@ -86,8 +86,7 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
 
 
 def _proven(manifest: Manifest, engine: str) -> str | None:
-    kind = ENGINES[engine].format
-    recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format == kind]
+    recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format in ENGINES[engine].formats]
     made = [a for golden in manifest.golden for a in golden.answers if a.engine == engine and a.recipe in recipes]
     return made[0].engine_version if made else None
 

@@ -82,7 +82,7 @@ class Wheelhouse:
 def collect(
     profile: Profile, engine: str, dest: Path, *, wheel: Path | None = None, extras: Sequence[str] = ("image",)
 ) -> Wheelhouse:
-    """Fill `dest` with what a bundle for `engine` (`litert`, `tflite-runtime`, `onnxruntime`) needs on that board.
+    """Fill `dest` with what a bundle for `engine` needs on that board.
 
     wheel: edgekit's own, built or put together where it is None. extras: of edgekit, beside the engine's. Wheels of an
     earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError, ShippingError.

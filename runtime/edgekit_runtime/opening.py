@@ -67,7 +67,7 @@ def open_bundle(
     nobody vouches for is opened all the same, and `describe()` says so; of an install root, its own record decides. secret: of an encrypted
     bundle, where its key is: `file:PATH`, `env:NAME`, `cmd:COMMAND`, a path, or the 32 bytes; None to look where EDGEKIT_SECRET
     says, in ~/.config/edgekit/secret and in /etc/edgekit/secret. cache_mb: bound of the exact cache in MiB, 0 for none. ttl_s: seconds an answer stays good, None for ever. threads: engine threads, None for what the
-    bundle says, at most the cores there are. engine: `litert`, `tflite-runtime` or `onnxruntime`, None to choose.
+    bundle says, at most the cores there are. engine: a name of the table ENGINES, None to choose.
     budget_ms: of requests that name none themselves, None for as long as it takes; use: the same by its purpose, a key of
     `budget.PRESETS_MS`. batching: whether requests that wait may share an inference where that pays, None for yes unless
     EDGEKIT_BATCH=off. queue_limit: how many requests may wait.

@@ -310,12 +310,12 @@ def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
             do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, where the accelerator is installed',
         )
     formats = {one.format for one in bundle.manifest.artifacts if one.role in ("primary", "alternate")}
-    if wanted.engine is not None and ENGINES[wanted.engine].format not in formats:
+    if wanted.engine is not None and formats.isdisjoint(ENGINES[wanted.engine].formats):
         raise BundleError(
             f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=f"It holds {primary.recipe}"
         )
     kinds = (ENGINES[wanted.engine],) if wanted.engine else tuple(ENGINES.values())
-    extra = next(kind.extra for kind in kinds if kind.format in formats)
+    extra = next(kind.extra for kind in kinds if not formats.isdisjoint(kind.formats))
     raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
 
 

@@ -185,17 +185,17 @@ def test_forgetting_what_was_changes_nothing_in_a_model_without_memory(loaded):
 @pytest.mark.parametrize("data", [b"", b"not a model", b"\0" * 4096], ids=["empty", "text", "zeros"])
 def test_bytes_that_are_no_model_are_an_engine_error(name, data):
     with pytest.raises(EngineError):
-        load_engine(ENGINES[name].format, data, engine=name)
+        load_engine(ENGINES[name].formats[0], data, engine=name)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 4096], ids=["empty", "zeros"])
 def test_bytes_that_are_no_model_are_an_engine_error_in_a_process_of_its_own(host, data):
     name = INSTALLED[0]
     with pytest.raises(EngineError):
-        host.load(name, ENGINES[name].format, data, Setup())
+        host.load(name, ENGINES[name].formats[0], data, Setup())
 
 
-@pytest.mark.parametrize("name", [name for name in INSTALLED if ENGINES[name].format == "tflite"])
+@pytest.mark.parametrize("name", [name for name in INSTALLED if "tflite" in ENGINES[name].formats])
 @pytest.mark.parametrize("count", [1, 4, 2, 7])
 def test_a_tflite_file_with_a_free_batch_axis_takes_any_number(name, count):
     artifact = tiny.artifact("tflite-f32, any number", name)
@@ -207,7 +207,7 @@ def test_a_tflite_file_with_a_free_batch_axis_takes_any_number(name, count):
     np.testing.assert_allclose(probs, np.concatenate(alone), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in INSTALLED if ENGINES[name].format == "tflite"])
+@pytest.mark.parametrize("name", [name for name in INSTALLED if "tflite" in ENGINES[name].formats])
 @pytest.mark.parametrize("kernels", ["default", "plain", "reference"])
 def test_every_set_of_kernels_gives_the_same_class(name, kernels):
     artifact = tiny.artifact("tflite-int8", name)
@@ -230,7 +230,7 @@ def test_a_missing_engine_names_the_command_that_adds_it():
 @pytest.mark.parametrize("absent", sorted(set(ENGINES) - set(INSTALLED)))
 def test_loading_an_engine_that_is_not_installed_is_a_typed_error(absent):
     with pytest.raises(MissingExtraError, match="pip install"):
-        load_engine(ENGINES[absent].format, b"", engine=absent)
+        load_engine(ENGINES[absent].formats[0], b"", engine=absent)
 
 
 def test_an_unknown_engine_or_format_is_a_typed_error():

@@ -14,7 +14,7 @@ from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.contract import Adapter
 from edgekit_runtime.engines import ENGINES, available
 
-TFLITE = min((name for name in available() if ENGINES[name].format == "tflite"), default="")
+TFLITE = min((name for name in available() if "tflite" in ENGINES[name].formats), default="")
 pytestmark = pytest.mark.skipif(
     not TFLITE or "onnxruntime" not in available(), reason="it takes a TFLite engine and ONNX Runtime"
 )

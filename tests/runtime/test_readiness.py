@@ -24,7 +24,7 @@ from edgekit_runtime.tuning import Tuning, Wanted
 from edgekit_runtime.warming import batches_offered
 
 INSTALLED = sorted(available())
-TFLITE = min((name for name in INSTALLED if ENGINES[name].format == "tflite"), default="")
+TFLITE = min((name for name in INSTALLED if "tflite" in ENGINES[name].formats), default="")
 PICTURES = (tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK)
 needs_tflite = pytest.mark.skipif(not TFLITE, reason="no TFLite engine is installed")
 

@@ -1,21 +1,30 @@
-"""The engine protocol, the table of engines, and the one function that chooses."""
+"""The engine protocol, the table of engines, and the one function that chooses.
+
+Rules:
+- what edgekit knows of an engine follows from its row in ENGINES: what a command takes for --engine, what `edgekit doctor`
+  looks for, which NumPy it works with, what a bill of materials calls it;
+- importing this module imports no NumPy, so that commands can print the table as help.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.modelfile.facts import DELEGATED
-from edgekit_runtime.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
     "ENGINES",
@@ -105,47 +114,74 @@ class Engine(AbstractContextManager["Engine", None]):
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A row of the table: which format it runs, the distribution and extra that bring it, and its loader.
+    """A row of the table: all that the rest of edgekit knows of one engine.
 
-    module: the heavy import behind it. kernels: the sets of kernels it has, the preferred one first. delegates: whether it takes external ones.
+    formats: which it runs.
+    distribution, extra: what brings it.
+    use: what people take it for.
+    loader: "module:function" of ours; `module` is the heavy import behind it.
+    kernels: the sets of kernels it has, the preferred one first.
+    portable: those whose answers differ least between processors; golden examples are answered with them.
+    delegates: whether it takes external ones.
+    numpy_1_below: earlier versions need NumPy 1, and not all of them say so.
+    overwritten_by: distributions that install the same files.
     """
 
-    format: str
+    formats: tuple[str, ...]
     distribution: str
     extra: str
+    use: str
     loader: str
     module: str
     kernels: tuple[Kernels, ...] = ("default",)
+    portable: Kernels = "default"
     delegates: bool = False
+    numpy_1_below: tuple[int, ...] = ()
+    overwritten_by: tuple[str, ...] = ()
+
+    def numpy_for(self, version: str) -> str:
+        """The requirement that this version of the engine puts on NumPy: "numpy<2" or "numpy"."""
+        known = re.match(r"\d+(\.\d+)*", version)
+        parts = tuple(int(part) for part in known[0].split(".")) if known is not None else ()
+        return "numpy<2" if parts < self.numpy_1_below else "numpy"
 
 
 # In order of preference within a format.
 ENGINES: dict[str, EngineKind] = {
     "litert": EngineKind(
-        "tflite",
+        ("tflite",),
         "ai-edge-litert",
         "litert",
+        "run TFLite artifacts",
         "edgekit_runtime.engines.tflite:load_litert",
         "ai_edge_litert.interpreter",
         ("default", "plain", "reference"),
         delegates=True,
+        numpy_1_below=(1, 1),
     ),
+    # Its default kernels on x86 differ from those on ARM by up to 15 steps; its reference kernels give the same bits.
     "tflite-runtime": EngineKind(
-        "tflite",
+        ("tflite",),
         "tflite-runtime",
         "tflite",
+        "run TFLite artifacts where LiteRT has no wheel",
         "edgekit_runtime.engines.tflite:load_tflite_runtime",
         "tflite_runtime.interpreter",
         ("default", "plain", "reference"),
+        portable="reference",
         delegates=True,
+        numpy_1_below=(3,),
     ),
     "onnxruntime": EngineKind(
-        "onnx",
+        ("onnx",),
         "onnxruntime",
         "onnx",
+        "run ONNX artifacts",
         "edgekit_runtime.engines.onnx:load_onnxruntime",
         "onnxruntime",
         ("default", "fast"),
+        numpy_1_below=(1, 19),
+        overwritten_by=("onnxruntime-gpu",),
     ),
 }
 
@@ -172,9 +208,10 @@ def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: 
     Raises MissingExtraError, with the command that adds an engine, when none is installed.
     """
     installed = available() if installed is None else installed
-    candidates = [name for name, kind in ENGINES.items() if kind.format == format]
+    candidates = [name for name, kind in ENGINES.items() if format in kind.formats]
     if not candidates:
-        raise EngineError(f"no engine runs the format '{format}'", do=f"Known formats: {', '.join(_formats())}")
+        known = sorted({format for kind in ENGINES.values() for format in kind.formats})  # noqa: A001
+        raise EngineError(f"no engine runs the format '{format}'", do=f"Known formats: {', '.join(known)}")
     for name in candidates:
         if name in installed:
             return name
@@ -220,10 +257,11 @@ def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # n
     kind = ENGINES.get(name)
     if kind is None:
         raise EngineError(f"there is no engine '{name}'", do=f"Engines: {', '.join(ENGINES)}")
-    if kind.format != format:
-        raise EngineError(f"engine '{name}' runs {kind.format}, not {format}")
+    if format not in kind.formats:
+        raise EngineError(f"engine '{name}' runs {' and '.join(kind.formats)}, not {format}")
     if setup.delegate is not None and not kind.delegates:
         raise EngineError(f"engine '{name}' takes no delegate", where=setup.delegate)
+    _check_numpy(kind)
     module, function = kind.loader.split(":")
     loader = getattr(importlib.import_module(module), function)
     try:
@@ -238,5 +276,15 @@ def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # n
     return loaded
 
 
-def _formats() -> list[str]:
-    return sorted({kind.format for kind in ENGINES.values()})
+def _check_numpy(kind: EngineKind) -> None:
+    """tflite-runtime installs beside NumPy 2 and dies with a bare SystemError."""
+    version = version_of(kind.distribution)
+    if version is None or kind.numpy_for(version) == "numpy":
+        return
+    import numpy
+
+    if int(numpy.__version__.split(".")[0]) >= 2:
+        raise EngineError(
+            f"{kind.distribution} {version} cannot make an interpreter with NumPy {numpy.__version__}",
+            do="Run: pip install 'numpy<2'",
+        )

@@ -1,8 +1,5 @@
 """TFLite artifacts through LiteRT (`ai-edge-litert`) or, where that has no wheel, `tflite-runtime` 2.14.
 
-The two differ: tflite-runtime dies with a bare SystemError under NumPy 2, and only its reference kernels give the same
-bits on x86 and ARM. Both facts are handled here and nowhere else.
-
 An inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else.
 """
 
@@ -108,12 +105,6 @@ def load_litert(data: bytes, setup: Setup) -> TFLiteEngine:
 
 def load_tflite_runtime(data: bytes, setup: Setup) -> TFLiteEngine:
     """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
-    version = version_of("tflite-runtime")
-    if version is not None and int(np.__version__.split(".")[0]) >= 2:
-        raise EngineError(
-            f"tflite-runtime {version} cannot make an interpreter with NumPy {np.__version__}",
-            do="Run: pip install 'numpy<2'",
-        )
     from tflite_runtime import interpreter
 
     return TFLiteEngine(interpreter, _info("tflite-runtime", "tflite-runtime", setup), data, batch=setup.batch)

@@ -124,7 +124,7 @@ def candidates(
 
 def _engines(entry: ArtifactEntry, installed: Mapping[str, str], wanted: Wanted) -> list[str]:
     """Installed engines that run its format, in order of preference."""
-    fitting = [name for name, kind in ENGINES.items() if kind.format == entry.format and name in installed]
+    fitting = [name for name, kind in ENGINES.items() if entry.format in kind.formats and name in installed]
     asked = [name for name in fitting if wanted.engine in (None, name)]
     return asked[:1] if wanted.pin else asked
 

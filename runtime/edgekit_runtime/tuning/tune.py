@@ -29,7 +29,7 @@ from edgekit_runtime.board import cores, fingerprint, state_dir
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.engines.registry import version_of
 from edgekit_runtime.errors import (
     EdgekitError,
@@ -98,7 +98,9 @@ def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdic
     tuning = tuning or Tuning.from_environment()
     offer = offered(bundle, wanted)
     if not offer:
-        raise MissingExtraError("litert", f"running {bundle.artifact().recipe}", where=str(bundle.path))
+        primary = bundle.artifact()
+        extra = next(kind.extra for kind in ENGINES.values() if primary.format in kind.formats)
+        raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
     if tuning.bound_s <= 0:
         return Verdict(offer[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
     if not may_start():

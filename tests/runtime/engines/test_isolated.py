@@ -21,7 +21,7 @@ from edgekit_runtime.errors import EngineError, EngineHung
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
-FORMAT = ENGINES[ENGINE].format
+FORMAT = ENGINES[ENGINE].formats[0]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ import sys, tiny, numpy as np
 from edgekit_runtime.engines import ENGINES, Setup
 from edgekit_runtime.engines.isolated import IsolatedHost
 host = IsolatedHost()
-engine = host.load({engine!r}, ENGINES[{engine!r}].format, tiny.model_bytes({recipe!r}), Setup())
+engine = host.load({engine!r}, ENGINES[{engine!r}].formats[0], tiny.model_bytes({recipe!r}), Setup())
 print(host.pid, flush=True)
 sys.stdin.read()
 """
