@@ -228,7 +228,7 @@ class _Verifying:
         return f"{self.report.vouched.told} ({store.where}: {needed})"
 
     def _manifest(self, header: Header) -> Manifest:
-        from edgekit_runtime.bundle.manifest import parse_manifest
+        from edgekit_runtime.bundle.checks import parse_manifest
 
         manifest = parse_manifest(header.manifest_bytes, self._where)
         self.report.digest = hashlib.sha256(header.manifest_bytes).hexdigest()

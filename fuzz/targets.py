@@ -23,7 +23,7 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "manifest": ("fuzz.bundles:manifest", _BUNDLE),
     "root": (
         "fuzz.trust:root",
-        ("edgekit_runtime.trust", "edgekit_runtime.strict_json", "edgekit_runtime.bundle.signature"),
+        ("edgekit_runtime.trust", "edgekit_runtime.strict_json", "edgekit_runtime.trust.signature"),
     ),
     "journal": ("fuzz.journal:journal", ("edgekit_runtime.install.journal", "edgekit_runtime.strict_json")),
     "tflite": ("fuzz.models:tflite", ("edgekit_runtime.modelfile",)),

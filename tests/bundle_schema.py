@@ -16,6 +16,7 @@ from typing import Any
 from edgekit_runtime.bundle import limits
 from edgekit_runtime.bundle.checks import DTYPE_BYTES
 from edgekit_runtime.bundle.manifest import FORMAT_VERSION, Manifest
+from edgekit_runtime.canonical import MAX_NUMBER
 
 FILE = Path(__file__).parents[1] / "docs" / "bundle-manifest.schema.json"
 NAME = {"pattern": f"^{limits.NAME.pattern}$"}
@@ -37,7 +38,7 @@ RULES: dict[tuple[str, str], dict[str, Any]] = {
     ("Manifest", "blobs"): {"minItems": 1, "maxItems": limits.MAX_BLOBS},
     ("Manifest", "min_runtime"): {"pattern": r"^(0|[1-9][0-9]{0,5})(\.(0|[1-9][0-9]{0,5})){2}$"},
     ("Manifest", "licence"): {"minLength": 1, "maxLength": limits.MAX_TEXT},
-    ("Manifest", "rollout_seq"): {"minimum": 0, "maximum": limits.MAX_NUMBER},
+    ("Manifest", "rollout_seq"): {"minimum": 0, "maximum": MAX_NUMBER},
     ("Manifest", "not_before"): MOMENT,
     ("Manifest", "expires"): MOMENT,
     ("Manifest", "compatible"): {

@@ -95,10 +95,10 @@ def _read(path: Path, root: Root | None, trust: tuple[Path, ...], secret: str | 
     from dataclasses import replace
 
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.signature import Signature
     from edgekit_runtime.errors import SignatureError
     from edgekit_runtime.install.reading import store_of
     from edgekit_runtime.trust import vouch
+    from edgekit_runtime.trust.signature import Signature
 
     if trust:
         return read_bundle(path, trust=trust, secret=secret)

@@ -206,7 +206,7 @@ class _Desk:
         return self.signers([entry.keyid for entry in entries])
 
     def name_of(self, one: Signer, members: Sequence[Member]) -> str:
-        from edgekit_runtime.bundle.signature import keyid_of
+        from edgekit_runtime.trust.signature import keyid_of
 
         keyid = keyid_of(one.public)
         named = next((member.name for member in members if member.keyid == keyid), None)

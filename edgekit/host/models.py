@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime import Answer, Model, open_bundle
-from edgekit_runtime.bundle import ArtifactEntry, Manifest
+from edgekit_runtime.bundle import ArtifactEntry, Manifest, read_vouched
 from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.remote.datatypes import datatype_of
-from edgekit_runtime.trust import read_vouched
 
 __all__ = ["MAX_ITEMS", "Repository", "Served"]
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgekit.keys.errors import KeysError
-from edgekit_runtime.bundle.signature import keyid_of
 from edgekit_runtime.trust import tell_time
+from edgekit_runtime.trust.signature import keyid_of
 
 __all__ = ["Dates", "Member", "RoleName", "first_root", "renewed", "revoked", "rotated", "with_keys"]
 

@@ -19,7 +19,7 @@ from edgekit.packaging.signing import Signer, signature_block
 from edgekit.packaging.whole import write_whole
 from edgekit_runtime.bundle import MAGIC, Manifest, aligned, read_bundle
 from edgekit_runtime.bundle.header import read_header
-from edgekit_runtime.bundle.signature import keyid_of
+from edgekit_runtime.trust.signature import keyid_of
 
 __all__ = ["Endorsed", "endorse"]
 

@@ -20,7 +20,7 @@ from edgekit.keys.external import SignatureForm, not_by, signature_from
 from edgekit.keys.folder import KeyFolder
 from edgekit.keys.signers import Signing, is_public, warn_where_open
 from edgekit.packaging.signing import load_private_key
-from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES
+from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey

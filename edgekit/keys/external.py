@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.keys.errors import KeysError
-from edgekit_runtime.bundle.signature import keyid_of
+from edgekit_runtime.trust.signature import keyid_of
 
 __all__ = ["ExternalSigner", "SignatureForm", "not_by", "signature_from"]
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.keys.errors import KeysError
-from edgekit_runtime.bundle.signature import keyid_of, load_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.trust import UnsafePathError, config_dir
+from edgekit_runtime.trust.signature import keyid_of, load_public_key, raw_key
 
 __all__ = ["KeyEntry", "KeyFolder", "default_folder", "open_to_others"]
 

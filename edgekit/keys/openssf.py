@@ -16,7 +16,7 @@ import hashlib
 import json
 
 from edgekit.keys.elliptic import EllipticSigner
-from edgekit_runtime.bundle.signature import pae
+from edgekit_runtime.trust.signature import pae
 
 __all__ = ["model_signature"]
 

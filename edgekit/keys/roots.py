@@ -18,10 +18,10 @@ from typing import Any
 from edgekit.keys.errors import KeysError
 from edgekit.packaging.signing import Signer, merged, signed_by
 from edgekit.packaging.whole import write_whole
-from edgekit_runtime.bundle.canonical import canonical_bytes
-from edgekit_runtime.bundle.signature import Signature, keyid_of, verify
+from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.trust import ROOT_PAYLOAD_TYPE, TrustError, TrustStore, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.root import read_root
+from edgekit_runtime.trust.signature import Signature, keyid_of, verify
 
 __all__ = ["Written", "add_signatures", "is_root", "read_signed", "write_root"]
 

@@ -18,7 +18,7 @@ from edgekit.keys.errors import KeysError
 from edgekit.keys.external import ExternalSigner
 from edgekit.keys.folder import KeyFolder, default_folder, open_to_others
 from edgekit.packaging.signing import Signer, load_signing_key
-from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, parse_public_key, raw_key
+from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, parse_public_key, raw_key
 
 __all__ = ["Signing", "is_public", "open_signers", "warn_where_open"]
 

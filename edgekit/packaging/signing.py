@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edgekit.errors import PackagingError
-from edgekit_runtime.bundle.canonical import canonical_bytes
-from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
+from edgekit_runtime.canonical import canonical_bytes
+from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

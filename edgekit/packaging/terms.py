@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgekit.errors import PackagingError
-from edgekit_runtime.bundle.limits import MAX_NUMBER, MAX_TEXT
-from edgekit_runtime.bundle.moments import moment_of, seconds_of
+from edgekit_runtime.bundle.limits import MAX_TEXT
+from edgekit_runtime.canonical import MAX_NUMBER
+from edgekit_runtime.trust.clock import moment_of, seconds_of
 
 __all__ = ["Terms", "refuse_past", "terms_of"]
 

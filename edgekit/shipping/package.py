@@ -195,7 +195,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
 
 def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
     """The files' names in the package. Raises ShippingError, and SignatureError for a bundle that the board would refuse."""
-    from edgekit_runtime.trust import read_vouched
+    from edgekit_runtime.bundle import read_vouched
 
     if not request.trust:
         return ()

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     )
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.metrics import MetricsError
-    from edgekit_runtime.model import Health, Model, Stats
+    from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
     from edgekit_runtime.remote import HostAddressError, HostError
     from edgekit_runtime.session import Session
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         UnsafePathError,
         UnsignedError,
     )
+    from edgekit_runtime.watchdog import Health
 
 __all__ = [
     "Answer",
@@ -228,7 +229,6 @@ __getattr__ = lazily(
         "edgekit_runtime.memory": ("MemoryBudget",),
         "edgekit_runtime.metrics": ("MetricsError",),
         "edgekit_runtime.model": (
-            "Health",
             "Model",
             "Stats",
         ),
@@ -249,5 +249,6 @@ __getattr__ = lazily(
             "UnsafePathError",
             "UnsignedError",
         ),
+        "edgekit_runtime.watchdog": ("Health",),
     },
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -39,12 +39,13 @@ from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
 from edgekit_runtime.telemetry.counts import Counts
 from edgekit_runtime.telemetry.slow import SlowWatch
+from edgekit_runtime.watchdog import Health
 
 if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
     from edgekit_runtime.telemetry import Reporter, Reporting, TelemetryStats
 
-__all__ = ["MOST_PRIORITY", "Health", "Model", "Stats"]
+__all__ = ["MOST_PRIORITY", "Model", "Stats"]
 
 MOST_PRIORITY = 1000
 
@@ -77,21 +78,6 @@ class Stats:
     arithmetic: Arithmetic = "exact"
     artifact: str = ""
     engine: str = ""
-
-
-@dataclass(frozen=True)
-class Health:
-    """state: `ready`, `dead` where the engine hung or died for good, or `closed`. reason: why it is not ready.
-
-    An engine in a process of its own that died is started again by the next request: only when that is given up is it dead.
-    """
-
-    state: Literal["ready", "dead", "closed"]
-    reason: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.state == "ready"
 
 
 class Companion(Protocol):

@@ -7,7 +7,7 @@ journey = Journey(opened, options, meter)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.cache import namespace
@@ -15,18 +15,10 @@ from edgekit_runtime.engines import Engine, Setup, load_with
 from edgekit_runtime.readiness import Prepared
 
 if TYPE_CHECKING:
-    from edgekit_runtime.model import Model
+    from edgekit_runtime.install.watching import Held
     from edgekit_runtime.remote.hosts import Hosts
 
-__all__ = ["Held", "Opened"]
-
-
-class Held(Protocol):
-    """What keeps an installed bundle where it is for as long as a model answers with it (`install.opening`)."""
-
-    def describe(self) -> dict[str, Any]: ...
-    def accompany(self, model: Model) -> None: ...
-    def close(self) -> None: ...
+__all__ = ["Opened"]
 
 
 @dataclass(frozen=True)

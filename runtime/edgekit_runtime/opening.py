@@ -165,8 +165,8 @@ def _warn_of_idle(need: str, wanted: object, given: Mapping[str, object]) -> Non
 def _open(
     path: str | os.PathLike[str], who: tuple[Trust, bool, Given], options: Options, hosts: Sequence[str]
 ) -> Opened:
+    from edgekit_runtime.bundle import read_vouched
     from edgekit_runtime.bundle.secrets import find_secret
-    from edgekit_runtime.trust import read_vouched
 
     trust, allow_unsigned, secret = who
     secret = find_secret if secret is None else secret

@@ -9,7 +9,7 @@ Rules:
   brackets within strings count too, so the count is never too low;
 - NaN and the infinities are no JSON;
 - `strict_json` is for files that decide whether something is trusted. It also refuses a name given twice in one object, a byte
-  order mark and half a surrogate pair. Any spelling is read here; what is signed is the canonical one (`bundle.canonical`).
+  order mark and half a surrogate pair. Any spelling is read here; what is signed is the canonical one (`canonical`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from edgekit_runtime.model import Health
+    from edgekit_runtime.watchdog import Health
 
 __all__ = ["Supervisor", "notify_open"]
 

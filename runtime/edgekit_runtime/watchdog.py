@@ -19,11 +19,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from edgekit_runtime.errors import EngineHung
 from edgekit_runtime.threads import begin
 
-__all__ = ["MOST_LIMIT_S", "Watched", "limit_s", "watch"]
+__all__ = ["MOST_LIMIT_S", "Health", "Watched", "limit_s", "watch"]
 
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
@@ -37,6 +39,21 @@ _LOOKS = 4
 def limit_s(slowest_s: float) -> float:
     """How long a run may take, seconds, when the slowest so far took slowest_s."""
     return max(LEAST_LIMIT_S, FACTOR * slowest_s)
+
+
+@dataclass(frozen=True)
+class Health:
+    """state: `ready`, `dead` where the engine hung or died for good, or `closed`. reason: why it is not ready.
+
+    An engine in a process of its own that died is started again by the next request: only when that is given up is it dead.
+    """
+
+    state: Literal["ready", "dead", "closed"]
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "ready"
 
 
 class Watched:

@@ -11,8 +11,8 @@ import spots
 
 from edgekit_runtime import BundleError, ContractError, Frame, open_bundle
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.bundle.canonical import canonical_bytes
-from edgekit_runtime.bundle.manifest import parse_manifest
+from edgekit_runtime.bundle.checks import parse_manifest
+from edgekit_runtime.canonical import canonical_bytes
 
 
 @pytest.fixture(scope="module")

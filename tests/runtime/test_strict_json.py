@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.bundle.canonical import canonical_bytes
+from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.strict_json import strict_json
 
 texts = st.text(st.characters(codec="utf-8"))

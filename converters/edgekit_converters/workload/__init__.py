@@ -75,4 +75,4 @@ def precision_of(format: str, data: bytes) -> str:  # noqa: A002
     """
     from edgekit_converters.workload.precision import precision_of as found
 
-    return found(format, data)
+    return found(format, data, _read(format, data))

@@ -1,6 +1,6 @@
 """In which precision a finished file computes: what its recipe would say, had it one.
 
-    precision_of("tflite", data)          # "int8", "dynamic", "float32" or "int16x8"
+    precision_of("tflite", data, reading)         # "int8", "dynamic", "float32" or "int16x8"
 
 Rules: what most multiply-accumulates are done in decides. 8-bit weights times activations of the same kind are `int8`;
 times floats, which the engine quantizes on the way, `dynamic`; times 16 bits `int16x8`. Weights that are stored in 16-bit
@@ -17,11 +17,8 @@ from edgekit_converters.workload.tflite import KERNELS, _names
 __all__ = ["precision_of"]
 
 
-def precision_of(format: str, data: bytes) -> str:  # noqa: A002
-    """Raises ConversionError when the bytes are not a model of that format."""
-    from edgekit_converters.workload import _read
-
-    reading = _read(format, data)
+def precision_of(format: str, data: bytes, reading: Reading) -> str:  # noqa: A002
+    """reading: of these bytes. Raises ConversionError when they are not a model of that format."""
     eight = sum(item.op.macs for item in reading.counted if item.eight_bit)
     total = sum(item.op.macs for item in reading.counted)
     if 2 * eight <= total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.bundle.header import (
     ALIGNMENT,
     MAGIC,
@@ -23,11 +24,10 @@ from edgekit_runtime.bundle.manifest import (
     Target,
     Tolerance,
     contract_digest,
-    parse_manifest,
 )
 from edgekit_runtime.bundle.policy import FEATURES, RUNTIME_VERSION, check_reader
-from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle
-from edgekit_runtime.bundle.signature import keyid, pae
+from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle, read_vouched
+from edgekit_runtime.trust.signature import keyid, pae
 
 __all__ = [
     "ALIGNMENT",
@@ -57,4 +57,5 @@ __all__ = [
     "parse_manifest",
     "read_bundle",
     "read_header",
+    "read_vouched",
 ]

@@ -1,9 +1,10 @@
-"""What a manifest must be beyond its types: references that lead somewhere, sizes that fit, numbers that make sense.
+"""Parsing a manifest, and what it must be beyond its types: references that lead somewhere, sizes that fit, numbers that make sense.
 
+    manifest = parse_manifest(data, where)
     check_manifest(manifest, where)                 # BundleError names the first thing that is wrong
     check_answers(manifest, blobs, where)           # over the blobs: golden answers are numbers
 
-Rules: a writer calls both before it writes, a reader before it uses anything, so that neither takes what the other refuses.
+Rules: a writer calls these checks before it writes, a reader before it uses anything, so that neither takes what the other refuses.
 Caps stand in `limits.py`. Names that may become part of a file's name are plain; every other text is short.
 """
 
@@ -11,21 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from edgekit_runtime.bundle import limits
+from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.header import aligned
-from edgekit_runtime.bundle.moments import seconds_of
-from edgekit_runtime.bundle.policy import ENCRYPTED
+from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest, contract_digest
+from edgekit_runtime.bundle.policy import ENCRYPTED, check_words
+from edgekit_runtime.canonical import canonical_bytes, parse_canonical
 from edgekit_runtime.contract.sense import nonsense
+from edgekit_runtime.contract.spec import Contract, ImageSpec
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.trust.clock import seconds_of
 
-if TYPE_CHECKING:
-    from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest
-    from edgekit_runtime.contract.spec import Contract, ImageSpec
-
-__all__ = ["DTYPE_BYTES", "check_answers", "check_manifest"]
+__all__ = ["DTYPE_BYTES", "check_answers", "check_manifest", "parse_manifest"]
 
 DTYPE_BYTES = {
     "bool": 1,
@@ -44,6 +45,17 @@ DTYPE_BYTES = {
 """What a tensor may hold, and the size of one."""
 
 _Forms = Iterable[tuple[str, str, tuple[int, ...]]]
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
+    value = parse_canonical(data, "the manifest", where)
+    check_words(value, where)
+    manifest = from_json(Manifest, value, f"{where}: manifest")
+    check_manifest(manifest, where)
+    if contract_digest(canonical_bytes(value["contract"])) != manifest.contract_digest:
+        raise BundleError("contract_digest is not that of the contract", where=where, do="Build the bundle again")
+    return manifest if manifest.compatible else replace(manifest, compatible=(manifest.target.profile,))
 
 
 def check_manifest(manifest: Manifest, where: str) -> None:

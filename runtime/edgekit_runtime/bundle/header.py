@@ -22,8 +22,8 @@ import hashlib
 import struct
 from dataclasses import dataclass
 
-from edgekit_runtime.bundle.signature import Signature, parse_signatures
 from edgekit_runtime.errors import BundleError, IntegrityError
+from edgekit_runtime.trust.signature import Signature, parse_signatures
 
 __all__ = [
     "ALIGNMENT",

@@ -14,12 +14,10 @@ __all__ = [
     "MAX_BLOBS",
     "MAX_BOARDS",
     "MAX_BUNDLE_BYTES",
-    "MAX_DEPTH",
     "MAX_GOLDEN",
     "MAX_GOLDEN_FRAMES",
     "MAX_LABELS",
     "MAX_NAME_TEXT",
-    "MAX_NUMBER",
     "MAX_OPS",
     "MAX_RANK",
     "MAX_SEQUENCE_STEPS",
@@ -34,12 +32,6 @@ __all__ = [
     "SHA256",
     "VERSION",
 ]
-
-MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every JSON reader keeps exactly."""
-
-MAX_DEPTH = 24
-"""Of objects and lists within one another."""
 
 MAX_TEXT = 1_000
 """Characters of a licence or a label."""

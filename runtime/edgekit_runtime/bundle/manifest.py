@@ -6,16 +6,13 @@ Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edgekit_runtime.bundle.canonical import canonical_bytes, parse_canonical
-from edgekit_runtime.bundle.checks import check_manifest
 from edgekit_runtime.bundle.cipher import plain_size
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.bundle.policy import FIRST_RELEASE, FORMAT_VERSION, check_words
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.policy import FIRST_RELEASE, FORMAT_VERSION
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
@@ -30,7 +27,6 @@ __all__ = [
     "Target",
     "Tolerance",
     "contract_digest",
-    "parse_manifest",
 ]
 
 Role = Literal["primary", "alternate", "batch", "degraded"]
@@ -183,17 +179,6 @@ class Manifest:
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = to_json(self)
         return value
-
-
-def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Parse and check a manifest. Raises BundleError naming what is wrong and where."""
-    value = parse_canonical(data, "the manifest", where)
-    check_words(value, where)
-    manifest = from_json(Manifest, value, f"{where}: manifest")
-    check_manifest(manifest, where)
-    if contract_digest(canonical_bytes(value["contract"])) != manifest.contract_digest:
-        raise BundleError("contract_digest is not that of the contract", where=where, do="Build the bundle again")
-    return manifest if manifest.compatible else replace(manifest, compatible=(manifest.target.profile,))
 
 
 def contract_digest(canonical: bytes) -> str:

@@ -14,14 +14,14 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.bundle.checks import check_answers
+from edgekit_runtime.bundle.checks import check_answers, parse_manifest
 from edgekit_runtime.bundle.cipher import Kind, bound_to, decrypt
 from edgekit_runtime.bundle.header import (
     ALIGNMENT,
@@ -33,14 +33,14 @@ from edgekit_runtime.bundle.header import (
     read_header,
 )
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest, parse_manifest
+from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest
 from edgekit_runtime.errors import BundleError, IntegrityError
+from edgekit_runtime.trust import Trust, Vouched, find_trust, load_trust, vouch
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.bundle.signature import Signature
-    from edgekit_runtime.trust import Trust
+    from edgekit_runtime.trust.signature import Signature
 
 __all__ = [
     "ALIGNMENT",
@@ -52,6 +52,7 @@ __all__ = [
     "bundle_of",
     "read_bundle",
     "read_open",
+    "read_vouched",
 ]
 
 _AGAIN = "Copy or download it again"
@@ -119,7 +120,7 @@ def read_bundle(
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused; without, the signature is not checked (`edgekit_runtime.trust.read_vouched` looks for what
+    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what
     this machine trusts). secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is
     not asked for before it is needed; without one everything is checked and the blobs stay closed.
     vouches: instead of `trust`, is told the manifest's bytes and the signatures before anything is parsed; it says whether
@@ -127,8 +128,6 @@ def read_bundle(
     Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of
     `edgekit_runtime.trust`, say why), SecretError (its subclasses say why).
     """
-    from edgekit_runtime.trust import load_trust
-
     path = Path(path)
     data = _read(path)
     store = load_trust(trust)
@@ -139,6 +138,31 @@ def read_bundle(
         return store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=str(path)))
 
     return bundle_of(data, path, trusted, secret)
+
+
+def read_vouched(
+    path: str | os.PathLike[str], trust: Trust = (), *, secret: Given = None, allow_unsigned: bool = False
+) -> Bundle:
+    """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
+
+    Dates are not asked about: they decide what is installed. `Bundle.told` says who vouches for it, or that nobody was asked.
+    Raises as `read_bundle` does.
+    """
+    store = load_trust(trust)
+    store = find_trust() if store is None else store
+    if store is None:
+        unchecked = read_bundle(path, secret=secret)
+        return replace(unchecked, told="its signature was not checked: this machine was never told whom to trust")
+    found: list[Vouched] = []
+
+    def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
+        found.append(
+            vouch(store, manifest, signatures, new=False, allow_unsigned=allow_unsigned, where=os.fspath(path))
+        )
+        return found[0].trusted
+
+    bundle = read_bundle(path, vouches=vouches, secret=secret)
+    return replace(bundle, told=found[0].told)
 
 
 def bundle_of(data: bytes, path: Path, vouches: Callable[[Header], bool], secret: Given = None) -> Bundle:

@@ -25,6 +25,7 @@ from edgekit_runtime.bundle.secret_key import (
     SecretWrongError,
 )
 from edgekit_runtime.bundle.secret_places import from_command, from_file, from_variable, keys_in, words
+from edgekit_runtime.trust import config_dir
 
 __all__ = [
     "COMMAND_LIMIT_S",
@@ -109,8 +110,6 @@ def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path
     """Of who was given none: what EDGEKIT_SECRET names, else the file `edgekit/secret` in the user's configuration folder,
     else /etc/edgekit/secret; None where there is none. Raises SecretError where there is one that cannot be used.
     """
-    from edgekit_runtime.trust import config_dir
-
     variables = os.environ if environ is None else environ
     if named := variables.get(VARIABLE):
         return load_secret(named)

@@ -12,9 +12,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.bundle.header import Header, aligned
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.manifest import Manifest, parse_manifest
+from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.install.errors import DownloadSizeError
 from edgekit_runtime.install.rules import Board, admit
 from edgekit_runtime.trust import Moment, TrustStore, Vouched, vouch

@@ -32,82 +32,31 @@ from edgekit_runtime.errors import (
     SelfTestError,
 )
 from edgekit_runtime.install.errors import InstallError, InstallRootError, StorageError
-from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
-from edgekit_runtime.install.promise import Terms, terms_of
+from edgekit_runtime.install.promise import terms_of
 from edgekit_runtime.install.reading import Rules, read_held, store_of
 from edgekit_runtime.install.records import Generation
-from edgekit_runtime.install.settling import apply, settle
+from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import Start, begin
-from edgekit_runtime.install.states import Failed, react
+from edgekit_runtime.install.watching import Held, give_up
 from edgekit_runtime.install.way_out import with_way_out
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
     from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.install.watching import TrialWatch
-    from edgekit_runtime.model import Model
     from edgekit_runtime.opened import Opened
-    from edgekit_runtime.trust import Trust, Vouched
+    from edgekit_runtime.trust import Trust
 
     _How = tuple[Trust, Given, Callable[[Bundle], Opened]]
 
-__all__ = ["Held", "give_up", "open_root"]
+__all__ = ["open_root"]
 
 _WAIT_S = 10.0
 _ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
 """What says that a generation is not to be used here; anything else is the application's affair."""
 _MACHINES = tuple(os.strerror(code) for code in (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC))
 """As the system says it, and whoever passes it on. Memory is not among them: how much it takes is the bundle's own."""
-
-
-class Held:
-    """A generation that a model answers with. start: of its trial, None where it is committed."""
-
-    def __init__(self, root: Root, generation: Generation, lease: Lease, vouched: Vouched, start: Start | None) -> None:
-        self.root, self.generation = root, generation
-        self.told = generation.vouched if generation.unsigned else vouched.told
-        self.terms = Terms()
-        self.state = "committed" if start is None else "trial"
-        self._lease, self._start = lease, start
-        self._watch: TrialWatch | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """For `Model.describe()`."""
-        return {
-            "root": str(self.root.path),
-            "generation": self.generation.number,
-            "state": self.state,
-            "vouched": self.told,
-            "unsigned": self.generation.unsigned,
-            "rollout_seq": self.generation.seq,
-        }
-
-    def accompany(self, model: Model) -> None:
-        """Begin to watch a trial; the model ends it with itself."""
-        if self._start is not None and self._watch is None:
-            from edgekit_runtime.install.watching import TrialWatch
-
-            self._watch = TrialWatch(model, self)
-            self._watch.start()
-            model.close_with(self._watch)
-
-    def decided(self, state: str) -> None:
-        """The trial is over: `committed` or `rolled-back`. Its start was no failure of the application."""
-        self.state = state
-        if self._start is not None:
-            self._start.end()
-            self._start = None
-
-    def close(self) -> None:
-        """The model answers with it no more. Idempotent."""
-        if self._watch is not None:
-            self._watch.leave()
-        if self._start is not None:
-            self._start.end()
-            self._start = None
-        self._lease.release()
 
 
 def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: Callable[[Bundle], Opened]) -> Opened:
@@ -172,16 +121,6 @@ def of_the_machine(error: BaseException) -> bool:
     return False
 
 
-def give_up(root: Root, number: int, error: EdgekitError) -> None:
-    """Back to the previous generation, if this one is still on trial. What the disk refuses is left for the next start."""
-    with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
-        journal = root.journal()
-        if journal.on_trial == number:
-            event = Failed(error.code, str(error), told_at(_now()))
-            apply(root, journal, react(journal, event))
-            root.events.tell("rolled-back", code=error.code, what=str(error), generation=number)
-
-
 def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
     try:
         journal = root.journal()
@@ -239,9 +178,3 @@ def _given(trust: Trust) -> Any:
     from edgekit_runtime.trust import load_trust
 
     return load_trust(trust)
-
-
-def _now() -> float:
-    import time
-
-    return time.time()

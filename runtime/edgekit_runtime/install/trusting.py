@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.install.disk import make_folder, read_text, write_file
 from edgekit_runtime.trust.errors import TrustError, UnsafePathError
 from edgekit_runtime.trust.finding import read_trusted, store_in
 from edgekit_runtime.trust.root import is_document
+from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 
 if TYPE_CHECKING:
     from edgekit_runtime.trust import TrustStore

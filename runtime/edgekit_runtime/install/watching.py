@@ -1,4 +1,4 @@
-"""An application tries a generation out: its own model is watched, and the verdict is carried out in the root.
+"""The generation that a model answers with, and its trial by the application: the model is watched, and the verdict is carried out in the root.
 
     watch = TrialWatch(model, held)
     watch.start()               # a thread of its own, which looks once a second
@@ -15,38 +15,104 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.errors import InstallBusyError, TrialFailedError
-from edgekit_runtime.install.lock import alone
-from edgekit_runtime.install.opening import give_up
+from edgekit_runtime.install.errors import InstallBusyError, InstallError, TrialFailedError
+from edgekit_runtime.install.events import told_at
+from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import Seen, Terms, Verdict, judge
+from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply
-from edgekit_runtime.install.states import Passed, react
+from edgekit_runtime.install.starts import Start
+from edgekit_runtime.install.states import Failed, Passed, react
 from edgekit_runtime.install.trial_record import read_seen, write_seen
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install.opening import Held
-    from edgekit_runtime.model import Model
+    from edgekit_runtime.metrics import Measured
     from edgekit_runtime.telemetry.histogram import Histogram
+    from edgekit_runtime.trust import Vouched
+    from edgekit_runtime.watchdog import Health
 
-__all__ = ["TrialWatch"]
+__all__ = ["Held", "TrialWatch", "give_up"]
 
 _LOOK_S = 1.0
+_WAIT_S = 10.0
 _ENGINES_OWN = ("engine", "engine-hung", "memory")
 """Codes of errors that the generation is to blame for."""
+
+
+class WatchedModel(Protocol):
+    """What a watch needs of `Model`, which imports what is opened, and so this module."""
+
+    def measured(self) -> Measured: ...
+    def health(self) -> Health: ...
+    def swap(self, path: str | os.PathLike[str]) -> object: ...
+    def close_with(self, companion: TrialWatch) -> None: ...
+
+
+class Held:
+    """A generation that a model answers with. start: of its trial, None where it is committed."""
+
+    def __init__(self, root: Root, generation: Generation, lease: Lease, vouched: Vouched, start: Start | None) -> None:
+        self.root, self.generation = root, generation
+        self.told = generation.vouched if generation.unsigned else vouched.told
+        self.terms = Terms()
+        self.state = "committed" if start is None else "trial"
+        self._lease, self._start = lease, start
+        self._watch: TrialWatch | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For `Model.describe()`."""
+        return {
+            "root": str(self.root.path),
+            "generation": self.generation.number,
+            "state": self.state,
+            "vouched": self.told,
+            "unsigned": self.generation.unsigned,
+            "rollout_seq": self.generation.seq,
+        }
+
+    def accompany(self, model: WatchedModel) -> None:
+        """Begin to watch a trial; the model ends it with itself."""
+        if self._start is not None and self._watch is None:
+            self._watch = TrialWatch(model, self)
+            self._watch.start()
+            model.close_with(self._watch)
+
+    def decided(self, state: str) -> None:
+        """The trial is over: `committed` or `rolled-back`. Its start was no failure of the application."""
+        self.state = state
+        if self._start is not None:
+            self._start.end()
+            self._start = None
+
+    def close(self) -> None:
+        """The model answers with it no more. Idempotent."""
+        if self._watch is not None:
+            self._watch.leave()
+        if self._start is not None:
+            self._start.end()
+            self._start = None
+        self._lease.release()
 
 
 class TrialWatch:
     """clock: monotonic seconds. terms: None for what the bundle promised."""
 
     def __init__(
-        self, model: Model, held: Held, *, terms: Terms | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        model: WatchedModel,
+        held: Held,
+        *,
+        terms: Terms | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model, self._held, self._clock = model, held, clock
         self._terms = terms if terms is not None else held.terms
@@ -128,6 +194,16 @@ class TrialWatch:
         while not self._over.wait(_LOOK_S):
             with contextlib.suppress(InstallBusyError), _told("the trial cannot be looked after"):
                 self.look()
+
+
+def give_up(root: Root, number: int, error: EdgekitError) -> None:
+    """Back to the previous generation, if this one is still on trial. What the disk refuses is left for the next start."""
+    with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
+        journal = root.journal()
+        if journal.on_trial == number:
+            event = Failed(error.code, str(error), told_at(time.time()))
+            apply(root, journal, react(journal, event))
+            root.events.tell("rolled-back", code=error.code, what=str(error), generation=number)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from edgekit_runtime.trust.errors import (
 from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, read_trusted, trust_paths
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
-from edgekit_runtime.trust.vouching import Vouched, read_vouched, vouch
+from edgekit_runtime.trust.vouching import Vouched, vouch
 
 __all__ = [
     "EARLIEST_S",
@@ -57,7 +57,6 @@ __all__ = [
     "parse_root",
     "parse_time",
     "read_trusted",
-    "read_vouched",
     "seen_after",
     "signed_part",
     "tell_time",

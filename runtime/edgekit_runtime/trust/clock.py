@@ -14,17 +14,20 @@ Rules:
 from __future__ import annotations
 
 import calendar
+import datetime
+import re
 import time
 from dataclasses import dataclass
 
-from edgekit_runtime.bundle.moments import moment_of, seconds_of
-
-__all__ = ["EARLIEST_S", "Moment", "judge", "parse_time", "seen_after", "tell_time"]
+__all__ = ["EARLIEST_S", "Moment", "judge", "moment_of", "parse_time", "seconds_of", "seen_after", "tell_time"]
 
 EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
 """No board ran this code before."""
 _LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
 """Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit."""
+
+
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,21 @@ def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float |
     before = float(EARLIEST_S) if seen_s is None else seen_s
     until = _LATEST_S if plausible_until_s is None else plausible_until_s
     return max(before, system_s) if system_s <= until else before
+
+
+def seconds_of(moment: str) -> int | None:
+    """Seconds since 1970, without leap seconds; None for what is not written so, or is no day and time."""
+    if not _MOMENT.fullmatch(moment):
+        return None
+    try:
+        return int(datetime.datetime.fromisoformat(f"{moment[:-1]}+00:00").timestamp())
+    except ValueError:  # the 31st of April, 24:00:00, the year 0
+        return None
+
+
+def moment_of(seconds: float) -> str:
+    """The second that `seconds` since 1970 lies in."""
+    return datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:

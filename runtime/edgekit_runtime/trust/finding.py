@@ -19,11 +19,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.trust.errors import NoTrustError, TrustError, UnsafePathError
 from edgekit_runtime.trust.root import is_document, parse_root, read_root
+from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
 
 __all__ = [

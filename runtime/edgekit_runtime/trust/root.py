@@ -28,11 +28,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgekit_runtime.bundle.canonical import canonical_bytes
-from edgekit_runtime.bundle.signature import Signature, keyid_of, parse_entries, verify, weakness
+from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.strict_json import is_format, strict_json
 from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.errors import RootRollbackError, TrustError
+from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 
 __all__ = [

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgekit_runtime.bundle.signature import PAYLOAD_TYPE, Signature, verify
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.clock import Moment, judge, tell_time
 from edgekit_runtime.trust.errors import (
@@ -29,6 +28,7 @@ from edgekit_runtime.trust.errors import (
     UnknownKeyError,
     UnsignedError,
 )
+from edgekit_runtime.trust.signature import PAYLOAD_TYPE, Signature, verify
 
 __all__ = ["Revoked", "Role", "TrustStore", "TrustedKey"]
 

@@ -10,23 +10,17 @@ shows a bundle shows `told`, so that nobody takes an allowance for a check.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from edgekit_runtime.bundle.signature import Signature
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.clock import Moment
 from edgekit_runtime.trust.errors import TooFewSignaturesError, UnknownKeyError, UnsignedError
-from edgekit_runtime.trust.finding import Trust, find_trust, load_trust, no_trust
+from edgekit_runtime.trust.finding import no_trust
+from edgekit_runtime.trust.signature import Signature
 from edgekit_runtime.trust.store import TrustStore
 
-if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
-    from edgekit_runtime.bundle.secrets import Given
-
-__all__ = ["Vouched", "read_vouched", "vouch"]
+__all__ = ["Vouched", "vouch"]
 
 
 @dataclass(frozen=True)
@@ -71,30 +65,3 @@ def vouch(
             waived.do += "; or take it as it is with --allow-unsigned"
         raise waived
     return Vouched((), f"{waived.what}; taken because of --allow-unsigned", waived.code, waived.what)
-
-
-def read_vouched(
-    path: str | os.PathLike[str], trust: Trust = (), *, secret: Given = None, allow_unsigned: bool = False
-) -> Bundle:
-    """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
-
-    Dates are not asked about: they decide what is installed. `Bundle.told` says who vouches for it, or that nobody was asked.
-    Raises as `read_bundle` does.
-    """
-    from edgekit_runtime.bundle import read_bundle
-
-    store = load_trust(trust)
-    store = find_trust() if store is None else store
-    if store is None:
-        unchecked = read_bundle(path, secret=secret)
-        return replace(unchecked, told="its signature was not checked: this machine was never told whom to trust")
-    found: list[Vouched] = []
-
-    def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
-        found.append(
-            vouch(store, manifest, signatures, new=False, allow_unsigned=allow_unsigned, where=os.fspath(path))
-        )
-        return found[0].trusted
-
-    bundle = read_bundle(path, vouches=vouches, secret=secret)
-    return replace(bundle, told=found[0].told)

@@ -11,8 +11,7 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.bundle.canonical import canonical_bytes, number_text, parse_canonical
-from edgekit_runtime.bundle.limits import MAX_DEPTH
+from edgekit_runtime.canonical import MAX_DEPTH, canonical_bytes, number_text, parse_canonical
 from edgekit_runtime.errors import BundleError
 
 SEEN = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), max_size=8)

@@ -130,7 +130,8 @@ def test_a_promise_that_is_broken_leads_back_without_a_lost_request(on_trial, ro
 
 
 def test_a_dead_engine_leads_back_at_once(on_trial, root, clock, monkeypatch):
-    from edgekit_runtime.model import Health, Model
+    from edgekit_runtime.model import Model
+    from edgekit_runtime.watchdog import Health
 
     with open_bundle(root) as model:
         watching = watch(model, clock)

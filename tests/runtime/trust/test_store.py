@@ -209,7 +209,7 @@ def test_what_is_vouched_for_names_who_did():
 
 
 def test_no_more_than_64_signatures_are_looked_at():
-    from edgekit_runtime.bundle.signature import parse_entries
+    from edgekit_runtime.trust.signature import parse_entries
 
     entry = {"keyid": "0" * 64, "sig": base64.b64encode(bytes(64)).decode()}
     assert len(parse_entries([entry] * 64)) == 64

@@ -20,10 +20,15 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NoReturn
 
-from edgekit_runtime.bundle.limits import MAX_DEPTH, MAX_NUMBER
 from edgekit_runtime.errors import BundleError
 
-__all__ = ["canonical_bytes", "number_text", "parse_canonical"]
+__all__ = ["MAX_DEPTH", "MAX_NUMBER", "canonical_bytes", "number_text", "parse_canonical"]
+
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+
+MAX_DEPTH = 24
+"""Of objects and lists within one another."""
 
 _STRING = re.compile(r'"[^"]*"?')
 _SPACE = re.compile(r"[ \t\r\n]")

@@ -1,0 +1,43 @@
+"""An import contract: no module imports itself through others. Imports in functions and for type checkers count, too.
+
+[[tool.importlinter.contracts]]
+name = "no import circle"
+type = "no_circles"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, output
+
+__all__ = ["NoCircles", "circle_in"]
+
+
+class NoCircles(Contract):
+    type_name = "no_circles"
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+        found = circle_in(imports)
+        return ContractCheck(kept=not found, metadata={"circle": found})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        output.print_error(" -> ".join(check.metadata["circle"]))
+
+
+def circle_in(imports: Mapping[str, set[str]]) -> list[str]:
+    """One circle among modules and what each imports, its first module at both ends; empty where there is none."""
+    left = {module: set(imported) for module, imported in imports.items()}
+    while True:  # what imports nothing of the rest is in no circle
+        ends = {module for module, imported in left.items() if not imported & left.keys()}
+        if not ends:
+            break
+        left = {module: imported for module, imported in left.items() if module not in ends}
+    if not left:
+        return []
+    path = [min(left)]
+    while path[-1] not in path[:-1]:
+        path.append(min(left[path[-1]] & left.keys()))
+    return path[path.index(path[-1]) :]
