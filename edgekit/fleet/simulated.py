@@ -90,11 +90,6 @@ class SimulatedBoards:
         """What each board's meter has counted."""
         return {name: meter.stats().requests for name, (meter, _, _) in self._boards.items()}
 
-    @property
-    def unconfirmed(self) -> int:
-        """Windows that wait on the boards, all together."""
-        return sum(reporter.stats().waiting for _, _, reporter in self._boards.values())
-
     def __enter__(self) -> SimulatedBoards:
         self.start()
         return self

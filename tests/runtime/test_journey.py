@@ -98,6 +98,24 @@ def test_who_joins_a_request_is_not_refused_for_its_budget(path):
     assert answer.source == "device"
 
 
+def test_who_joins_a_request_that_takes_an_answer_past_its_time_gets_one_of_its_own(path):
+    with open_bundle(path, ttl_s=0.001) as model:
+        model.throttle(60)
+        model.predict(tiny.RED)
+        time.sleep(0.002)
+        watch = model._journey.device.watch
+        joined = []
+
+        def refusing(items):
+            joined.append(model.submit(tiny.RED))
+            watch(items)
+
+        model._journey.device.watch = refusing
+        leader = model.predict(tiny.RED, budget_ms=5, stale_ok=True)
+        model._journey.device.watch = watch
+        assert (leader.source, joined[0].result(LONG).source) == ("stale", "device")
+
+
 def test_those_that_joined_say_where_the_answer_came_from(path):
     with open_bundle(path, similar=3.0) as model:
         model.predict(tiny.RED)
@@ -106,6 +124,19 @@ def test_those_that_joined_say_where_the_answer_came_from(path):
         assert {future.result(LONG).source for future in futures} == {"device"}
         assert model.stats().meter.answers["device"] == 4
         assert sum(model.stats().batching.batches.values()) == 2
+
+
+def test_a_request_that_may_well_be_late_is_counted(path):
+    """The last inference would fit the budget, the 90th percentile would not."""
+    with open_bundle(path, cache_mb=0) as model:
+        model.throttle(500)
+        model.predict(tiny.RED)
+        model.throttle(0)
+        model.predict(tiny.RED)
+        assert model.stats().predicted_late == 0
+        model.predict(tiny.RED, budget_ms=250)
+        model.predict(tiny.RED, budget_ms=2000)
+        assert model.stats().predicted_late == 1
 
 
 def test_a_full_queue_refuses_at_once(path):

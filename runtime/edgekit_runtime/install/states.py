@@ -171,7 +171,7 @@ def react(journal: Journal, event: Event) -> Step:
     if isinstance(event, Activated):
         return _activated(journal, event.generation)
     if isinstance(event, Interrupted):
-        counts = attempt is not None and attempt.state in ("selftest", "trial") and journal.on_trial is None
+        counts = attempt is not None and attempt.state in ("selftest", "trial")
         return Step(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
     if attempt is None:
         if isinstance(event, Begun):

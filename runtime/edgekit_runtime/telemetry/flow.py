@@ -27,10 +27,6 @@ class Flow:
         self._patience_s = patience_s
         self._probing = False
 
-    @property
-    def on_the_way(self) -> int:
-        return len(self._on_the_way)
-
     def room(self, now: float) -> tuple[int, int]:
         """(seq, n): send up to n windows above that seq."""
         if self._on_the_way and now - self._heard_at >= self._patience_s:

@@ -115,6 +115,12 @@ def test_of_layers_that_hurt_alike_the_cheap_ones_go():
     assert found.plan.float_layers == {"u1"}
 
 
+def test_what_the_limit_does_not_need_goes_back_to_int8():
+    """The quiet layer is so cheap that it comes before the loud one, which is enough."""
+    found = repaired(Known([0.5, 0.004, 0.3, 0.0], macs=[0.4, 0.0001, 0.3, 0.2999]), 0.31)
+    assert (found.met, found.plan.float_layers) == (True, {"u0"})
+
+
 def test_too_much_work_in_float_is_said():
     found = repaired(Known([0.1, 0.1, 0.0, 0.0]), 0.1)
     assert found.met

@@ -49,6 +49,7 @@ class Futures(RuleBasedStateMachine):
     @rule(item=st.sampled_from([1, 2, 3, "bad"]), priority=st.integers(-1, 1), due_in=st.sampled_from([None, 0.5, 2.0]))
     def submit(self, item, priority, due_in):
         due = float("inf") if due_in is None else self.now + due_in
+        waiting = [future for _, future in self.asked if not (future.running() or future.done())]
         try:
             future = self.batcher.submit(item, due=due, priority=priority)
         except ClosedError:
@@ -56,9 +57,11 @@ class Futures(RuleBasedStateMachine):
         except EngineHung:
             assert self.over is EngineHung
         except QueueFull:
-            assert self.batcher.queued == self.limit or self.over is None
+            assert self.over is None
+            assert len(waiting) >= self.limit, "some may have begun to run meanwhile"
         else:
             assert self.over is None
+            assert self.batcher.queued <= self.limit
             future.add_done_callback(self._end)
             self.asked.append((item, future))
 

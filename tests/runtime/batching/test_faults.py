@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching import Batcher, Costs
-from edgekit_runtime.batching.request import for_member
+from edgekit_runtime.batching.request import State, Waiting, for_member, wake_all
 from edgekit_runtime.errors import ClosedError, EngineError, EngineHung
 
 HUNG = EngineHung("the inference did not end", do="Open the bundle again")
@@ -181,6 +183,76 @@ def test_ctrl_c_in_the_engine_reaches_its_thread_alone_and_frees_the_engine(cost
     assert batcher.call("next").result == "next"
     assert batcher.submit("last").result(LONG).result == "last"
     assert batcher.close()
+
+
+def ask_in_a_row(batcher, count):
+    """Threads that wait for the engine, one behind the other."""
+    threads = []
+    for _ in range(count):
+        there = batcher.queued
+        threads.append(threading.Thread(target=batcher.call, args=(1,), daemon=True))
+        threads[-1].start()
+        while batcher.queued == there:
+            time.sleep(0.001)
+    return threads
+
+
+def test_the_main_thread_which_ctrl_c_strikes_is_not_relied_on_to_wake_others(monkeypatch):
+    relied = []
+
+    def waking(waiting):
+        first = wake_all(waiting)
+        relied.extend(request.outcome.result for request in waiting if request.followers)
+        return first
+
+    monkeypatch.setattr("edgekit_runtime.batching.queue.wake_all", waking)
+    gate, batcher, _ = blocked()
+
+    def others():
+        while not batcher.queued:
+            time.sleep(0.001)
+        ask_in_a_row(batcher, 5)
+        gate.open.set()
+
+    threading.Thread(target=others, daemon=True).start()
+    assert batcher.call(100).result == 200
+    assert batcher.close(LONG)
+    assert relied
+    assert 200 not in relied
+
+
+@pytest.mark.parametrize("when", ["its batch runs", "its batch is over"])
+def test_a_caller_that_is_interrupted_while_it_waits_strands_nobody(when, monkeypatch):
+    """It was to wake two others."""
+    wait, struck = Waiting.wait, []
+
+    def interrupted(request, timeout_s):
+        if threading.current_thread() not in struck:
+            return wait(request, timeout_s)
+        while request.state is not State.RUNNING if when == "its batch runs" else not request.followers:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    def ask():
+        struck.append(threading.current_thread())
+        with contextlib.suppress(KeyboardInterrupt):
+            batcher.call(1)
+
+    monkeypatch.setattr(Waiting, "wait", interrupted)
+    gate, batcher, _ = blocked()
+    first = threading.Thread(target=ask, daemon=True)
+    first.start()
+    while not batcher.queued:
+        time.sleep(0.001)
+    others = ask_in_a_row(batcher, 5)
+    if when == "its batch runs":
+        gate.pass_one()
+        first.join(LONG)
+    gate.open.set()
+    for thread in (first, *others):
+        thread.join(LONG / 3)
+        assert not thread.is_alive()
+    assert batcher.close(LONG)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -17,6 +17,7 @@ import pytest
 
 from edgekit_runtime.cache import MISS, CacheFileError, DiskCache
 from edgekit_runtime.cache.age import PLAUSIBLE_S, Moment
+from edgekit_runtime.cache.disk_file import AnswerFile
 
 MB = 1 << 20
 
@@ -335,6 +336,24 @@ def test_a_flush_that_was_put_off_is_done_when_the_model_is_closed(path, held):
     other.execute("ROLLBACK")
     disk.close()
     assert not there(path, 1)
+
+
+def test_what_is_put_after_a_flush_outlives_it(path, monkeypatch):
+    """Between two batches the flush comes first: it would take the second one with it."""
+    disk, flushed, write = DiskCache(path, b"model"), [], AnswerFile.write
+
+    def flushed_meanwhile(*arguments):
+        if not flushed:
+            flushed.append(True)
+            disk.flush()
+            disk.put(key(2), outputs(2))
+        return write(*arguments)
+
+    monkeypatch.setattr(AnswerFile, "write", flushed_meanwhile)
+    disk.put(key(1), outputs(1))
+    assert disk.sync()
+    disk.close()
+    assert [there(path, number) for number in (1, 2)] == [False, True]
 
 
 def test_a_flush_that_never_reached_the_file_is_told_at_the_end(path, held):

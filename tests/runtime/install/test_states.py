@@ -176,6 +176,7 @@ def test_the_owner_commits_a_trial_or_goes_back_and_forth():
     assert (committed.current, committed.previous, committed.attempt) == (4, 3, None)
     back = react(committed, Activated(3)).journal
     assert (back.current, back.previous) == (3, 4)
+    assert react(back, Activated(3)).journal == back, "the previous generation is never the current one"
     unfinished = react(reached("verified"), Activated(2)).journal
     assert (unfinished.current, unfinished.attempt.state) == (2, "verified")
 

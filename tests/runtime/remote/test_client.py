@@ -400,6 +400,20 @@ def test_another_contract_another_model_and_a_foreign_server_are_refused():
         ask(host.url, expects=OURS)
 
 
+def test_a_host_that_serves_another_contract_by_now_is_greeted_anew():
+    says = iter([doubling, lambda _: http(409, {"error": "another contract"}), doubling])
+    with (
+        edgekit_host(infer=lambda asked: next(says)(asked)) as host,
+        HostClient(host.url, model="m", expects=OURS) as client,
+    ):
+        client.infer(X, LONG)
+        with pytest.raises(HostRefusedError, match="another contract"):
+            client.infer(X, LONG)
+        client.infer(X, LONG)
+    greeting, infer = ["/v2", "/v2/models/m/versions/1"], "/v2/models/m/versions/1/infer"
+    assert [asked.line.split()[1] for asked in host.asked] == [*greeting, infer, infer, *greeting, infer]
+
+
 def answering(outputs=None, name="m", version="1", binary=True, **parameters):
     def infer(asked):
         given = {"y": X["x"]} if outputs is None else {"y": np.array(outputs)}
