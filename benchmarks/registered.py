@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.checking.sidebyside import environment
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.needs.kernels import kernel_versions
 from edgekit_converters.needs.registered import asked_of, known_custom, parts
-from edgekit_converters.targets import tflite_flatbuffer as tfl
 
 FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
 KERNELS = FILE.with_name("onnx_kernels.json")

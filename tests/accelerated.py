@@ -6,7 +6,7 @@ from pathlib import Path
 
 from native import compiled
 
-from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.formats import tflite_edit as tfl
 
 SOURCE = Path(__file__).parent / "runtime/engines/accelerator.c"
 

@@ -60,7 +60,7 @@ def attention() -> tuple[object, np.ndarray]:
 
 def claiming_little(data: bytes) -> bytes:
     """The file with dense layers that say version 1, and 1.5.0 as its oldest runtime: what ai-edge-quantizer 0.10 writes."""
-    from edgekit_converters.targets import tflite_flatbuffer as tfl
+    from edgekit_converters.formats import tflite_edit as tfl
 
     model = tfl.read(data)
     number = tfl.schema().BuiltinOperator.FULLY_CONNECTED

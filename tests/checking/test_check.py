@@ -250,7 +250,7 @@ def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
 
 def newer_dense(data, version):
     """The file with dense layers that say another version."""
-    from edgekit_converters.targets import tflite_flatbuffer as tfl
+    from edgekit_converters.formats import tflite_edit as tfl
 
     model = tfl.read(data)
     for entry in model.operatorCodes:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from edgekit_converters.fidelity.result import SizeBreakdown
+from edgekit_converters.formats import tflite
 
 __all__ = ["growth", "size_breakdown"]
 
@@ -49,17 +50,9 @@ def _kb(size: int) -> str:
 
 def _tflite(data: bytes) -> Iterator[tuple[str, int]]:
     """(type, bytes) of every buffer that a tensor reads."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.Model.GetRootAs(data, 0)
-    names = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
-    kinds: dict[int, str] = {}
-    for graph in (model.Subgraphs(i) for i in range(model.SubgraphsLength())):
-        for tensor in (graph.Tensors(i) for i in range(graph.TensorsLength())):
-            kinds[tensor.Buffer()] = names.get(tensor.Type(), "?")
-    for index, kind in kinds.items():
-        buffer = model.Buffers(index)
-        yield kind, buffer.Size() if buffer.Size() > 1 else buffer.DataLength()
+    read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
+    for tensor in read_by.values():
+        yield tensor.dtype, tensor.nbytes
 
 
 def _onnx(data: bytes) -> Iterator[tuple[str, int]]:

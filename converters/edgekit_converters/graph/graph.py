@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Graph", "Grid", "Kind", "Layer", "Watched", "Window"]
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import Grid
+from edgekit_converters.workload import read_workload
+
+__all__ = ["Graph", "Grid", "Kind", "Layer", "Watched", "Window", "kinds", "macs_by_tensor"]
 
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
@@ -32,19 +35,6 @@ class Window:
     pads: tuple[int, int, int, int]
     groups: int
     channels_last: bool
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The values that a quantized tensor can have: from low to high in steps."""
-
-    step: float
-    low: float
-    high: float
-
-    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Each at the nearest point, and cut off at the ends."""
-        return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -113,3 +103,16 @@ class Graph(Protocol):
     def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[Watched]:
         """Run with these tensors in sight, None for all of `tensors`. In a quantized file by the float graph's names."""
         ...
+
+
+def kinds(table: Mapping[Kind, str]) -> dict[str, Kind]:
+    """Operator name -> kind, from kind -> names in one string."""
+    return {name: kind for kind, names in table.items() for name in names.split()}
+
+
+def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
+    """By the name of the first tensor that an operation makes; empty for a model whose shapes cannot be worked out."""
+    try:
+        return {op.name: op.macs for op in read_workload(format, data, "float32").ops if op.macs}
+    except ConversionError:
+        return {}

@@ -20,9 +20,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window
+from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window, kinds, macs_by_tensor
 from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, session
-from edgekit_converters.graph.reading import kinds, macs_by_tensor
 from edgekit_converters.onnx_bytes import parse
 
 __all__ = ["OnnxGraph"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.reading import Affine
+from edgekit_converters.formats import Affine
 
 __all__ = ["Constant", "OnnxFile", "attribute", "failed", "float_name", "session", "unsigned_products"]
 

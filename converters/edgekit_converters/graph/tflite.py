@@ -1,7 +1,6 @@
 """A .tflite file as a graph: its main subgraph, read from the flatbuffer and run by LiteRT.
 
 Rules:
-- tensors keep the file's names; one without a name, or with the name of an earlier one, gets `#index` behind it;
 - what has only constant inputs is no layer: a weight stored in 16 bits behind DEQUANTIZE is a constant;
 - `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors share
   is parted first;
@@ -23,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import Grid, Layer, Watched
-from edgekit_converters.graph.reading import kinds, macs_by_tensor
-from edgekit_converters.graph.tflite_file import DTYPES, QUANTIZED, Operator, Tensor, overwrite, parted, read, stored
+from edgekit_converters.formats.tflite import DTYPES, QUANTIZED, Operator, Tensor, overwrite, read, stored
+from edgekit_converters.formats.tflite_edit import parted
+from edgekit_converters.graph.graph import Grid, Layer, Watched, Window, kinds, macs_by_tensor
 
 __all__ = ["TfliteGraph"]
 
@@ -65,7 +64,7 @@ class TfliteGraph:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._file = read(data)
+        self._file = read(data).main
         tensors = self._file.tensors
         self._indexes = {tensor.name: index for index, tensor in enumerate(tensors)}
         self.inputs = tuple(tensors[index].name for index in self._file.inputs)
@@ -143,7 +142,7 @@ class TfliteGraph:
             bias=bias,
             weight_axis=axis,
             macs=macs.get(tensors[operator.outputs[0]].name, 0),
-            window=operator.window,
+            window=self._window(operator),
             fused=operator.fused,
         )
 
@@ -160,6 +159,23 @@ class TfliteGraph:
             return None, None, None
         rank = len(self._file.tensors[operator.inputs[places[0]]].shape)
         return weight, self._known(operator, places[1]), places[2] % rank if rank else None
+
+    def _window(self, operator: Operator) -> Window | None:
+        if operator.op not in ("CONV_2D", "DEPTHWISE_CONV_2D") or len(operator.inputs) < 2 or min(operator.strides) < 1:
+            return None
+        source, kernel = (self._file.tensors[index].shape for index in operator.inputs[:2])
+        if len(source) != 4 or len(kernel) != 4:
+            return None
+        # SAME: as many outputs as ceil(input / stride); an odd row or column of zeros goes to the end.
+        pads = [(0, 0), (0, 0)]
+        for axis in (0, 1) if operator.same else ():
+            stride = operator.strides[axis]
+            reach = (kernel[1 + axis] - 1) * operator.dilations[axis] + 1
+            whole = max((-(-source[1 + axis] // stride) - 1) * stride + reach - source[1 + axis], 0)
+            pads[axis] = (whole // 2, whole - whole // 2)
+        groups = source[3] if operator.op == "DEPTHWISE_CONV_2D" else source[3] // max(kernel[3], 1)
+        around = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
+        return Window((kernel[1], kernel[2]), operator.strides, operator.dilations, around, groups, channels_last=True)
 
     def _known(self, operator: Operator, place: int) -> str | None:
         """The name of the constant at that place of an operator's inputs."""

@@ -1,4 +1,4 @@
-"""A .tflite file's flatbuffer: what it holds, what is refused in it, and its edits.
+"""A .tflite file as an original: what is refused in it, and its edits.
 
 Rules: a float model (what is already quantized has lost what a comparison needs) without a state inside, except where the
 file is to be packed as it is; built-in operators only; float16 weights become float32, so that every recipe finds the same kind of file.
@@ -9,7 +9,6 @@ file is to be packed as it is; built-in operators only; float16 weights become f
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError, one_line
+from edgekit_converters.errors import ConversionError, SourceError, one_line
+from edgekit_converters.formats import tflite
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.sources.finite import check_finite
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.modelfile.facts import DELEGATED
@@ -52,40 +53,36 @@ class TfliteFile:
 def read(path: Path, *, as_is: bool = False) -> TfliteFile:
     """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises SourceError
     with the reason for whatever is refused."""
+    data = path.read_bytes()
     try:
-        from ai_edge_litert import schema_py_generated as schema
+        file = tflite.read(data)
+        names = _signature_names(path, file)
+        inputs = [file.main.tensors[index] for index in file.main.inputs]
+        shapes = {tensor.label: tensor.signature or tensor.shape for tensor in inputs}
+        operators = _operators(file)
+        stateful = _stateful(file, operators)
+        if not as_is:
+            _check_original(path, file, stateful)
+        _check_operators(path, operators, as_is=as_is)
+        data, halved = (data, 0) if as_is else _widened(data, file)
+        file = tflite.read(data) if halved else file
+        weights = _weights(file)
+        check_finite(_constants(data, file), where=str(path), may_be_infinite=lambda name: name not in weights)
     except ModuleNotFoundError as error:
         raise MissingExtraError("convert", "reading a .tflite model", where=str(path)) from error
-    data = path.read_bytes()
-    if data[4:8] != b"TFL3":
-        _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again")
-    try:
-        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
-        main = model.subgraphs[0]
-        operators = [_operator_names(schema, model, graph) for graph in model.subgraphs]
-        names = _signature_names(path, model)
-        shapes = {_text(main.tensors[i].name): _shape(main.tensors[i]) for i in main.inputs}
-        stateful = _stateful(model, operators)
-        if not as_is:
-            _check_original(path, schema, model, stateful)
-        _check_operators(path, operators, as_is=as_is)
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError, KeyError, MemoryError) as error:
+    except (ConversionError, IndexError, ValueError, MemoryError) as error:
         _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
-    widened = [] if as_is else list(zip(model.subgraphs, operators, strict=True))
-    halved = sum(_widen(schema, model, graph, kinds) for graph, kinds in widened)
-    check_finite(_constants(schema, model), where=str(path), may_be_infinite=_not_weights(model, operators))
-    used = sorted({name.removeprefix("CUSTOM ") for kinds in operators for name in kinds})
-    return TfliteFile(_packed(model) if halved else data, names, shapes, halved, stateful, tuple(used))
+    return TfliteFile(
+        data, names, shapes, halved, stateful, tuple(sorted(n.removeprefix("CUSTOM ") for n in operators))
+    )
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     """The same file with other input shapes, by tensor name, and every shape in it that follows. Raises ValueError where
     the graph does not take them.
     """
-    from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
     # A delegate would keep the shapes inside its part of the graph to itself.
     plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=plain)
@@ -96,32 +93,39 @@ def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
         interpreter.allocate_tensors()
     except RuntimeError as error:
         raise ValueError(one_line(error)) from error
-    main = model.subgraphs[0]
+    model = tfl.read(data)
     found = {detail["index"]: detail["shape"] for detail in interpreter.get_tensor_details()}
-    for index, tensor in enumerate(main.tensors):
-        if index in found and not _is_constant(model, tensor):
+    for index, tensor in enumerate(model.subgraphs[0].tensors):
+        if index in found and not tfl.is_constant(model, tensor):
             tensor.shape = np.asarray(found[index], np.int32)
             tensor.shapeSignature = None
-    return _packed(model)
+    return tfl.write(model)
 
 
-def _stateful(model: Any, operators: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def _operators(file: tflite.TfliteFile) -> frozenset[str]:
+    """Built-in ones by name, others with what they are in front."""
+    found = {operator for graph in file.subgraphs for operator in graph.operators}
+    flex = {one.op for one in found if one.custom and one.op.startswith("Flex")}
+    custom = {one.op for one in found if one.custom} - flex
+    builtin = {one.op for one in found if not one.custom}
+    return frozenset(builtin | {f"CUSTOM {op}" for op in custom} | {f"SELECT-TF {op[4:]}" for op in flex})
+
+
+def _stateful(file: tflite.TfliteFile, operators: frozenset[str]) -> tuple[str, ...]:
     """What keeps a state inside, in words."""
-    used = {name for kinds in operators for name in kinds}
-    variable = any(tensor.isVariable for graph in model.subgraphs for tensor in graph.tensors)
-    return tuple(sorted(used & _STATEFUL)) or (("a variable tensor",) if variable else ())
+    variable = any(tensor.variable for graph in file.subgraphs for tensor in graph.tensors)
+    return tuple(sorted(operators & _STATEFUL)) or (("a variable tensor",) if variable else ())
 
 
-def _check_original(path: Path, schema: Any, model: Any, stateful: Sequence[str]) -> None:
-    types = _names(schema.TensorType)
-    tensors = [tensor for graph in model.subgraphs for tensor in graph.tensors]
-    quantized = next((t for t in tensors if types[t.type] in _NARROW and _has_scale(t)), None)
+def _check_original(path: Path, file: tflite.TfliteFile, stateful: Sequence[str]) -> None:
+    tensors = [tensor for graph in file.subgraphs for tensor in graph.tensors]
+    quantized = next((tensor for tensor in tensors if tensor.dtype in _NARROW and tensor.affine is not None), None)
     also = f"; it also keeps a state inside ({', '.join(stateful)})" if stateful else ""
     if quantized is not None:
         _refuse(
             path,
-            f"it is already quantized ('{_text(quantized.name)}' is {types[quantized.type].lower()}), and what that lost "
-            f"cannot be measured or undone{also}",
+            f"it is already quantized ('{quantized.label}' is {quantized.dtype.lower()}), and what that lost cannot be "
+            f"measured or undone{also}",
             _MADE_FROM,
         )
     if stateful:
@@ -132,12 +136,10 @@ def _check_original(path: Path, schema: Any, model: Any, stateful: Sequence[str]
         )
 
 
-def _check_operators(path: Path, operators: Sequence[Sequence[str]], *, as_is: bool) -> None:
+def _check_operators(path: Path, operators: frozenset[str], *, as_is: bool) -> None:
     """as_is: operators of a known delegate may be in it; the delegate must be there to run the file."""
-    used = {name for kinds in operators for name in kinds}
-    if as_is:
-        used -= {f"CUSTOM {name}" for name in DELEGATED}
-    custom = sorted(name for name in used if name.startswith(("CUSTOM ", "SELECT-TF ")))
+    delegated = {f"CUSTOM {name}" for name in DELEGATED} if as_is else set()
+    custom = sorted(name for name in operators - delegated if name.startswith(("CUSTOM ", "SELECT-TF ")))
     if custom:
         _refuse(
             path,
@@ -146,103 +148,52 @@ def _check_operators(path: Path, operators: Sequence[Sequence[str]], *, as_is: b
         )
 
 
-def _widen(schema: Any, model: Any, graph: Any, kinds: Sequence[str]) -> int:
-    """float16 weights that a DEQUANTIZE reads become float32 weights; how many. In place."""
-    types = _names(schema.TensorType)
-    kept, widened = [], 0
-    for operator, kind in zip(graph.operators or [], kinds, strict=True):
-        tensor = graph.tensors[operator.inputs[0]] if kind == "DEQUANTIZE" else None
-        if tensor is None or types[tensor.type] != "FLOAT16" or not _is_constant(model, tensor):
-            kept.append(operator)
-            continue
-        half = np.frombuffer(bytes(model.buffers[tensor.buffer].data), np.float16)
-        buffer = schema.BufferT()
-        buffer.data = np.frombuffer(half.astype(np.float32).tobytes(), np.uint8)
-        graph.tensors[operator.outputs[0]].buffer = len(model.buffers)
-        model.buffers.append(buffer)
-        widened += 1
-    graph.operators = kept
-    return widened
-
-
-def _signature_names(path: Path, model: Any) -> dict[str, str]:
-    signatures = model.signatureDefs or []
-    if len(signatures) > 1:
-        keys = ", ".join(_text(signature.signatureKey) for signature in signatures)
-        _refuse(path, f"it has {len(signatures)} signatures: {keys}", "Convert it again with one of them")
-    if not signatures:
-        return {}
-    graph = model.subgraphs[signatures[0].subgraphIndex]
-    both = (*(signatures[0].inputs or []), *(signatures[0].outputs or []))
-    return {_text(graph.tensors[item.tensorIndex].name): _text(item.name) for item in both}
-
-
-def _operator_names(schema: Any, model: Any, graph: Any) -> list[str]:
-    names = _names(schema.BuiltinOperator)
-    found = []
-    for operator in graph.operators or []:
-        code = model.operatorCodes[operator.opcodeIndex]
-        name = names[max(code.deprecatedBuiltinCode, code.builtinCode)]
-        if name == "CUSTOM":
-            custom = _text(code.customCode)
-            name = f"SELECT-TF {custom[4:]}" if custom.startswith("Flex") else f"CUSTOM {custom}"
-        found.append(name)
-    return found
-
-
-def _constants(schema: Any, model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    types = _names(schema.TensorType)
-    dtypes = {"FLOAT32": np.float32, "FLOAT16": np.float16, "FLOAT64": np.float64}
+def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
+    """float16 weights that a DEQUANTIZE reads as float32 weights, and how many."""
+    if not any(tensor.dtype == "FLOAT16" and tensor.constant for graph in file.subgraphs for tensor in graph.tensors):
+        return data, 0
+    model, widened = tfl.read(data), 0
     for graph in model.subgraphs:
+        kept = []
+        for operator in graph.operators or []:
+            tensor = graph.tensors[operator.inputs[0]] if tfl.op_of(model, operator) == "DEQUANTIZE" else None
+            if tensor is None or tfl.type_of(tensor) != "FLOAT16" or not tfl.is_constant(model, tensor):
+                kept.append(operator)
+                continue
+            values = tfl.constant(model, tensor).astype(np.float32)
+            graph.tensors[operator.outputs[0]].buffer = tfl.add_constant(model, values)
+            widened += 1
+        graph.operators = kept
+    return tfl.write(model) if widened else data, widened
+
+
+def _signature_names(path: Path, file: tflite.TfliteFile) -> dict[str, str]:
+    if len(file.signatures) > 1:
+        keys = ", ".join(signature.key for signature in file.signatures)
+        _refuse(path, f"it has {len(file.signatures)} signatures: {keys}", "Convert it again with one of them")
+    return {
+        file.subgraphs[signature.subgraph].tensors[index].label: name
+        for signature in file.signatures
+        for index, name in signature.names.items()
+    }
+
+
+def _constants(data: bytes, file: tflite.TfliteFile) -> Iterator[tuple[str, NDArray[Any]]]:
+    for graph in file.subgraphs:
         for tensor in graph.tensors:
-            dtype = dtypes.get(types[tensor.type])
-            if dtype is not None and _is_constant(model, tensor):
-                yield _text(tensor.name), np.frombuffer(bytes(model.buffers[tensor.buffer].data), dtype)
+            if tensor.constant and tensor.dtype in ("FLOAT32", "FLOAT16", "FLOAT64"):
+                yield tensor.label, tflite.raw_bytes(data, tensor).view(tflite.DTYPES[tensor.dtype])
 
 
-def _not_weights(model: Any, operators: Sequence[Sequence[str]]) -> Any:
-    weights = {
-        _text(graph.tensors[index].name)
-        for graph, kinds in zip(model.subgraphs, operators, strict=True)
-        for operator, kind in zip(graph.operators or [], kinds, strict=False)
-        if kind in _WEIGHTED
+def _weights(file: tflite.TfliteFile) -> frozenset[str]:
+    return frozenset(
+        graph.tensors[index].label
+        for graph in file.subgraphs
+        for operator in graph.operators
+        if operator.op in _WEIGHTED
         for index in operator.inputs
         if index >= 0
-    }
-    return lambda name: name not in weights
-
-
-def _packed(model: Any) -> bytes:
-    import flatbuffers  # type: ignore[import-untyped]
-
-    builder = flatbuffers.Builder(1 << 20)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
-
-
-def _shape(tensor: Any) -> tuple[int, ...]:
-    signature = tensor.shapeSignature
-    sizes = tensor.shape if signature is None or len(signature) == 0 else signature
-    return tuple(int(size) for size in (sizes if sizes is not None else ()))
-
-
-def _is_constant(model: Any, tensor: Any) -> bool:
-    data = model.buffers[tensor.buffer].data
-    return data is not None and len(data) > 0
-
-
-def _has_scale(tensor: Any) -> bool:
-    return (
-        tensor.quantization is not None and tensor.quantization.scale is not None and len(tensor.quantization.scale) > 0
     )
-
-
-def _names(enum: Any) -> dict[int, str]:
-    return {value: name for name, value in vars(enum).items() if isinstance(value, int)}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> NoReturn:

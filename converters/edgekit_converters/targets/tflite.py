@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from edgekit_converters.errors import ConversionError, one_line
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.names import graph_names
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets import tflite_flatbuffer as tfl
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.network import Network
 from edgekit_converters.targets.samples import tool_versions, turned_shape

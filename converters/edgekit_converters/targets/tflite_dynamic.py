@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.formats import tflite_edit as tfl
 
 __all__ = ["dynamic"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.formats import tflite_edit as tfl
 
 __all__ = ["integer_ends"]
 

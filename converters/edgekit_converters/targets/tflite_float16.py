@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.formats import tflite_edit as tfl
 
 __all__ = ["float16"]
 

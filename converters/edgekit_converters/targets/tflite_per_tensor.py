@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.targets import tflite_flatbuffer as tfl
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.targets.tflite_dynamic import symmetric
 
 __all__ = ["per_tensor_dense"]

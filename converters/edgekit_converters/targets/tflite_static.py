@@ -31,9 +31,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets import tflite_flatbuffer as tfl
 from edgekit_converters.targets.artifact import Recipe
 from edgekit_converters.targets.plan import Plan
 from edgekit_converters.targets.tflite_ends import integer_ends

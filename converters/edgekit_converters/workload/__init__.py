@@ -10,8 +10,10 @@ what cannot be counted is listed in `Workload.unknown` by name, so that the esti
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.onnx_bytes import parse
 from edgekit_converters.workload.memory import memory_bytes
 from edgekit_converters.workload.reading import Reading
 from edgekit_profiles.workload import Precision, Workload
@@ -71,8 +73,18 @@ def _read(format: str, data: bytes) -> Reading:  # noqa: A002
 def precision_of(format: str, data: bytes) -> str:  # noqa: A002
     """`float32`, `int8`, `dynamic` or `int16x8`: what most of the work is done in, whatever made the file.
 
-    Raises ConversionError as `read_workload` does.
+    8-bit weights times activations of the same kind are `int8`; times floats, which the engine quantizes on the way,
+    `dynamic`; times 16 bits `int16x8`. Weights that are stored in 16-bit floats are multiplied in 32 (XNNPACK and ONNX
+    Runtime unpack them first). Raises ConversionError as `read_workload` does.
     """
-    from edgekit_converters.workload.precision import precision_of as found
-
-    return found(format, data, _read(format, data))
+    reading = _read(format, data)
+    eight = [item for item in reading.counted if item.eight_bit and item.op.macs]
+    if 2 * sum(item.op.macs for item in eight) <= sum(item.op.macs for item in reading.counted):
+        return "float32"
+    if format == "onnx":
+        nodes = parse(data).graph.node
+        return "dynamic" if any(node.op_type == "DynamicQuantizeLinear" for node in nodes) else "int8"
+    work: Counter[str] = Counter()
+    for item in eight:
+        work[item.activation] += item.op.macs
+    return {"INT8": "int8", "UINT8": "int8", "INT16": "int16x8"}.get(work.most_common(1)[0][0], "dynamic")

@@ -10,10 +10,12 @@ NumPy and the engine. The constants are largest resident sizes measured on x86-6
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
+
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import tflite
 
 __all__ = ["arena_bytes", "memory_bytes", "peak"]
 
@@ -37,7 +39,7 @@ def arena_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
     """The activations that are alive at once, at most."""
     try:
         return _tflite(data) if format == "tflite" else _onnx(data)
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError, KeyError):
+    except (ConversionError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
@@ -65,26 +67,14 @@ def peak(steps: Sequence[Step], sizes: dict[Any, int]) -> int:
 
 
 def _tflite(data: bytes) -> int:
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.Model.GetRootAs(data, 0)
-    main = model.Subgraphs(0)
+    main = tflite.read(data).main
     widths = {"FLOAT32": 4, "INT32": 4, "FLOAT16": 2, "INT16": 2, "INT64": 8, "FLOAT64": 8, "UINT32": 4}
-    names = {value: name for name, value in vars(schema.TensorType).items() if not name.startswith("_")}
-    sizes = {}
-    for index in range(main.TensorsLength()):
-        tensor = main.Tensors(index)
-        if model.Buffers(tensor.Buffer()).DataLength() == 0:
-            shape = [tensor.Shape(axis) for axis in range(tensor.ShapeLength())]
-            sizes[index] = prod(max(1, size) for size in shape) * widths.get(names[tensor.Type()], 1)
-    operators = [main.Operators(index) for index in range(main.OperatorsLength())]
-    return peak(
-        [
-            ([o.Inputs(i) for i in range(o.InputsLength())], [o.Outputs(i) for i in range(o.OutputsLength())])
-            for o in operators
-        ],
-        sizes,
-    )
+    sizes = {
+        index: prod(max(1, size) for size in tensor.shape) * widths.get(tensor.dtype, 1)
+        for index, tensor in enumerate(main.tensors)
+        if not tensor.constant
+    }
+    return peak([(operator.inputs, operator.outputs) for operator in main.operators], sizes)
 
 
 def _onnx(data: bytes) -> int | None:

@@ -15,10 +15,11 @@ _HOLD_GRAPHS = ("WHILE", "IF", "LOOP", "SCAN", "CALL", "CALL_ONCE", "STABLEHLO_W
 
 @dataclass(frozen=True)
 class Counted:
-    """An operation, and whether its multiply-accumulates run in 8 bits."""
+    """An operation, whether its multiply-accumulates run in 8 bits, and the type of what it multiplies, where known."""
 
     op: Op
     eight_bit: bool = False
+    activation: str = ""
 
 
 @dataclass(frozen=True)

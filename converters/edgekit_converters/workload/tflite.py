@@ -1,4 +1,4 @@
-"""The operations of a .tflite file, from its flatbuffer. Nothing is run, and only the main graph is read.
+"""The operations of a .tflite file. Nothing is run, and only the main graph is read.
 
 Rules: reshapes, shape arithmetic and whatever has only constant inputs take no time; recurrent layers, control flow,
 custom operations and products of two computed tensors are unknown; a kernel in 8 bits makes 8-bit arithmetic (with
@@ -7,12 +7,13 @@ float activations too: the hybrid kernels quantize them on the fly), unless it i
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import tflite
+from edgekit_converters.formats.tflite import Operator, Tensor
 from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
 from edgekit_profiles.workload import Op, OpKind
 
@@ -35,26 +36,11 @@ EIGHT_BITS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT2"})
 WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """fixed: False when an axis other than the first is only known at run time."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    fixed: bool
-    constant: bool
-
-    @property
-    def elements(self) -> int:
-        return prod(self.shape)
-
-
 @dataclass
 class _Graph:
     """What is known so far while the operators are walked in order. constants: index -> the type it is stored in."""
 
-    tensors: list[_Tensor]
+    tensors: Sequence[Tensor]
     constants: dict[int, str]
     counted: list[Counted] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -72,31 +58,21 @@ class _Graph:
 
 def read(data: bytes) -> Reading:
     """Raises ConversionError when the bytes are not a TFLite model."""
-    if data[4:8] != b"TFL3":
-        raise ConversionError("these bytes are not a TFLite model")
+    main = tflite.read(data).main
+    graph = _Graph(main.tensors, {index: item.dtype for index, item in enumerate(main.tensors) if item.constant})
     try:
-        return _read(data)
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
-
-
-def _read(data: bytes) -> Reading:
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.Model.GetRootAs(data, 0)
-    main = model.Subgraphs(0)
-    types = _names(schema.TensorType)
-    tensors = [_tensor(model, main.Tensors(index), types) for index in range(main.TensorsLength())]
-    graph = _Graph(tensors, {index: item.dtype for index, item in enumerate(tensors) if item.constant})
-    weights = [item for item in tensors if item.constant and len(item.shape) > 1 and item.dtype in WEIGHT_TYPES]
-    operations = _operation_names(schema, model)
-    for index in range(main.OperatorsLength()):
-        operator = main.Operators(index)
-        _count(schema, graph, operator, operations[operator.OpcodeIndex()])
+        for operator in main.operators:
+            _count(graph, operator)
+    except (IndexError, ValueError, ZeroDivisionError) as error:
+        raise ConversionError(f"an operation of the TFLite model is malformed: {error}") from error
+    weights = [t for t in main.tensors if t.constant and len(t.shape) > 1 and t.dtype in WEIGHT_TYPES]
+    # The first axis of the first input with two axes or more; 1 where the file leaves it free.
+    first = next((main.tensors[index] for index in main.inputs if len(main.tensors[index].shape) > 1), None)
+    free = first is None or any(side < 0 for side in first.signature[:1])
     return Reading(
         tuple(graph.counted),
         tuple(dict.fromkeys(graph.unknown)),
-        _batch(main),
+        1 if first is None or free else first.shape[0],
         sum(item.elements for item in weights),
         sum(item.elements for item in weights if item.dtype in EIGHT_BITS),
         tuple(graph.untimed),
@@ -104,16 +80,16 @@ def _read(data: bytes) -> Reading:
     )
 
 
-def _count(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
-    inputs = [operator.Inputs(i) for i in range(operator.InputsLength()) if operator.Inputs(i) >= 0]
-    outputs = [operator.Outputs(i) for i in range(operator.OutputsLength())]
+def _count(graph: _Graph, operator: Operator) -> None:
+    name = f"custom {operator.op}" if operator.custom else operator.op
+    inputs, outputs = [index for index in operator.inputs if index >= 0], operator.outputs
     if name == "SHAPE" or (inputs and all(index in graph.constants for index in inputs)):
         stored = graph.constants.get(inputs[0], "INT32") if inputs else "INT32"
         graph.constants.update(dict.fromkeys(outputs, stored))
     elif name in FREE:
         return
     elif name in KERNELS:
-        _count_kernel(schema, graph, operator, name)
+        _count_kernel(graph, operator, name)
     elif name in ELEMENTWISE:
         moved = sum(graph.tensors[index].elements for index in (*inputs, *outputs) if index not in graph.constants)
         graph.counted.append(Counted(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
@@ -125,11 +101,10 @@ def _count(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
         graph.give_up(name)
 
 
-def _sequence(graph: _Graph, operator: Any) -> Untimed | None:
+def _sequence(graph: _Graph, operator: Operator) -> Untimed | None:
     """Every weight once for each row of the input, which are its steps."""
-    source = graph.tensors[operator.Inputs(0)]
-    places = (operator.Inputs(place) for place in range(1, operator.InputsLength()))
-    weights = [graph.tensors[place] for place in places if place >= 0 and len(graph.tensors[place].shape) > 1]
+    source = graph.tensors[operator.inputs[0]]
+    weights = [graph.tensors[at] for at in operator.inputs[1:] if at >= 0 and len(graph.tensors[at].shape) > 1]
     constants = [item for item in weights if item.constant]
     if not source.fixed or not constants:
         return None
@@ -149,10 +124,10 @@ def _product(graph: _Graph, first: int, second: int, made: int) -> Untimed | Non
     return Untimed(round(result.elements * depth / max(1, batch) ** 0.5), {one.dtype, other.dtype} <= EIGHT_BITS)
 
 
-def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
+def _count_kernel(graph: _Graph, operator: Operator, name: str) -> None:
     at, kernel_at = KERNELS[name]
-    source, result = graph.tensors[operator.Inputs(at)], graph.tensors[operator.Outputs(0)]
-    index = operator.Inputs(kernel_at)
+    source, result = graph.tensors[operator.inputs[at]], graph.tensors[operator.outputs[0]]
+    index = operator.inputs[kernel_at]
     kernel = graph.tensors[index]
     if index not in graph.constants:
         graph.give_up(
@@ -163,20 +138,21 @@ def _count_kernel(schema: Any, graph: _Graph, operator: Any, name: str) -> None:
         graph.give_up(f"{name} of a shape known only at run time")
         return
     macs = _macs(name, source, kernel, result)
-    kind = _kind(schema, operator, name, kernel, result)
-    op = Op(kind, macs, source.elements + result.elements, kernel.elements, result.name)
+    op = Op(
+        _kind(operator, name, kernel, result), macs, source.elements + result.elements, kernel.elements, result.name
+    )
     # A kernel that is constant only after DEQUANTIZE is float by the time it multiplies.
-    graph.counted.append(Counted(op, kernel.constant and kernel.dtype in EIGHT_BITS))
+    graph.counted.append(Counted(op, kernel.constant and kernel.dtype in EIGHT_BITS, source.dtype))
 
 
-def _dense_product(graph: _Graph, operator: Any) -> Untimed | None:
-    source, kernel, result = (graph.tensors[i] for i in (operator.Inputs(0), operator.Inputs(1), operator.Outputs(0)))
+def _dense_product(graph: _Graph, operator: Operator) -> Untimed | None:
+    source, kernel, result = (graph.tensors[i] for i in (*operator.inputs[:2], operator.outputs[0]))
     if not (source.fixed and kernel.fixed and result.fixed):
         return None
     return Untimed(result.elements * kernel.shape[-1], {source.dtype, kernel.dtype} <= EIGHT_BITS)
 
 
-def _macs(name: str, source: _Tensor, kernel: _Tensor, result: _Tensor) -> int:
+def _macs(name: str, source: Tensor, kernel: Tensor, result: Tensor) -> int:
     """Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
     if name == "DEPTHWISE_CONV_2D":
         return result.elements * prod(kernel.shape[1:3])
@@ -185,53 +161,11 @@ def _macs(name: str, source: _Tensor, kernel: _Tensor, result: _Tensor) -> int:
     return result.elements * prod(kernel.shape[1:])
 
 
-def _kind(schema: Any, operator: Any, name: str, kernel: _Tensor, result: _Tensor) -> OpKind:
+def _kind(operator: Operator, name: str, kernel: Tensor, result: Tensor) -> OpKind:
     if name == "DEPTHWISE_CONV_2D":
         return "dw"
     if name == "TRANSPOSE_CONV":
         return "cx"
     if name == "FULLY_CONNECTED":
         return dense_kind(result.elements // kernel.shape[0])
-    options = schema.Conv2DOptions()
-    table = operator.BuiltinOptions()
-    options.Init(table.Bytes, table.Pos)
-    strides = (options.StrideH(), options.StrideW())
-    return convolution_kind(kernel.shape[1:3], strides, (options.DilationHFactor(), options.DilationWFactor()))
-
-
-def _batch(main: Any) -> int:
-    """The first axis of the first input with two axes or more; 1 where the file leaves it free."""
-    for index in range(main.InputsLength()):
-        tensor = main.Tensors(main.Inputs(index))
-        if tensor.ShapeLength() > 1:
-            free = tensor.ShapeSignatureLength() > 0 and tensor.ShapeSignature(0) < 0
-            return 1 if free else int(tensor.Shape(0))
-    return 1
-
-
-def _tensor(model: Any, tensor: Any, types: dict[int, str]) -> _Tensor:
-    signature = [tensor.ShapeSignature(i) for i in range(tensor.ShapeSignatureLength())]
-    buffer = model.Buffers(tensor.Buffer())
-    return _Tensor(
-        name=(tensor.Name() or b"").decode("utf-8", "replace"),
-        dtype=types.get(tensor.Type(), "?"),
-        shape=tuple(int(tensor.Shape(i)) for i in range(tensor.ShapeLength())),
-        fixed=all(side >= 0 for side in signature[1:]),
-        constant=tensor.Buffer() > 0 and (buffer.DataLength() > 0 or buffer.Size() > 1),
-    )
-
-
-def _operation_names(schema: Any, model: Any) -> list[str]:
-    names = _names(schema.BuiltinOperator)
-    codes = []
-    for index in range(model.OperatorCodesLength()):
-        code = model.OperatorCodes(index)
-        # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
-        name = names.get(max(code.DeprecatedBuiltinCode(), code.BuiltinCode()), "?")
-        custom = code.CustomCode()
-        codes.append(f"custom {custom.decode('utf-8', 'replace')}" if custom else name)
-    return codes
-
-
-def _names(constants: Any) -> dict[int, str]:
-    return {value: name for name, value in vars(constants).items() if isinstance(value, int)}
+    return convolution_kind(kernel.shape[1:3], operator.strides, operator.dilations)

@@ -30,7 +30,7 @@ _VERSIONS = {
 def write(layers: Sequence[Layer], int8: bool) -> bytes:
     """Input `image` [1, 224, 224, 3], output `probabilities` [1, 1000]. Raises MissingExtraError without LiteRT."""
     try:
-        from edgekit_converters.targets.tflite_flatbuffer import schema
+        from edgekit_converters.formats.tflite_edit import schema
 
         graph = _Graph(schema(), int8)
     except ImportError as error:
@@ -129,7 +129,7 @@ class _Graph:
         self.operators.append(operator)
 
     def file(self, first: int, last: int) -> bytes:
-        from edgekit_converters.targets.tflite_flatbuffer import write as pack
+        from edgekit_converters.formats.tflite_edit import write as pack
 
         graph = self.schema.SubGraphT()
         graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators

@@ -119,7 +119,7 @@ def test_a_version_between_two_that_were_asked_knows_what_the_older_does():
 
 def test_the_very_runtime_of_this_environment_was_found_to_know_what_it_knows():
     """The table says of FULLY_CONNECTED what the installed LiteRT says."""
-    from edgekit_converters.targets import tflite_flatbuffer as tfl
+    from edgekit_converters.formats import tflite_edit as tfl
     from edgekit_runtime.engines import available, load_engine
     from edgekit_runtime.errors import EngineError
 

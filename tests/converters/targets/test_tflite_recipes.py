@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import open_graph
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets import tflite_flatbuffer as tfl
 from edgekit_converters.targets.float_model import FloatModel
 from edgekit_converters.targets.plan import Plan
 from edgekit_converters.targets.tflite import float_model

@@ -1,4 +1,4 @@
-"""A .tflite file as objects that can be edited: what the recipes that need no converter are written with.
+"""A .tflite file as objects that can be edited: what all that writes such a file is written with.
 
 Rules: reading and writing leaves everything that is not touched as it was; a tensor's name outlives what is done to it,
 because float and quantized files are aligned by name; an operator gets a new version without changing that of the others.
@@ -11,13 +11,13 @@ because float and quantized files are aligned by name; an operator gets a new ve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats.tflite import DTYPES, names, schema
 
 __all__ = [
     "add_constant",
@@ -28,6 +28,7 @@ __all__ = [
     "layer_of",
     "name_of",
     "op_of",
+    "parted",
     "read",
     "schema",
     "set_input",
@@ -35,22 +36,6 @@ __all__ = [
     "type_of",
     "write",
 ]
-
-_DTYPES = {
-    "FLOAT32": np.float32,
-    "FLOAT16": np.float16,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-}
-
-
-def schema() -> Any:
-    """The module of flatbuffer classes; `OperatorT`, `TensorT`, `BufferT` and so on are the editable ones."""
-    from ai_edge_litert import schema_py_generated
-
-    return schema_py_generated
 
 
 def read(data: bytes) -> Any:
@@ -72,23 +57,18 @@ def write(model: Any) -> bytes:
     return bytes(builder.Output())
 
 
-@cache
-def _names(kind: str) -> dict[int, str]:
-    return {value: name for name, value in vars(getattr(schema(), kind)).items() if isinstance(value, int)}
-
-
 def op_of(model: Any, operator: Any) -> str:
     """CONV_2D, ...; a custom operator by its own name."""
     entry = model.operatorCodes[operator.opcodeIndex]
     if entry.customCode:
         return str(bytes(entry.customCode).decode("utf-8", "replace"))
     # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
-    return _names("BuiltinOperator").get(max(entry.builtinCode, entry.deprecatedBuiltinCode), "?")
+    return names("BuiltinOperator").get(max(entry.builtinCode, entry.deprecatedBuiltinCode), "?")
 
 
 def type_of(tensor: Any) -> str:
     """FLOAT32, INT8, ..."""
-    return _names("TensorType").get(tensor.type, "?")
+    return names("TensorType").get(tensor.type, "?")
 
 
 def name_of(tensor: Any) -> str:
@@ -112,9 +92,9 @@ def is_constant(model: Any, tensor: Any) -> bool:
 
 def constant(model: Any, tensor: Any) -> NDArray[Any]:
     """The values of a constant, in the file's layout."""
-    values = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(_DTYPES[type_of(tensor)])
+    values = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(DTYPES[type_of(tensor)])
     shape = () if tensor.shape is None else tuple(int(side) for side in tensor.shape)
-    return values.reshape(shape)
+    return np.asarray(values.reshape(shape))
 
 
 def add_constant(model: Any, values: NDArray[Any]) -> int:
@@ -194,3 +174,17 @@ def _compact_codes(model: Any) -> None:
     for graph in model.subgraphs:
         for operator in graph.operators:
             operator.opcodeIndex = moved[int(operator.opcodeIndex)]
+
+
+def parted(data: bytes) -> bytes:
+    """The same model with a buffer for each constant, so that writing one leaves the others."""
+    model = read(data)
+    taken: set[int] = set()
+    for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
+        values = model.buffers[tensor.buffer].data
+        if values is None or len(values) == 0:
+            continue
+        if tensor.buffer in taken:
+            tensor.buffer = add_constant(model, values)
+        taken.add(tensor.buffer)
+    return write(model)

@@ -1,19 +1,34 @@
-"""What the views of both formats share: what an operator does, how integers stand for floats, what a product costs."""
+"""Model files as plain values: one reader for .tflite and one for .onnx, which every other room asks. Nothing is run.
+
+    from edgekit_converters.formats import tflite
+    tflite.read(data).main.operators[0].op          # "CONV_2D"
+
+Rules: `tflite` and `onnx` read; `tflite_edit` is for what writes files. What a number stands for (`Affine`, `Grid`) is the
+same in both formats. What a reader knows of a file is decided here once, and no other room decodes bytes by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import Grid, Kind
-from edgekit_converters.workload import read_workload
+__all__ = ["Affine", "Grid"]
 
-__all__ = ["Affine", "kinds", "macs_by_tensor"]
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a quantized tensor can have: from low to high in steps."""
+
+    step: float
+    low: float
+    high: float
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Each at the nearest point, and cut off at the ends."""
+        return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -50,16 +65,3 @@ class Affine:
         shape = [1] * values.ndim
         shape[self.axis] = -1
         return scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)
-
-
-def kinds(table: Mapping[Kind, str]) -> dict[str, Kind]:
-    """Operator name -> kind, from kind -> names in one string."""
-    return {name: kind for kind, names in table.items() for name in names.split()}
-
-
-def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
-    """By the name of the first tensor that an operation makes; empty for a model whose shapes cannot be worked out."""
-    try:
-        return {op.name: op.macs for op in read_workload(format, data, "float32").ops if op.macs}
-    except ConversionError:
-        return {}
