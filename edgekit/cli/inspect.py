@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["inspect"]
-
-_DISTRUSTED = "NOT trusted here"
 
 
 @click.command()
@@ -81,7 +80,7 @@ def _json(opened: Bundle, root: Root | None, generation: Generation | None) -> d
         "manifest": opened.manifest.as_json(),
         "signed_by": list(opened.signed_by),
         "trusted": opened.trusted,
-        "trust": opened.told,
+        "trust": opened.vouched.told,
         "encrypted": opened.manifest.encrypted_with is not None,
         "locked": opened.locked,
     }
@@ -92,29 +91,14 @@ def _json(opened: Bundle, root: Root | None, generation: Generation | None) -> d
 
 def _read(path: Path, root: Root | None, trust: tuple[Path, ...], secret: str | None) -> Bundle:
     """With what this machine, or the root, has to say about it; whatever that is, the bundle is shown."""
-    from dataclasses import replace
-
-    from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.errors import SignatureError
+    from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file
     from edgekit_runtime.install.reading import store_of
-    from edgekit_runtime.trust import vouch
-    from edgekit_runtime.trust.signature import Signature
+    from edgekit_runtime.trust import TrustPolicy
 
     if trust:
         return read_bundle(path, trust=trust, secret=secret)
-    store, told = store_of(root), ["not checked: this machine was never told whom to trust"]
-
-    def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
-        if store is None:
-            return False
-        try:
-            told[0] = vouch(store, manifest, signatures, new=root is None).told
-        except SignatureError as error:
-            told[0] = f"{_DISTRUSTED}: {error.what}"
-            return False
-        return True
-
-    return replace(read_bundle(path, secret=secret, vouches=vouches), told=told[0])
+    policy = TrustPolicy(store_of(root), new=root is None, mode="show")
+    return Opening(path, policy, secret).read(partial(read_file, path))
 
 
 def _lines(bundle: Bundle) -> Iterator[str]:
@@ -224,13 +208,13 @@ def _drop(found: dict[str, Any]) -> str:
 
 
 def _signed(bundle: Bundle) -> str:
-    from edgekit_runtime.install.reading import BY_THE_ROOT
+    from edgekit_runtime.trust.vouching import BY_THE_ROOT
 
     names = "by " + ", ".join(name[:16] for name in bundle.signed_by) if bundle.signed_by else "no"
     if bundle.trusted:
-        return f"{names}, {BY_THE_ROOT if bundle.told.endswith(BY_THE_ROOT) else 'trusted here'}"
-    if bundle.told.startswith(_DISTRUSTED):
-        return f"{names}; {bundle.told}"
+        return f"{names}, {BY_THE_ROOT if bundle.vouched.by_the_root else 'trusted here'}"
+    if bundle.vouched.code:
+        return f"{names}; {bundle.vouched.told}"
     return f"{names}; not checked (give --trust FILE)" if bundle.signed_by else names
 
 

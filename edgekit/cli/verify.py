@@ -11,7 +11,7 @@ from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, tru
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
-    from edgekit.verifying import Check, Report
+    from edgekit.verifying import Verification
 
 __all__ = ["verify"]
 
@@ -47,26 +47,24 @@ def verify(bundle: Path, as_json: bool, profile: str | None, **options: Any) -> 
         secret=options["secret"],
         load=options["load"],
     )
-    report = verifying.verify(bundle, asked, (lambda check: None) if as_json else _print)
+    verification = verifying.Verification(bundle, asked)
+    for check in verification:
+        if not as_json:
+            mark = {True: "ok", False: "REFUSED", None: "-"}[check.ok]
+            click.echo(f"{mark:<8} {check.name:<18} {check.told}")
     if as_json:
-        print_json(report.as_json())
-        return 0 if report.error is None else 1
-    if report.error is not None:
-        raise report.error
-    left = [check.name for check in report.checks if check.ok is None]
-    click.echo(_verdict(report, left))
+        print_json(verification.as_json())
+        return 0 if verification.error is None else 1
+    if verification.error is not None:
+        raise verification.error
+    click.echo(_verdict(verification))
     return 0
 
 
-def _print(check: Check) -> None:
-    mark = {True: "ok", False: "REFUSED", None: "-"}[check.ok]
-    click.echo(f"{mark:<8} {check.name:<18} {check.told}")
-
-
-def _verdict(report: Report, left: list[str]) -> str:
-    rest = [name for name in left if name != "signature"]
+def _verdict(verification: Verification) -> str:
+    rest = [one.name for one in verification.checks if one.ok is None and one.name != "signature"]
     aside = f"; see the lines marked - ({', '.join(rest)})" if rest else ""
-    if report.trusted:
-        by = ", by what this root was told; --trust asks somebody else" if report.by_the_root else ""
+    if verification.trusted and verification.vouched is not None:
+        by = ", by what this root was told; --trust asks somebody else" if verification.vouched.by_the_root else ""
         return f"trusted{by}{aside}"
     return f"not trusted: nobody vouches for it, and --allow-unsigned let it pass; all else was checked{aside}"

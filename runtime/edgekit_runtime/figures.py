@@ -45,7 +45,7 @@ def described(journey: Journey) -> dict[str, Any]:
         "cache": journey.cache is not None,
         "signed": opened.bundle.trusted,
         "encrypted": manifest.encrypted_with is not None,
-        "trust": opened.bundle.told,
+        "trust": opened.bundle.vouched.told,
         "installed": opened.held.describe() if opened.held is not None else None,
         "hosts": opened.hosts.describe() if opened.hosts is not None else [],
     }

@@ -172,6 +172,11 @@ class Manifest:
     requires: tuple[str, ...] = ()
 
     @property
+    def title(self) -> str:
+        """For a person: what it is, and for which board."""
+        return f"{self.name} version {self.version} for {self.target.profile}"
+
+    @property
     def encrypted_with(self) -> str | None:
         """Id of the key of its encrypted blobs; None where none is encrypted."""
         return next((blob.cipher.key for blob in self.blobs if blob.cipher is not None), None)

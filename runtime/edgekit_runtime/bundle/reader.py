@@ -1,4 +1,4 @@
-"""Opening an .ekb: one open descriptor, everything checked before anything is used.
+"""Opening an .ekb: one open descriptor, everything checked before anything is used. Every reader of ours opens it here.
 
     head       `header.py` has its layout
     blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,13 +35,12 @@ from edgekit_runtime.bundle.header import (
 )
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest
-from edgekit_runtime.errors import BundleError, IntegrityError
-from edgekit_runtime.trust import Trust, Vouched, find_trust, load_trust, vouch
+from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError
+from edgekit_runtime.trust import UNCHECKED, Trust, TrustPolicy, Vouched, find_trust, load_trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.trust.signature import Signature
 
 __all__ = [
     "ALIGNMENT",
@@ -48,9 +48,13 @@ __all__ = [
     "MAX_BUNDLE_BYTES",
     "MAX_MANIFEST_BYTES",
     "Bundle",
+    "Check",
+    "Opening",
+    "Step",
     "aligned",
-    "bundle_of",
+    "checks_of",
     "read_bundle",
+    "read_file",
     "read_open",
     "read_vouched",
 ]
@@ -60,21 +64,24 @@ _AGAIN = "Copy or download it again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; trusted: one of the
-    caller's keys really signed it. digest: SHA-256 of the manifest's bytes, which names the bundle's whole content.
-    secret: the one key that its blobs were decrypted with, for who must read it again in a process of its own. told: who
-    vouches for it, in words.
+    """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; vouched: who of those counts.
+    digest: SHA-256 of the manifest's bytes, which names the bundle's whole content. secret: the one key that its blobs were
+    decrypted with, for who must read it again in a process of its own.
     """
 
     path: Path
     manifest: Manifest
     digest: str
     signed_by: tuple[str, ...]
-    trusted: bool
+    vouched: Vouched = field(compare=False)
     size: int
     _blobs: dict[str, bytes] = field(repr=False)
     secret: Secret | None = field(default=None, repr=False, compare=False)
-    told: str = field(default="its signature was not checked", compare=False)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether keys that the caller trusts really signed it."""
+        return self.vouched.trusted
 
     @property
     def locked(self) -> bool:
@@ -110,34 +117,19 @@ class Bundle:
         raise BundleError(f"no artifact '{recipe}'", where=str(self.path), do=f"It holds: {names}")
 
 
-def read_bundle(
-    path: str | os.PathLike[str],
-    *,
-    trust: Trust = (),
-    secret: Given = None,
-    vouches: Callable[[bytes, Sequence[Signature]], bool] | None = None,
-) -> Bundle:
+def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Given = None) -> Bundle:
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what
-    this machine trusts). secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is
-    not asked for before it is needed; without one everything is checked and the blobs stay closed.
-    vouches: instead of `trust`, is told the manifest's bytes and the signatures before anything is parsed; it says whether
-    they are trusted, or raises.
+    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what this machine trusts).
+    secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it is
+    needed; without one everything is checked and the blobs stay closed.
     Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of
     `edgekit_runtime.trust`, say why), SecretError (its subclasses say why).
     """
-    path = Path(path)
-    data = _read(path)
     store = load_trust(trust)
-
-    def trusted(header: Header) -> bool:
-        if vouches is not None:
-            return vouches(header.manifest_bytes, header.signatures)
-        return store is not None and bool(store.check(header.manifest_bytes, header.signatures, where=str(path)))
-
-    return bundle_of(data, path, trusted, secret)
+    policy = None if store is None else TrustPolicy(store, allow_unsigned=None)
+    return Opening(path, policy, secret).read(partial(read_file, Path(path)))
 
 
 def read_vouched(
@@ -145,46 +137,146 @@ def read_vouched(
 ) -> Bundle:
     """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
 
-    Dates are not asked about: they decide what is installed. `Bundle.told` says who vouches for it, or that nobody was asked.
+    Dates are not asked about: they decide what is installed. `Bundle.vouched` says who signed it, or that nothing was checked.
     Raises as `read_bundle` does.
     """
     store = load_trust(trust)
     store = find_trust() if store is None else store
-    if store is None:
-        unchecked = read_bundle(path, secret=secret)
-        return replace(unchecked, told="its signature was not checked: this machine was never told whom to trust")
-    found: list[Vouched] = []
-
-    def vouches(manifest: bytes, signatures: Sequence[Signature]) -> bool:
-        found.append(
-            vouch(store, manifest, signatures, new=False, allow_unsigned=allow_unsigned, where=os.fspath(path))
-        )
-        return found[0].trusted
-
-    bundle = read_bundle(path, vouches=vouches, secret=secret)
-    return replace(bundle, told=found[0].told)
+    policy = TrustPolicy(store, allow_unsigned, new=False, mode="if-known")
+    return Opening(path, policy, secret).read(partial(read_file, Path(path)))
 
 
-def bundle_of(data: bytes, path: Path, vouches: Callable[[Header], bool], secret: Given = None) -> Bundle:
-    """The bundle that was read from `path`, for who opened the file in a way of his own.
+@dataclass(frozen=True)
+class Check:
+    """name: what was looked at. ok: None where it was not, or where it is a remark. told: what was found, in words."""
 
-    vouches: told the head before anything of the manifest is parsed: whether it is signed as it must be; raises where that
-    must not be opened. Raises as `read_bundle` does.
+    name: str
+    ok: bool | None
+    told: str
+
+
+Step = Callable[[], tuple[bool | None, str]]
+"""Makes one check: its `ok` and `told`. Raises EdgekitError, which refuses the bundle."""
+
+
+def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[Check]:
+    """Each check once it was made; of one that refuses the bundle that check as the last, and then its error.
+
+    What keeps a key from being had is raised alone: it says nothing against the bundle.
     """
-    where = str(path)
-    header = read_header(data, where)
-    trusted = vouches(header)
-    manifest = parse_manifest(header.manifest_bytes, where)
-    checked = _check_blobs(data, header.blobs_at, manifest.blobs, where)
-    opened = _key(manifest, secret, where)
-    blobs = _usable(manifest, checked, opened, where)
-    if len(blobs) == len(manifest.blobs):  # else it is locked, and what it answers is not to be seen
-        check_answers(manifest, blobs, where)
-    signed_by = tuple(name for name, _ in header.signatures)
-    return Bundle(path, manifest, header.digest, signed_by, trusted, len(data), blobs, opened)
+    from edgekit_runtime.bundle.secret_key import SecretFormatError, SecretUnreadableError
+
+    for name, step in steps:
+        try:
+            ok, told = step()
+        except (SecretFormatError, SecretUnreadableError):
+            raise
+        except EdgekitError as error:
+            yield Check(name, False, error.what)
+            raise
+        yield Check(name, ok, told)
 
 
-def _read(path: Path) -> bytes:
+class Opening:
+    """One opening of a bundle: its head, who signed it, its manifest, what it holds. Nothing is parsed before it is vouched for.
+
+    path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature unchecked. secret:
+    see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
+    header, vouched, manifest, bundle: there once their check was made.
+    """
+
+    header: Header
+    vouched: Vouched
+    manifest: Manifest
+    bundle: Bundle
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        policy: TrustPolicy | None,
+        secret: Given = None,
+        *,
+        spare_key: bool = False,
+    ) -> None:
+        self._where, self._policy, self._secret, self._spare_key = os.fspath(path), policy, secret, spare_key
+
+    def read(self, get: Callable[[], bytes]) -> Bundle:
+        """All of it; get: reads the file. Raises as `read_bundle` does."""
+        for _, step in self.steps(get):
+            step()
+        return self.bundle
+
+    def judge(self, header: Header) -> Manifest:
+        """What the head alone decides, before the rest is here. Raises SignatureError, BundleError."""
+        self.header = header
+        self._check_signature()
+        self._check_manifest()
+        return self.manifest
+
+    def steps(self, get: Callable[[], bytes]) -> list[tuple[str, Step]]:
+        """For `checks_of`. get: reads the file."""
+        return [
+            ("file", partial(self._check_file, get)),
+            ("signature", self._check_signature),
+            ("manifest", self._check_manifest),
+            ("contents", self._check_contents),
+        ]
+
+    def _check_file(self, get: Callable[[], bytes]) -> tuple[bool, str]:
+        data = self._data = get()
+        self.header = read_header(data, self._where)
+        return True, f"{len(data):,} bytes; the head is what was written"
+
+    def _check_signature(self) -> tuple[bool | None, str]:
+        policy, header = self._policy, self.header
+        if policy is None:
+            self.vouched = UNCHECKED
+        else:
+            self.vouched = policy.vouch(header.manifest_bytes, header.signatures, self._where)
+        told = self.vouched.told
+        if policy is not None and policy.store is not None and self.vouched.trusted:
+            needed, keyids = policy.store.bundle.threshold, policy.store.bundle.keyids
+            told += f" ({policy.store.where}: {needed} of {len(keyids)} keys must sign)"
+        return self.vouched.trusted or None, told
+
+    def _check_manifest(self) -> tuple[bool, str]:
+        manifest = self.manifest = parse_manifest(self.header.manifest_bytes, self._where)
+        needs = ", ".join((f"edgekit {manifest.min_runtime} or newer", *manifest.requires))
+        seq = "" if manifest.rollout_seq is None else f", rollout_seq {manifest.rollout_seq}"
+        return True, f"{manifest.title}: format {manifest.format}{seq}; it needs {needs}"
+
+    def _check_contents(self) -> tuple[bool, str]:
+        data, manifest, where = self._data, self.manifest, self._where
+        self._data = b""  # a small board has room for it once
+        checked = _check_blobs(data, self.header.blobs_at, manifest.blobs, where)
+        secret = self._key()
+        blobs = _usable(manifest, checked, secret, where)
+        if len(blobs) == len(manifest.blobs):  # else it is locked, and what it answers is not to be seen
+            check_answers(manifest, blobs, where)
+        signed_by = tuple(name for name, _ in self.header.signatures)
+        digest = self.header.digest
+        self.bundle = Bundle(Path(where), manifest, digest, signed_by, self.vouched, len(data), blobs, secret)
+        sealed = "; encrypted, and opened with its key" if secret is not None else ""
+        sealed = f"; encrypted with the key {manifest.encrypted_with:.12}" if self.bundle.locked else sealed
+        return True, f"{len(manifest.blobs)} blobs, each with its SHA-256{sealed}"
+
+    def _key(self) -> Secret | None:
+        """Raises SecretError."""
+        wanted = self.manifest.encrypted_with
+        if self._secret is None or wanted is None:
+            return None
+        from edgekit_runtime.bundle.secrets import SecretMissingError, SecretWrongError, opened_with
+
+        try:
+            return opened_with(self._secret, wanted, self._where)
+        except (SecretMissingError, SecretWrongError):
+            if self._spare_key:
+                return None
+            raise
+
+
+def read_file(path: Path) -> bytes:
+    """All of the file at a path. Raises BundleError."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
             raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
@@ -238,15 +330,6 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
     if len(data) != cursor:
         raise IntegrityError("the file does not end after its last blob", where=where, do=_AGAIN)
     return blobs
-
-
-def _key(manifest: Manifest, secret: Given, where: str) -> Secret | None:
-    """Raises SecretError."""
-    if secret is None or manifest.encrypted_with is None:
-        return None
-    from edgekit_runtime.bundle.secrets import opened_with
-
-    return opened_with(secret, manifest.encrypted_with, where)
 
 
 def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:

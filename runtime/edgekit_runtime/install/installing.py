@@ -37,7 +37,7 @@ from edgekit_runtime.install.judging import Judging, name_of
 from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, prove
-from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.reading import read_held, store_of
 from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.rules import Board
 from edgekit_runtime.install.settling import apply, settle
@@ -57,7 +57,7 @@ from edgekit_runtime.install.states import (
 )
 from edgekit_runtime.install.trusting import keep, named
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.trust import Vouched, judge, seen_after
+from edgekit_runtime.trust import TrustPolicy, judge, seen_after
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -110,7 +110,7 @@ class _Installing:
         self._store = store_of(root, asked.trust)
         self._named = named(asked.trust)
         self._slot = told_now(root, asked, self._named.names, self._journal.profile_for(source.kept))
-        self._read: tuple[Bundle, Vouched] | None = None
+        self._read: Bundle | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
         self._same: Generation | None = None  # what answers, where the head is the very same
@@ -157,7 +157,7 @@ class _Installing:
             self._root.events.tell(event, **generation.facts())
         found = self._proofs.get
         proofs = (found("selftest"), found("trial"))
-        key = self._read[0].manifest.encrypted_with if self._read is not None else None
+        key = self._read.manifest.encrypted_with if self._read is not None else None
         return Installed(self._root.path, generation, state, already, self._repaired, *proofs, self._slot.profile, key)
 
     def _first(self) -> Event:
@@ -232,7 +232,7 @@ class _Installing:
         """What answers was damaged or lost: the same bytes under the same name, and no new generation."""
         self._say("verify")
         adopt(self._root, fetched.path, fetched.sha256)
-        bundle, _ = self._bundle()
+        bundle = self._bundle()
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
         self._say("selftest")
@@ -284,7 +284,7 @@ class _Installing:
         part = self._root.part(attempt.source)
         self._say("verify")
         adopt(self._root, part, attempt.object)
-        bundle, _ = self._bundle()
+        bundle = self._bundle()
         self._judging().admit(bundle.manifest, bundle.digest)
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
@@ -298,7 +298,7 @@ class _Installing:
                 return
         self._root.write_slot(self._slot)
 
-    def _bundle(self) -> tuple[Bundle, Vouched]:
+    def _bundle(self) -> Bundle:
         """Read once, through one descriptor, for whatever needs it."""
         if self._read is None:
             from edgekit_runtime.bundle.secrets import find_secret
@@ -311,10 +311,10 @@ class _Installing:
                 raise InstallError(
                     f"what was fetched is gone: {error.strerror}", where=str(path), do="Install it again"
                 ) from error
-            rules = Rules(self._asked.allow_unsigned, new=True, now=self._judging().moment)
+            policy = TrustPolicy(self._store, self._asked.allow_unsigned, now=self._judging().moment)
             try:
                 secret = find_secret if self._asked.secret is None else self._asked.secret
-                self._read = read_held(lease, self._store, rules, secret)
+                self._read = read_held(lease, policy, secret)
             finally:
                 lease.release()
         return self._read
@@ -325,12 +325,11 @@ class _Installing:
 
     def _without_blobs(self) -> Bundle:
         """What a child loads need not be here as well: a small board has room for it once."""
-        bundle, vouched = self._bundle()
-        self._read = replace(bundle, _blobs={}), vouched
-        return self._read[0]
+        self._read = replace(self._bundle(), _blobs={})
+        return self._read
 
     def _stage(self) -> None:
-        stage(self._root, generation_of(self._attempt(), *self._bundle()))
+        stage(self._root, generation_of(self._attempt(), self._bundle()))
 
     def _attempt(self) -> Attempt:
         assert self._journal.attempt is not None

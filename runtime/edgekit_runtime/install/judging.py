@@ -12,13 +12,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.bundle.header import Header, aligned
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.bundle.reader import Opening
 from edgekit_runtime.install.errors import DownloadSizeError
 from edgekit_runtime.install.rules import Board, admit
-from edgekit_runtime.trust import Moment, TrustStore, Vouched, vouch
+from edgekit_runtime.trust import Moment, TrustPolicy, TrustStore, Vouched
 
 if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Burned
@@ -50,21 +50,14 @@ class Judging:
 
     def head(self, header: Header) -> Head:
         """Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadSizeError."""
-        vouched = vouch(
-            self.store,
-            header.manifest_bytes,
-            header.signatures,
-            now=self.moment,
-            allow_unsigned=self.allow_unsigned,
-            where=self.where,
-        )
-        manifest = parse_manifest(header.manifest_bytes, self.where)
+        opening = Opening(self.where, TrustPolicy(self.store, self.allow_unsigned, now=self.moment))
+        manifest = opening.judge(header)
         self.admit(manifest, header.digest)
         total = aligned(header.blobs_at + max((blob.offset + blob.size for blob in manifest.blobs), default=0))
         if total > MAX_BUNDLE_BYTES:
             what = f"{total:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})"
             raise DownloadSizeError(what, where=self.where)
-        return Head(manifest, vouched, name_of(header), total)
+        return Head(manifest, opening.vouched, name_of(header), total)
 
     def admit(self, manifest: Manifest, digest: str) -> None:
         """What `rules.admit` raises."""

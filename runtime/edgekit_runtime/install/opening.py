@@ -20,7 +20,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import (
     BundleError,
@@ -35,18 +35,18 @@ from edgekit_runtime.install.errors import InstallError, InstallRootError, Stora
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import terms_of
-from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.reading import read_held, store_of
 from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import Start, begin
 from edgekit_runtime.install.watching import Held, give_up
 from edgekit_runtime.install.way_out import with_way_out
+from edgekit_runtime.trust import Trust, TrustPolicy, load_trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
     from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.opened import Opened
-    from edgekit_runtime.trust import Trust
 
     _How = tuple[Trust, Given, Callable[[Bundle], Opened]]
 
@@ -158,10 +158,10 @@ def _opened(
     how: _How,
 ) -> Opened:
     trust, secret, make = how
-    given = _given(trust)
+    given = load_trust(trust)
     store = given if given is not None else store_of(root)
-    rules = Rules(allow_unsigned=generation.unsigned and given is None, new=False)
-    bundle, vouched = read_held(lease, store, rules, secret)
+    policy = TrustPolicy(store, allow_unsigned=generation.unsigned and given is None, new=False)
+    bundle = read_held(lease, policy, secret)
     if bundle.digest != generation.bundle:
         raise IntegrityError(
             f"generation {generation.number} holds another bundle than was installed",
@@ -169,12 +169,6 @@ def _opened(
             do="Install it again",
         )
     opened = make(bundle)
-    held = Held(root, generation, lease, vouched, start)
+    held = Held(root, generation, lease, bundle.vouched, start)
     held.terms = terms_of(bundle.manifest)
     return replace(opened, held=held)
-
-
-def _given(trust: Trust) -> Any:
-    from edgekit_runtime.trust import load_trust
-
-    return load_trust(trust)

@@ -22,11 +22,12 @@ from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone
-from edgekit_runtime.install.reading import Rules, read_held, store_of
+from edgekit_runtime.install.reading import read_held, store_of
 from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply, settle
 from edgekit_runtime.install.states import Activated, Event, Failed, react
 from edgekit_runtime.install.way_out import with_way_out
+from edgekit_runtime.trust import TrustPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +116,7 @@ def _read_again(root: Root, generation: Generation, trust: Sequence[str | Path])
     lease, _ = root.hold(generation.number)
     try:
         allowed = generation.unsigned and not trust
-        return read_held(lease, store_of(root, trust), Rules(allowed, new=False))[0]
+        return read_held(lease, TrustPolicy(store_of(root, trust), allowed, new=False))
     except EdgekitError as error:
         raise with_way_out(error, root) from None
     finally:

@@ -1,6 +1,6 @@
 """Reading an object through the descriptor that holds it, and who vouches for it.
 
-    bundle, vouched = read_held(lease, store, Rules(allow_unsigned=False, new=True))
+    bundle = read_held(lease, TrustPolicy(store_of(root)))
 
 Rules:
 - what is verified, what is loaded and what is held against removal is one open file: another file under its name changes
@@ -10,37 +10,24 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.reader import Bundle, bundle_of, read_open
+from edgekit_runtime.bundle.reader import Bundle, Opening, read_open
 from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
 from edgekit_runtime.install.trusting import kept
-from edgekit_runtime.trust import TrustStore, Vouched, find_trust, load_trust, vouch
+from edgekit_runtime.trust import TrustPolicy, TrustStore, find_trust, load_trust
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from edgekit_runtime.bundle.header import Header
     from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.trust import Moment
 
-__all__ = ["BY_THE_ROOT", "Rules", "read_held", "store_of"]
-
-BY_THE_ROOT = "whom this root was told to trust (slot.json), not this machine"
-"""Who can write to the root can write that, too: whoever reads a report is to know by whose word it is trusted."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """allow_unsigned: what nobody vouches for may pass, and is told. new: dates count. now: the time to judge by."""
-
-    allow_unsigned: bool = False
-    new: bool = True
-    now: Moment | None = None
+__all__ = ["read_held", "store_of"]
 
 
 def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
@@ -51,29 +38,14 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
     if trust:
         return load_trust([str(one) for one in trust])
     store = kept(root.path, root.slot().trust) if root is not None else None
-    return replace(store, told=BY_THE_ROOT) if store is not None else find_trust()
+    return replace(store, by_the_root=True) if store is not None else find_trust()
 
 
-def read_held(lease: Lease, store: TrustStore | None, rules: Rules, secret: Given = None) -> tuple[Bundle, Vouched]:
+def read_held(lease: Lease, policy: TrustPolicy, secret: Given = None) -> Bundle:
     """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
+    return Opening(lease.path, policy, secret).read(partial(_all_of, lease))
+
+
+def _all_of(lease: Lease) -> bytes:
     with storing(lease.path), lease.file() as file:
-        data = read_open(file, str(lease.path))
-    where = str(lease.path)
-    said: list[Vouched] = []
-
-    def vouches(header: Header) -> bool:
-        said.append(
-            vouch(
-                store,
-                header.manifest_bytes,
-                header.signatures,
-                now=rules.now,
-                new=rules.new,
-                allow_unsigned=rules.allow_unsigned,
-                where=where,
-            )
-        )
-        return said[0].trusted
-
-    bundle = bundle_of(data, lease.path, vouches, secret)
-    return replace(bundle, told=said[0].told), said[0]
+        return read_open(file, str(lease.path))

@@ -1,7 +1,7 @@
 """What was fetched becomes an object, and the object a generation: complete, or not there at all.
 
     adopt(root, part, sha256)
-    stage(root, generation_of(attempt, bundle, vouched))
+    stage(root, generation_of(attempt, bundle))
 
 Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as it is; a
 link is never followed, and what nobody here made is an error.
@@ -36,16 +36,15 @@ from edgekit_runtime.install.records import Generation
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
     from edgekit_runtime.install.journal import Attempt
-    from edgekit_runtime.trust import Vouched
 
 __all__ = ["adopt", "generation_of", "is_whole", "stage", "still_here"]
 
 _READ_BYTES = 1 << 20
 
 
-def generation_of(attempt: Attempt, bundle: Bundle, vouched: Vouched) -> Generation:
+def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
     """What is written down of it."""
-    manifest = bundle.manifest
+    manifest, vouched = bundle.manifest, bundle.vouched
     return Generation(
         number=attempt.generation,
         object=attempt.object,

@@ -33,7 +33,7 @@ from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.starts import failed_starts
 from edgekit_runtime.install.trial_record import read_seen
 from edgekit_runtime.install.way_out import with_way_out
-from edgekit_runtime.trust import TrustStore, vouch
+from edgekit_runtime.trust import TrustPolicy, TrustStore
 
 __all__ = ["Status", "status", "way_back"]
 
@@ -166,7 +166,7 @@ def _refusal(
         where, allowed = str(lease.path), generation.unsigned
         if header.digest != generation.bundle:
             raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
-        vouch(store, header.manifest_bytes, header.signatures, new=False, allow_unsigned=allowed, where=where)
+        TrustPolicy(store, allowed, new=False).vouch(header.manifest_bytes, header.signatures, where)
     except EdgekitError as error:
         return str(with_way_out(error, root, back))
     return None

@@ -23,12 +23,13 @@ from edgekit_runtime.trust.errors import (
 from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, read_trusted, trust_paths
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
-from edgekit_runtime.trust.vouching import Vouched, vouch
+from edgekit_runtime.trust.vouching import UNCHECKED, TrustPolicy, Vouched
 
 __all__ = [
     "EARLIEST_S",
     "MAX_ROOT_BYTES",
     "ROOT_PAYLOAD_TYPE",
+    "UNCHECKED",
     "BadSignatureError",
     "KeyExpiredError",
     "Moment",
@@ -41,6 +42,7 @@ __all__ = [
     "TooFewSignaturesError",
     "Trust",
     "TrustError",
+    "TrustPolicy",
     "TrustStore",
     "TrustedKey",
     "UnknownKeyError",
@@ -61,5 +63,4 @@ __all__ = [
     "signed_part",
     "tell_time",
     "trust_paths",
-    "vouch",
 ]

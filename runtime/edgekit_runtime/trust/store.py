@@ -64,8 +64,8 @@ class Revoked:
 class TrustStore:
     """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json, None
     where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint: SHA-256 in
-    hex of what its signatures are over, by which people compare two root.json; empty without one. told: of who signed, by
-    whose word that counts."""
+    hex of what its signatures are over, by which people compare two root.json; empty without one. by_the_root: an
+    install root says so, not this machine or the caller."""
 
     where: str
     keys: Mapping[str, TrustedKey]
@@ -76,7 +76,7 @@ class TrustStore:
     expires_s: float | None = None
     revoked: Mapping[str, Revoked] = field(default_factory=dict)
     fingerprint: str = ""
-    told: str = "trusted here"
+    by_the_root: bool = False
 
     def check(
         self,

@@ -1,6 +1,6 @@
 """Whether a bundle may be taken, with everything that a person or a machine said about trust.
 
-    vouched = vouch(store, header.manifest_bytes, header.signatures, allow_unsigned=False, where=path)
+    vouched = TrustPolicy(store).vouch(header.manifest_bytes, header.signatures, where=path)
     vouched.signers, vouched.told                       # (), "not signed; taken because of --allow-unsigned"
 
 Rules: no store is a refusal, unless `allow_unsigned`; so is a bundle that nobody signed, or nobody who is known, or too few.
@@ -12,56 +12,75 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.clock import Moment
-from edgekit_runtime.trust.errors import TooFewSignaturesError, UnknownKeyError, UnsignedError
+from edgekit_runtime.trust.errors import NoTrustError, TooFewSignaturesError, UnknownKeyError, UnsignedError
 from edgekit_runtime.trust.finding import no_trust
 from edgekit_runtime.trust.signature import Signature
 from edgekit_runtime.trust.store import TrustStore
 
-__all__ = ["Vouched", "vouch"]
+__all__ = ["BY_THE_ROOT", "UNCHECKED", "TrustPolicy", "Vouched"]
+
+BY_THE_ROOT = "whom this root was told to trust (slot.json), not this machine"
+"""Who can write to the root can write that, too: whoever reads a report is to know by whose word it is trusted."""
 
 
 @dataclass(frozen=True)
 class Vouched:
     """signers: keyids that count; empty where nobody vouches for the bundle. told: the words for it. code: of the refusal that
-    was waived, empty where there was none. then: what of `told` may be written down, because it does not end to be true."""
+    was waived or is only shown, empty where there was none. then: what of `told` may be written down, because it does not end
+    to be true. by_the_root: an install root says whom to trust, not this machine or the caller."""
 
     signers: tuple[str, ...]
     told: str
     code: str = ""
     then: str = ""
+    by_the_root: bool = False
 
     @property
     def trusted(self) -> bool:
         return bool(self.signers)
 
 
-def vouch(
-    store: TrustStore | None,
-    manifest: bytes,
-    signatures: Sequence[Signature],
-    *,
-    now: Moment | None = None,
-    new: bool = True,
-    allow_unsigned: bool = False,
-    where: str = "",
-) -> Vouched:
-    """now, new: as in `TrustStore.check`. Raises NoTrustError without a store, and what `check` raises."""
-    waived: SignatureError
-    if store is None:
-        waived = no_trust(where)
-    else:
+UNCHECKED = Vouched((), "its signature was not checked")
+
+
+@dataclass(frozen=True)
+class TrustPolicy:
+    """store: whom to trust, None for nobody. allow_unsigned: what nobody vouches for may pass, and is told; None where nobody can say so. new, now: as in
+    `TrustStore.check`. mode: `require` a trusted signature; `if-known`: only where there is a store; `show`: refuse nothing.
+    """
+
+    store: TrustStore | None = None
+    allow_unsigned: bool | None = False
+    new: bool = True
+    now: Moment | None = None
+    mode: Literal["require", "if-known", "show"] = "require"
+
+    def vouch(self, manifest: bytes, signatures: Sequence[Signature], where: str = "") -> Vouched:
+        """Raises NoTrustError without a store, and what `TrustStore.check` raises."""
+        store = self.store
+        if store is None and self.mode != "require":
+            return Vouched((), f"{UNCHECKED.told}: this machine was never told whom to trust")
         try:
-            signers = store.check(manifest, signatures, now, new=new, where=where)
-        except (UnsignedError, UnknownKeyError, TooFewSignaturesError) as error:
-            waived = error
-        else:
-            signed = f"signed by {', '.join(map(store.name_of, signers))}"
-            return Vouched(signers, f"{signed}, {store.told}", then=signed)
-    if not allow_unsigned:
-        if store is not None:
-            waived.do += "; or take it as it is with --allow-unsigned"
-        raise waived
-    return Vouched((), f"{waived.what}; taken because of --allow-unsigned", waived.code, waived.what)
+            if store is None:
+                raise no_trust(where)
+            signers = store.check(manifest, signatures, self.now, new=self.new, where=where)
+        except SignatureError as error:
+            return self._unvouched(error)
+        signed = f"signed by {', '.join(map(store.name_of, signers))}"
+        whose = BY_THE_ROOT if store.by_the_root else "trusted here"
+        return Vouched(signers, f"{signed}, {whose}", then=signed, by_the_root=store.by_the_root)
+
+    def _unvouched(self, refusal: SignatureError) -> Vouched:
+        if self.mode == "show":
+            return Vouched((), f"NOT trusted here: {refusal.what}", refusal.code)
+        waivable = isinstance(refusal, (NoTrustError, UnsignedError, UnknownKeyError, TooFewSignaturesError))
+        if waivable and self.allow_unsigned:
+            told = f"{refusal.what}; taken because of --allow-unsigned"
+            return Vouched((), told, refusal.code, refusal.what)
+        if waivable and self.store is not None and self.allow_unsigned is not None:
+            refusal.do += "; or take it as it is with --allow-unsigned"
+        raise refusal

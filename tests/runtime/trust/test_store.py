@@ -15,12 +15,12 @@ from edgekit_runtime.trust import (
     RevokedKeyError,
     RootExpiredError,
     TooFewSignaturesError,
+    TrustPolicy,
     UnknownKeyError,
     UnsignedError,
     judge,
     parse_root,
     parse_time,
-    vouch,
 )
 
 MANIFEST = b'{"format":1}'
@@ -168,8 +168,8 @@ def test_names_of_keys_are_shown_and_of_strangers_the_start_of_their_keyid():
 def test_without_a_store_nothing_is_taken_unless_that_is_allowed():
     """S9"""
     with pytest.raises(NoTrustError, match="never told whom to trust"):
-        vouch(None, MANIFEST, good("bea"), now=NOW, where="net.ekb")
-    allowed = vouch(None, MANIFEST, good("bea"), now=NOW, allow_unsigned=True)
+        TrustPolicy(None, now=NOW).vouch(MANIFEST, good("bea"), "net.ekb")
+    allowed = TrustPolicy(None, now=NOW, allow_unsigned=True).vouch(MANIFEST, good("bea"))
     assert (allowed.trusted, allowed.code) == (False, "no-trust-store")
     assert "--allow-unsigned" in allowed.told
 
@@ -189,7 +189,7 @@ NOT_WAIVED = {
 @pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
 def test_an_allowance_stands_for_a_missing_signature_and_shows(signatures, code):
     """S9"""
-    found = vouch(store(needed=2), MANIFEST, signatures, now=NOW, allow_unsigned=True)
+    found = TrustPolicy(store(needed=2), now=NOW, allow_unsigned=True).vouch(MANIFEST, signatures)
     assert (found.trusted, found.signers, found.code) == (False, (), code)
     assert found.told.endswith("taken because of --allow-unsigned")
 
@@ -199,11 +199,11 @@ def test_an_allowance_does_not_stand_for_a_false_one(signatures, now, refused):
     """S9"""
     trusted = store(("bea", "ben"), needed=2, revoked=[{"keyid": rooted.keyid("rob"), "name": "rob"}])
     with pytest.raises(refused):
-        vouch(trusted, MANIFEST, signatures, now=now, allow_unsigned=True)
+        TrustPolicy(trusted, now=now, allow_unsigned=True).vouch(MANIFEST, signatures)
 
 
 def test_what_is_vouched_for_names_who_did():
-    found = vouch(store(), MANIFEST, good("bea"), now=NOW)
+    found = TrustPolicy(store(), now=NOW).vouch(MANIFEST, good("bea"))
     assert (found.trusted, found.code) == (True, "")
     assert found.told == f"signed by bea ({rooted.keyid('bea')[:8]}), trusted here"
 
