@@ -71,9 +71,24 @@ def check(request: Request, progress: Progress = silent) -> Checked:
         replays: list[Replayed] = []
         if request.replay:
             found, more = _replayed(subject, request, runtimes, progress)
-            replays, findings = found, [*findings, *more]
+            replays, findings = found, _once(findings, more, subject)
     order = {"error": 0, "warning": 1}
     return Checked(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
+
+
+def _once(known: Sequence[Finding], replayed: Sequence[Finding], subject: Subject) -> list[Finding]:
+    """One finding for each fault: what a runtime says of one that the file shows is part of that finding."""
+    found = [*known]
+    for one in replayed:
+        whose = ((one.artifact, one.runtime), (one.artifact, ""))
+        same = [at for at, each in enumerate(known) if each.level == "error" and (each.artifact, each.runtime) in whose]
+        if one.code == "replay-refused" and same:
+            found[same[0]] = replace(found[same[0]], what=f"{found[same[0]].what}; {one.runtime} says: {one.what}")
+        else:
+            found.append(one)
+    if subject.do_for_replay or not any(one.level == "error" for one in found):
+        return found
+    return [one for one in found if one.code != "replay-impossible"]  # this machine's engine refuses it as the board's does
 
 
 def _replayed(

@@ -115,11 +115,23 @@ def test_what_the_engine_loads_is_no_error(name):
 
 
 @pytest.mark.parametrize("name", ["int8 Conv", "external data that is missing"])
-def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name):
+def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name, monkeypatch):
+    monkeypatch.setattr("edgekit.checking.checked.static", lambda *_: [])
     path.write_bytes(REFUSED[name].SerializeToString())
     checked = check(Request(path, load("raspberry-pi-4"), (HERE,)))
-    refusals = [found for found in checked.findings if found.code == "replay-refused"]
-    assert [(found.level, found.runtime) for found in refusals] == [("error", " ".join(HERE))]
+    assert [(found.code, found.level, found.runtime) for found in checked.findings] == [
+        ("replay-refused", "error", " ".join(HERE))
+    ]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_fault_is_one_finding_that_says_what_the_engine_says(path, name):
+    path.write_bytes(REFUSED[name].SerializeToString())
+    (found,) = check(Request(path, load("raspberry-pi-4"), (HERE,))).findings
+    assert found.level == "error"
+    assert f"{' '.join(HERE)} says: " in found.what
+    assert str(path.parent) not in found.what
+    assert "Conv" not in found.why
 
 
 def test_the_command_exits_1(edgekit, path):
