@@ -88,7 +88,9 @@ def _once(known: Sequence[Finding], replayed: Sequence[Finding], subject: Subjec
             found.append(one)
     if subject.do_for_replay or not any(one.level == "error" for one in found):
         return found
-    return [one for one in found if one.code != "replay-impossible"]  # this machine's engine refuses it as the board's does
+    return [
+        one for one in found if one.code != "replay-impossible"
+    ]  # this machine's engine refuses it as the board's does
 
 
 def _replayed(

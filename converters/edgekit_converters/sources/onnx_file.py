@@ -10,6 +10,7 @@ weights are finite.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,47 +141,52 @@ def _with_external_data(path: Path, model: Any) -> str:
     tensors = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
     if not tensors:
         return file_sha256(path)
-    path = path.parent.resolve() / path.name  # as the weights' files are, so that each has a place in one folder
+    folder = path.parent.resolve()  # as the weights' files are, so that each has a place in one folder
     sizes: dict[Path, int] = {}
     for tensor in tensors:
-        file, end = _place(path, tensor)
+        file, end = _place(path, folder, tensor)
         sizes[file] = max(sizes.get(file, 0), end)
     for file, end in sizes.items():
         if file.stat().st_size < end:
             _refuse(path, f"its weights' file {file.name} is too short: it is truncated", "Copy or download it again")
     if sum(file.stat().st_size for file in sizes) > _LARGEST:
         _refuse(path, "its weights are larger than 2 GB: no board takes it", "Pass a smaller model")
-    before = folder_sha256(path.parent, [path, *sorted(sizes)])
+    files = [folder / path.name, *sorted(sizes)]
+    before = folder_sha256(folder, files)
     try:
-        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.load_external_data_for_model(model, str(folder))
     except Exception as error:  # noqa: BLE001 - onnx raises ValidationError, ValueError and OSError here
         _refuse(path, f"its weights cannot be read: {first_line(error)}", cause=error)
-    if folder_sha256(path.parent, [path, *sorted(sizes)]) != before:
+    if folder_sha256(folder, files) != before:
         raise changed(path)
     return before
 
 
-def _place(path: Path, tensor: Any) -> tuple[Path, int]:
-    """The file that a tensor's data stands in, and where in it they end."""
+def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
+    """The file that a tensor's data stands in, and where in it they end. folder: the model's, without links."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if "\0" in location:
-        _refuse(path, f"the place of the weights '{tensor.name}' is damaged: it has a NUL")
-    folder, file = path.parent, (path.parent / location).resolve()
+        _refuse(path, f"the location of the weights '{tensor.name}' holds a NUL character")
+    file = (folder / location).resolve()
     if not location or folder not in file.parents:
+        linked = location and folder in Path(os.path.normpath(folder / location)).parents
+        to = f"'{file}' (by the link {location!r})" if linked else repr(location)
         _refuse(
             path,
-            f"the weights '{tensor.name}' point out of the model's folder, to {location!r}, which is never opened",
-            "Save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
+            f"the weights '{tensor.name}' point out of the model's folder, to {to}, which is never opened",
+            f"Copy {file} in the place of the link"
+            if linked
+            else "Save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
         )
     if not file.is_file():
         _refuse(path, f"its weights stand in {location}, which is not there", f"Copy {location} beside it")
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
     except ValueError as error:
-        _refuse(path, f"the place of the weights '{tensor.name}' is damaged", cause=error)
+        _refuse(path, f"the location of the weights '{tensor.name}' is damaged", cause=error)
     if offset < 0 or length < 0:
-        _refuse(path, f"the place of the weights '{tensor.name}' is damaged")
+        _refuse(path, f"the location of the weights '{tensor.name}' is damaged")
     return file, offset + length
 
 

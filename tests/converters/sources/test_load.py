@@ -108,7 +108,11 @@ def test_weights_outside_of_the_models_folder_are_never_opened(tmp_path: Path, l
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
-    assert "point out of the model's folder" in refusal(save_external(folder, location)).what
+    refused = refusal(save_external(folder, location))
+    assert "point out of the model's folder" in refused.what
+    if location == "link.bin":
+        assert f"to '{tmp_path.resolve()}/secret.bin' (by the link 'link.bin')" in refused.what
+        assert refused.do == f"Copy {tmp_path.resolve()}/secret.bin in the place of the link"
 
 
 def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path: Path) -> None:
@@ -131,10 +135,14 @@ def test_a_relative_path_is_the_model_that_its_absolute_path_is(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     relative = Path(name.format(folder=tmp_path.name))
     assert sources.load(relative).sha256 == sources.load(path).sha256
+    (tmp_path / "net.data").unlink()
+    assert refusal(relative).where == str(relative)
 
 
 def test_a_place_with_a_nul_is_refused(tmp_path: Path) -> None:
-    assert "has a NUL" in refusal(save_external(tmp_path, "net\0.data")).what
+    assert (
+        "the location of the weights 'w' holds a NUL character" in refusal(save_external(tmp_path, "net\0.data")).what
+    )
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["as it was read", "before it was read"])
