@@ -179,10 +179,14 @@ def _lists(value: Any) -> Any:
     return [_lists(inner) for inner in value] if isinstance(value, (tuple, list)) else value
 
 
-def summary(report: BuildReport) -> Iterator[str]:
-    """A few lines: what the data is like, what each artifact is like, what each board got and why."""
+def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
+    """A few lines: what the data is like, what each artifact is like, what each board got and why.
+
+    warned: the build has said the warnings about the data already.
+    """
     for finding in report.findings:
-        yield finding_line(finding)
+        if not (warned and finding.level == "warning"):
+            yield finding_line(finding)
     yield ""
     if report.candidates:
         yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])

@@ -23,6 +23,7 @@ from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.deferred import open_source
 from edgekit_converters.store import NO_STORE, Store
+from edgekit_converters.targets import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
@@ -135,7 +136,8 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     guessing += never_changes(reference, sets.evaluation.name)
     guessing += few_boxes(contract.of_caller, reference, sets.evaluation.name)
     findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
-    if reference.best is not None or (metrics and metrics[0].name in _PER_ITEM):
+    rounded = not request.recipes or any(recipe(name).precision != "float32" for name in request.recipes)
+    if rounded and (reference.best is not None or (metrics and metrics[0].name in _PER_ITEM)):
         findings += too_few_for(request.max_drop, len(reference), sets.evaluation.name)
     return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
 

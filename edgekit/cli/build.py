@@ -243,7 +243,7 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
         if as_json:
             print_json(report.as_json())
         else:
-            for line in edgekit.building.summary(report):
+            for line in edgekit.building.summary(report, warned=True):
                 say(line)
     return 0 if report.complete else 1
 

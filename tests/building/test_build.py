@@ -442,7 +442,7 @@ def test_a_limit_that_tolerates_no_changed_answer_is_said(max_drop, items, level
 
 def test_a_warning_is_printed_before_anything_is_converted(request_for):
     events: list[str] = []
-    request = request_for(max_drop=0.005, arrays={"y": np.zeros(120, np.int64)})
+    request = request_for(max_drop=0.005, recipes=("tflite-dynamic",), arrays={"y": np.zeros(120, np.int64)})
     report = build(
         request, lambda stage, done, total: events.append(stage), lambda line: events.append(f"said: {line}")
     )
@@ -451,6 +451,10 @@ def test_a_warning_is_printed_before_anything_is_converted(request_for):
     assert events[place].endswith("Give 200 items or more, or a larger --max-drop")
     assert not any("conversion" in event for event in events[:place])
     assert "limit-too-fine" in {finding.code for finding in report.findings}
+    assert any("one changed answer" in line for line in summary(report))
+    assert not any("one changed answer" in line for line in summary(report, warned=True))
+    exact = build(replace(request, recipes=("tflite-f32",)))
+    assert "limit-too-fine" not in {finding.code for finding in exact.findings}
 
 
 def test_a_board_that_estimates_err_most_for_is_said_in_the_summary(request_for):

@@ -282,6 +282,12 @@ def test_a_note_on_a_guess_names_the_key_that_settles_it():
     assert 'task = "classification"' in note.do
 
 
+def test_zeros_are_not_called_values_between_0_and_1():
+    (note,) = settle(describe(linear(), None), [{"scores": np.zeros(3, np.float32)}] * 4)[1]
+    assert "answers zeros only" in note.what
+    assert "sum to 1" not in note.what
+
+
 def test_what_a_person_said_is_neither_guessed_nor_noted():
     contract = describe(linear(), None)
     assert guessed([[3, -1, 0.5]], (), replace(contract, scores="logits")) == ("classification", "logits", [])

@@ -58,6 +58,10 @@ def settle(
         what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
         do = 'Write task = "embedding" in the contract file; or task = "classification", where they are scores of classes'
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
+    if not rows.any():
+        what = f"the task is taken for raw: '{name}' answers zeros only, which tells nothing of scores"
+        do = "Check that the items are what the model takes, in its units; the task may be stated in the contract file"
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
         what = f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, as no classifier's do"
         do = 'Where they are scores of classes, write task = "classification" in the contract file'

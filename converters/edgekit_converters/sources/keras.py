@@ -141,7 +141,7 @@ def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
         by = f"; it was saved with Keras {file.version}" if old else ""
         do = "Run: pip install tf-keras (Keras 2) and try again, or save" if old else "Save"
         raise SourceError(
-            f"Keras {keras.__version__} cannot read it{by}: {one_line(error)}",
+            f"Keras {keras.__version__} cannot read it{by}: {_cause(error)}",
             where=str(file.path),
             do=f"{do} it again with Keras 3 and built-in layers only, or export it to ONNX",
         ) from error
@@ -156,11 +156,16 @@ def _read_by_keras_2(file: _File, first: Exception, *, trusted: bool) -> tuple[A
             model = tf_keras.models.load_model(file.path, compile=False, safe_mode=not trusted)
     except Exception as error:  # noqa: BLE001 - as Keras does
         raise SourceError(
-            f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {one_line(error)}",
+            f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_cause(error)}",
             where=str(file.path),
             do="Save it again with built-in layers only, or export it to ONNX",
         ) from first
     return tf_keras, ("tf-keras",), model
+
+
+def _cause(error: Exception) -> str:
+    """What Keras says after a preamble of general advice and the whole config."""
+    return one_line(str(error).rpartition("Exception encountered:")[2] or error)
 
 
 @dataclass(frozen=True)

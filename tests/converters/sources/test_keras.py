@@ -36,6 +36,18 @@ def test_a_lambda_runs_only_in_a_trusted_file_and_it_is_said(tmp_path: Path, suf
     assert "doubler" in note.what
 
 
+def test_what_keras_cannot_find_is_named_and_not_its_general_advice(tmp_path: Path) -> None:
+    import keras
+
+    def squared_tanh(x):
+        return keras.ops.tanh(x) ** 2
+
+    x = keras.Input((4,), name="x")
+    keras.Model(x, keras.layers.Dense(2, activation=squared_tanh)(x)).save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"cannot read it: Could not locate function 'squared_tanh'"):
+        sources.load(tmp_path / "net.keras", TRUSTED)
+
+
 def test_trust_changes_nothing_where_there_is_no_code(digits_model) -> None:
     source = sources.load(digits_model.model, TRUSTED)
     assert source.notes == ()
