@@ -101,7 +101,7 @@ def open_sets(request: BuildRequest, opener: Opener) -> Sets:
         return _random(opener, evaluation)
     evaluation, found = _readable(opener, evaluation)
     findings = tuple(f for f in calibration.findings(found, None, contract) if f.code in _OF_EVALUATION)
-    _refuse_errors(findings, evaluation)
+    _refuse_errors(findings)
     return Sets(None, evaluation, False, findings, "", survey_digest(found), tuple(found.digests))
 
 
@@ -155,7 +155,7 @@ def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: b
     readable, first = _readable(opener, given)
     evaluation, second = _readable(opener, evaluation)
     findings = calibration.findings(first, second, opener.contract, one_set=held_out)
-    _refuse_errors(findings, given, evaluation)
+    _refuse_errors(findings)
     overlap = frozenset[str]().union(*(finding.digests for finding in findings))
     return Sets(
         _without(readable, first, overlap, held_out=held_out),
@@ -190,8 +190,7 @@ def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_o
     return Subset(dataset, kept) if kept else calibration.without(dataset, digests)
 
 
-def _refuse_errors(findings: Sequence[Finding], *datasets: Dataset) -> None:
+def _refuse_errors(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.level == "error":
-            named = next((one.name for one in datasets if finding.what.startswith(f"{one.name}: ")), "")
-            raise CalibrationError(finding.what.removeprefix(f"{named}: "), where=named, do=finding.do)
+            raise CalibrationError(finding.what, where=finding.where, do=finding.do)

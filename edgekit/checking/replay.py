@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -166,9 +165,7 @@ def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) ->
     what = " ".join(str(told["what"]).split())
     if told["failed"] in ("load", "run"):
         return nothing, [finding("replay-refused", what, artifact=recipe, runtime=name)]
-    apart = re.search(r"by (\d+) steps.*?cosine (-?[\d.]+)", what)
-    worst, cosine = (float(apart[1]), float(apart[2])) if apart else (None, None)
-    found = Replayed(name, "native", worst, cosine, artifact=recipe)
+    found = Replayed(name, "native", told["steps"], told["cosine"], artifact=recipe)
     return found, [finding("replay-differs", f"on {name} {what}", artifact=recipe, runtime=name)]
 
 

@@ -60,7 +60,8 @@ def replay_golden(arguments: list[str]) -> int:
             found = replay(bundle, entry, loaded, exact="loosely" not in how)
     except EdgekitError as error:
         stage = "run" if stage == "answer" and isinstance(error, EngineError) else stage
-        print(json.dumps({"failed": stage, "what": error.what}))
+        apart = {name: getattr(error, name, None) for name in ("steps", "cosine")}
+        print(json.dumps({"failed": stage, "what": error.what, **apart}))
         return 1
     told = {
         "steps": found.worst_steps,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.install import ROOT, signed_line
+from edgekit.cli.install import ROOT
 from edgekit.cli.options import as_json, print_json, trust
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _lines(found: Status) -> Iterator[str]:
         yield "  nothing answers here"
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
-        yield f"  signed     {found.current.vouched.removeprefix('signed ')}"
+        yield f"  trust      {found.current.vouched}"
     if found.refusal is not None:
         yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
@@ -109,7 +109,7 @@ def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None
         return
     click.echo(line)
     if made is not None:
-        click.echo(signed_line(made))
+        click.echo(made.vouched)
 
 
 @click.command()

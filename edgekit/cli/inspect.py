@@ -12,7 +12,6 @@ import click
 
 from edgekit import scores
 from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
-from edgekit.cli.install import signed_line
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
@@ -54,7 +53,7 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
         click.echo(
             f"generation {generation.number} of {root.path}, installed from {generation.source} at {generation.at}"
         )
-        say(signed_line(generation))
+        say(generation.vouched)
     for line in _lines(opened):
         say(line)
 

@@ -12,9 +12,9 @@ from edgekit.cli.options import PATH, as_json, print_json, trust
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install import Board, Generation, Installed
+    from edgekit_runtime.install import Board, Installed
 
-__all__ = ["ROOT", "board_of", "install", "remembered", "signed_line"]
+__all__ = ["ROOT", "board_of", "install", "remembered"]
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -176,12 +176,6 @@ def _json(done: Installed) -> dict[str, Any]:
     }
 
 
-def signed_line(made: Generation) -> str:
-    """Who vouched for it; its first word says UNSIGNED where nobody did."""
-    mark, found = ("UNSIGNED", "UNSIGNED: ") if made.unsigned else ("signed", "signed ")
-    return f"{mark:<10} {made.vouched.removeprefix(found)}"
-
-
 def _key(done: Installed, given: str | None) -> list[str]:
     """Where the application looks for the key, if it would not find the one that was given here."""
     from edgekit_runtime.bundle.secrets import find_secret
@@ -219,8 +213,8 @@ def _lines(done: Installed, before: str | None) -> list[str]:
         was = "; before, it was told " + before if before else ""
         lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
     if done.already:
-        return [*lines, signed_line(made), f"generation {made.number} already answers: {named}"]
-    lines.append(signed_line(made))
+        return [*lines, made.vouched, f"generation {made.number} already answers: {named}"]
+    lines.append(made.vouched)
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
     if done.trial is not None:

@@ -206,8 +206,7 @@ class _Told:
         if self._as_json:
             self._put({"input": name, "error": error.as_json()})
         else:
-            said = str(error)
-            click.echo(f"error: {said if said.startswith(name) else f'{name}: {said}'}", err=True)
+            click.echo(f"error: {error if error.where.startswith(name) else f'{name}: {error}'}", err=True)
 
     def _told(self, name: str, answer: Answer) -> None:
         if self._as_json:

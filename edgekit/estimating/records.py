@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgekit.bench import RecordError, facts_of, read_record
 from edgekit.bench.conditions import board as described
@@ -110,23 +110,32 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"{failed} requests failed and are in no figure"
 
 
+class Misfit(NamedTuple):
+    """why: a record is not one of what was asked for. do: what to do about it. apart: the larger, the further from a fit."""
+
+    apart: int
+    why: str
+    do: str
+
+
 def unfit(
     record: Mapping[str, Any], subject: Subject, told: Answer, profile: Profile, catalogue: Catalogue | None
-) -> str:
-    """Why a record is not one of this artifact, run so, on that board; empty where it is."""
+) -> Misfit | None:
+    """Why a record is not one of this artifact, run so, on that board; None where it is."""
     if record.get("artifact_sha256") not in (subject.sha256, subject.blob or subject.sha256):
-        return f"is of another artifact ({record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name})"
+        of = f"{record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name}"
+        return Misfit(3, f"is of another artifact ({of})", "Pass the bundle that it was taken with")
     if (record.get("engine"), record.get("threads")) != (told.engine, told.threads):
-        return (
-            f"was taken with {_run(record.get('engine'), record.get('threads'))}, and what is asked for is "
-            f"{_run(told.engine, told.threads)}"
-        )
+        ran, asked = _run(record.get("engine"), record.get("threads")), _run(told.engine, told.threads)
+        do = "Ask for what was run: --runtime ENGINE --threads N"
+        return Misfit(2, f"was taken with {ran}, and what is asked for is {asked}", do)
     board = board_of(record)
     if board is None:
-        return "does not say on which board it was taken"
+        return Misfit(1, "does not say on which board it was taken", f"It is of an earlier edgekit. {_AGAIN}")
     if not is_of(board, profile, catalogue):
-        return f"was taken on {_called(board)}, which is not {profile.name}"
-    return ""
+        do = "Leave it out, or ask for its board: --profile NAME"
+        return Misfit(0, f"was taken on {_called(board)}, which is not {profile.name}", do)
+    return None
 
 
 def _run(engine: object, threads: object) -> str:
@@ -146,19 +155,11 @@ def refuse_unused(
 ) -> None:
     """Raises RecordError, with the reason that is nearest to a fit, for a record that none of the answers is from."""
     for path, record in records:
-        reasons = [unfit(record, subject, told, profile, catalogue) for subject, told, profile in asked]
-        if reasons and all(reasons):
-            order = ("was taken on", "does not say", "was taken with", "is of another")
-            nearest = min(reasons, key=lambda why: next(i for i, start in enumerate(order) if why.startswith(start)))
-            raise RecordError(nearest, where=str(path), do=_WAYS[nearest[:12]])
-
-
-_WAYS = {
-    "was taken on": "Leave it out, or ask for its board: --profile NAME",
-    "does not say": f"It is of an earlier edgekit. {_AGAIN}",
-    "was taken wi": "Ask for what was run: --runtime ENGINE --threads N",
-    "is of anothe": "Pass the bundle that it was taken with",
-}
+        misfits = [unfit(record, subject, told, profile, catalogue) for subject, told, profile in asked]
+        found = [misfit for misfit in misfits if misfit is not None]
+        if found and len(found) == len(misfits):
+            nearest = min(found)
+            raise RecordError(nearest.why, where=str(path), do=nearest.do)
 
 
 def refuse_unused_anchors(files: Sequence[AnchorFile], asked: Sequence[tuple[Subject, Answer, Profile]]) -> None:

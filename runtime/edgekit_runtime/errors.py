@@ -34,6 +34,7 @@ __all__ = [
     "SessionError",
     "SignatureError",
     "TelemetryError",
+    "errno_of",
     "sentences",
     "shortened",
 ]
@@ -47,6 +48,10 @@ class EdgekitError(Exception):
     """Anything edgekit refuses or cannot do. `str(error)` is the whole message in up to three sentences."""
 
     code: ClassVar[str] = "error"
+    errno: int | None = None
+    """The system's number of what is behind it, where a child process told it."""
+    of_the_caller: bool = False
+    """What the caller asked for does not fit the bundle: installing another bundle mends nothing."""
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
         super().__init__(what, where, do)
@@ -63,6 +68,15 @@ class EdgekitError(Exception):
 
     def as_json(self) -> dict[str, str]:
         return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
+
+
+def errno_of(error: BaseException | None) -> int | None:
+    """The system's number of what went wrong, found along its causes; None where the system refused nothing."""
+    while error is not None:
+        if isinstance(error, (OSError, EdgekitError)) and error.errno is not None:
+            return error.errno
+        error = error.__cause__
+    return None
 
 
 def sentences(what: str, do: str = "") -> str:
@@ -154,9 +168,11 @@ class EngineHung(EngineError):  # noqa: N818 - what happened, as the field says 
 
 
 class SelfTestError(EdgekitError):
-    """The bundle does not give its golden answers on this machine."""
+    """The bundle does not give its golden answers on this machine. steps, cosine: how far they are, where they differ."""
 
     code = "selftest"
+    steps: float | None = None
+    cosine: float | None = None
 
 
 class ClosedError(EdgekitError):

@@ -237,5 +237,9 @@ def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
 
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:
-        raise BundleError("it cannot be answered by a host: it keeps state or holds no example", where=str(bundle.path))
+        unfit = BundleError(
+            "it cannot be answered by a host: it keeps state or holds no example", where=str(bundle.path)
+        )
+        unfit.of_the_caller = True
+        raise unfit
     return Hosts(urls, manifest, bundle.golden_items(manifest.golden[0]))

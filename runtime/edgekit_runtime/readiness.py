@@ -311,9 +311,10 @@ def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
         )
     formats = {one.format for one in bundle.manifest.artifacts if one.role in ("primary", "alternate")}
     if wanted.engine is not None and formats.isdisjoint(ENGINES[wanted.engine].formats):
-        raise BundleError(
-            f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=f"It holds {primary.recipe}"
-        )
+        do = f"It holds {primary.recipe}"
+        unfit = BundleError(f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=do)
+        unfit.of_the_caller = True
+        raise unfit
     kinds = (ENGINES[wanted.engine],) if wanted.engine else tuple(ENGINES.values())
     extra = next(kind.extra for kind in kinds if not formats.isdisjoint(kind.formats))
     raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))

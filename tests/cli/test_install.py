@@ -90,7 +90,7 @@ def test_a_status_never_says_trusted_of_what_is_trusted_no_more(made, tmp_path, 
     root = tmp_path / "r"
     invoked("install", made("1", key=key), "--root", root, "--trust", public, "--profile", "x86-64")
     assert (
-        f"signed     by alice.pub.pem ({key.keyid[:8]}), trusted when it was installed"
+        f"signed by alice.pub.pem ({key.keyid[:8]}), trusted when it was installed"
         in invoked("status", "--root", root).output
     )
 

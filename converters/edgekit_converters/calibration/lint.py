@@ -36,7 +36,7 @@ _BEARABLE = 0.1
 class Finding:
     """level: `error` stops a build, `warning` may spoil the result, `note` is worth knowing.
 
-    digests: for `overlap`, the items concerned, to give to `without`.
+    digests: for `overlap`, the items concerned, to give to `without`. where: of an error, the set that it is in.
     """
 
     code: str
@@ -44,6 +44,7 @@ class Finding:
     what: str
     do: str
     digests: frozenset[str] = frozenset()
+    where: str = ""
 
 
 @dataclass
@@ -193,6 +194,7 @@ def _unreadable(found: Survey) -> Iterator[Finding]:
         "error" if bad else "warning",
         f"{found.name}: {count} of {whole} files cannot be read{'' if bad else ' and are left out'}: {shown}{rest}",
         "Remove them, or save them again",
+        where=found.name,
     )
 
 
@@ -238,6 +240,7 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
             "error",
             f"{found.name}: {_some(found.not_finite)} with NaN or infinity",
             "Remove them or mend what made them",
+            where=found.name,
         )
     if found.items > 1 and len(found.by_digest) == 1:
         yield Finding(

@@ -28,7 +28,7 @@ from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
 from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError, FinalError
-from edgekit_runtime.install.http import KEPT, Limits, WrongPartError
+from edgekit_runtime.install.http import Limits, WrongPartError
 from edgekit_runtime.install.source import Source, Stream
 
 __all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
@@ -138,7 +138,7 @@ class _Part:
                 tries = 1 if self._size > before else tries + 1
                 validator, _ = self._known()
             if tries >= limits.tries:
-                do = failed.do if self._size and validator else failed.do.removesuffix(KEPT)
+                do = f"{failed.do}; what arrived is kept" if self._size and validator else failed.do
                 raise type(failed)(failed.what, where=self._told, do=do) from failed
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
@@ -200,9 +200,7 @@ class _Part:
 
     def _short(self, stream: Stream) -> DownloadError:
         if stream.total is None or stream.total == self._wanted:
-            return DownloadError(
-                f"it ended after {self._size:,} of {self._wanted:,} bytes", do="Try again: it goes on there"
-            )
+            return DownloadError(f"it ended after {self._size:,} of {self._wanted:,} bytes", do="Try again")
         return self._wrong_size(stream.total)
 
     def _remember(self, validator: str) -> None:

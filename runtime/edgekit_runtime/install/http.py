@@ -24,14 +24,14 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.errors import DownloadError, FinalError
-from edgekit_runtime.install.proxy import KEPT, Proxy, basic, proxy_for
+from edgekit_runtime.install.proxy import Proxy, basic, proxy_for
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.errors import HostUnreachableError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["KEPT", "HttpStream", "Limits", "get", "told_url"]
+__all__ = ["HttpStream", "Limits", "get", "told_url"]
 
 _CHUNK = 256 << 10
 _MOST_FRAMING = 1 << 20
@@ -39,7 +39,7 @@ _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 _MOVED = (301, 302, 303, 307, 308)
 _FOR_NOW = (408, 421, 425, 429)
 _AS_WRITTEN = "/?%:=&~#+!$,;'@()*[]"
-_AGAIN = f"Try again later{KEPT}"
+_AGAIN = "Try again later"
 
 
 @dataclass(frozen=True)

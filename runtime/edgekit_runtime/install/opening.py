@@ -30,6 +30,7 @@ from edgekit_runtime.errors import (
     MemoryExceeded,
     MissingExtraError,
     SelfTestError,
+    errno_of,
 )
 from edgekit_runtime.install.errors import InstallError, InstallRootError, StorageError
 from edgekit_runtime.install.layout import Root
@@ -55,8 +56,8 @@ __all__ = ["open_root"]
 _WAIT_S = 10.0
 _ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
 """What says that a generation is not to be used here; anything else is the application's affair."""
-_MACHINES = tuple(os.strerror(code) for code in (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC))
-"""As the system says it, and whoever passes it on. Memory is not among them: how much it takes is the bundle's own."""
+_MACHINES = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+"""Memory is not among them: how much it takes is the bundle's own."""
 
 
 def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: Callable[[Bundle], Opened]) -> Opened:
@@ -115,8 +116,10 @@ def of_the_machine(error: BaseException) -> bool:
     """Whether it says nothing against the bundle: no more open files, a disk that does not give its bytes."""
     found: BaseException | None = error
     while found is not None:
-        if isinstance(found, StorageError) or any(sign in str(found) for sign in _MACHINES):
+        if isinstance(found, StorageError) or errno_of(found) in _MACHINES:
             return True
+        if isinstance(found, ImportError) and any(os.strerror(code) in found.msg for code in _MACHINES):
+            return True  # the dynamic loader passes on no number
         found = found.__cause__
     return False
 

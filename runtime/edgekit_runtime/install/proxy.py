@@ -20,10 +20,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from edgekit_runtime.deadline import TimedSocket
 from edgekit_runtime.install.errors import DownloadError, FinalError
 
-__all__ = ["KEPT", "Proxy", "basic", "proxy_for"]
+__all__ = ["Proxy", "basic", "proxy_for"]
 
-KEPT = "; what arrived is kept"
-"""Said of a download that broke; left out by whoever knows that nothing arrived."""
 _MOST_HEAD = 16 << 10
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})([^\r\n]{0,80})")
 
@@ -62,7 +60,7 @@ class Proxy:
             return FinalError(what, do=f"Give its name and password: {self.variable}=http://USER:PASSWORD@HOST:PORT")
         if 400 <= status < 500:
             return FinalError(what, do="Ask who runs the proxy; or go past it: name the host in no_proxy")
-        return DownloadError(what, do=f"Try again later{KEPT}")
+        return DownloadError(what, do="Try again later")
 
 
 def proxy_for(parts: SplitResult) -> Proxy | None:

@@ -57,9 +57,8 @@ class Generation:
     def vouched(self) -> str:
         """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each opening."""
         if self.unsigned:
-            why = self.told.removesuffix("; taken because of --allow-unsigned")
-            return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {why}"
-        return f"{self.told.removesuffix(', trusted here')}, trusted when it was installed"
+            return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {self.told}"
+        return f"{self.told}, trusted when it was installed"
 
     def facts(self) -> dict[str, Any]:
         """For events."""

@@ -4,7 +4,8 @@
     # ... Install a bundle that is signed with another key: ask its sender; or go back to generation 3: edgekit rollback --root ...
 
 Rules:
-- what is wrong stays as it was said; only what to do about it is another, where it spoke of a workstation;
+- what is wrong stays as it was said; only what to do about it is another, by its code;
+- what the caller asked for is left to the caller;
 - no way is named that is none: without a generation before that opens there is no rollback.
 """
 
@@ -34,25 +35,13 @@ _DO = {
     "model-file": "Install another bundle, and tell its sender",
     "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was made with",
 }
-_OF_A_DESK = (
-    "Ask",
-    "Build",
-    "Copy",
-    "Do not use",
-    "Let another",
-    "Pass",
-    "Run: edgekit keys",
-    "The file is",
-    "Trust that",
-)
-"""How what is to be done begins where it is nothing that can be done at a board. The rest is for whoever opens the root."""
 _MENDED = (NewerBundleError, NoGenerationError)
 """What another bundle mends, too."""
 
 
 def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> EdgekitError:
     """The same error. back: the generation that a rollback leads to, None where there is none."""
-    if error.code in _DO and error.do.startswith(_OF_A_DESK):
+    if error.code in _DO and not error.of_the_caller:
         error.do = _DO[error.code]
     elif not isinstance(error, _MENDED):
         return error

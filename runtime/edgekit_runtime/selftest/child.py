@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.children import die_with_parent
 from edgekit_runtime.engines import Setup, load_with
 from edgekit_runtime.engines.recording import Recording
-from edgekit_runtime.errors import BundleError, EdgekitError, SelfTestError
+from edgekit_runtime.errors import BundleError, EdgekitError, SelfTestError, errno_of
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.selftest.opening import REFUSAL, VERDICT
@@ -58,7 +58,7 @@ def main() -> int:
         print(f"{VERDICT}{error}", file=sys.stderr)
         return 1
     except EdgekitError as error:
-        print(f"{REFUSAL}{json.dumps(error.as_json())}", file=sys.stderr)
+        print(f"{REFUSAL}{json.dumps({**error.as_json(), 'errno': errno_of(error)})}", file=sys.stderr)
         return 1
     except MemoryError:
         print(f"{VERDICT}it takes more memory than a model of its size may", file=sys.stderr)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
@@ -99,10 +99,12 @@ def _reason(done: subprocess.CompletedProcess[str]) -> str:
     return next(line for line in done.stderr.splitlines() if line.startswith(VERDICT))
 
 
-def _told(error: dict[str, str]) -> EdgekitError:
+def _told(error: dict[str, Any]) -> EdgekitError:
     """What the child refused, as the error that it was there."""
     kind = _REFUSALS.get(error["code"], SelfTestError)
-    return kind(error["what"], where=error["where"], do=error["do"])
+    made = kind(error["what"], where=error["where"], do=error["do"])
+    made.errno = error["errno"]
+    return made
 
 
 def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:

@@ -81,13 +81,15 @@ def replay(
     worst_steps, worst_cosine, same = 0.0, 1.0, True
     for one in compared(bundle, entry, engine, enough, exact=exact):
         if not one.fits:
-            raise SelfTestError(
+            apart = SelfTestError(
                 f"golden example {one.golden} of '{one.output}' differs by {one.steps:.0f} steps{one.frame} (cosine "
                 f"{one.cosine:.4f}{'' if one.same_best else ', another best class'}); it was made by {one.made_by}, "
                 f"this is {engine.info.name} {engine.info.version}",
                 where=str(bundle.path),
                 do="Do not use this bundle here: build it for this runtime, or install the engine it was made with",
             )
+            apart.steps, apart.cosine = one.steps, one.cosine
+            raise apart
         examples.add(one.golden)
         same = same and one.same_engine
         worst_steps, worst_cosine = max(worst_steps, one.steps), min(worst_cosine, one.cosine)
