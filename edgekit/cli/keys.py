@@ -103,10 +103,10 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
 def _trusted(root: Path | None) -> tuple[TrustStore | None, SignatureError | None]:
     """Whom this machine trusts, or why that cannot be told: one's own keys are listed all the same."""
     from edgekit_runtime.errors import SignatureError
-    from edgekit_runtime.trust import find_trust, load_root
+    from edgekit_runtime.trust import find_trust, parse_root, read_trusted
 
     try:
-        return load_root(root) if root else find_trust(), None
+        return parse_root(read_trusted(root), str(root)) if root else find_trust(), None
     except SignatureError as error:
         return None, error
 

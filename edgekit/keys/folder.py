@@ -20,7 +20,7 @@ from pathlib import Path
 from edgekit.keys.errors import KeysError
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.trust import UnsafePathError, config_dir
+from edgekit_runtime.trust import config_dir, refuse_unsafe
 from edgekit_runtime.trust.signature import keyid_of, load_public_key, raw_key
 
 __all__ = ["KeyEntry", "KeyFolder", "default_folder", "open_to_others"]
@@ -105,8 +105,7 @@ class KeyFolder:
     def public(self, named: str) -> KeyEntry:
         """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, UnsafePathError or SignatureError."""
         path = self._file(named, _PUBLIC)
-        if unsafe := first_unsafe(path):
-            raise UnsafePathError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
+        refuse_unsafe(path)
         raw = raw_key(load_public_key(path))
         return KeyEntry(path.name.removesuffix(_PRIVATE).removesuffix(".pub"), keyid_of(raw), raw, path, None)
 

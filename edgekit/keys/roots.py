@@ -19,8 +19,15 @@ from edgekit.keys.errors import KeysError
 from edgekit.packaging.signing import Signer, merged, signed_by
 from edgekit.packaging.whole import write_whole
 from edgekit_runtime.canonical import canonical_bytes
-from edgekit_runtime.trust import ROOT_PAYLOAD_TYPE, TrustError, TrustStore, follow, load_root, parse_root, signed_part
-from edgekit_runtime.trust.root import read_root
+from edgekit_runtime.trust import (
+    ROOT_PAYLOAD_TYPE,
+    TrustError,
+    TrustStore,
+    follow,
+    parse_root,
+    read_trusted,
+    signed_part,
+)
 from edgekit_runtime.trust.signature import Signature, keyid_of, verify
 
 __all__ = ["Written", "add_signatures", "is_root", "read_signed", "write_root"]
@@ -50,7 +57,7 @@ def is_root(path: Path) -> bool:
 
 def read_signed(path: Path) -> dict[str, Any]:
     """What a complete root.json says. Raises TrustError."""
-    data = read_root(path)
+    data = read_trusted(path)
     parse_root(data, str(path))
     return signed_part(data, str(path))[0]
 
@@ -69,14 +76,14 @@ def write_root(root: Path, signed: dict[str, Any], signers: Sequence[Signer]) ->
 
 def add_signatures(path: Path, signers: Sequence[Signer]) -> Written:
     """Sign a version of a root.json. Raises TrustError, KeysError, OutputError."""
-    signed, signatures = signed_part(read_root(path), str(path))
+    signed, signatures = signed_part(read_trusted(path), str(path))
     return _settle(path, path.with_name("root.json"), signed, signatures, signers)
 
 
 def _settle(
     path: Path, root: Path, signed: dict[str, Any], there: Iterable[Signature], signers: Sequence[Signer]
 ) -> Written:
-    before = load_root(root) if root.exists() and root != path else None
+    before = parse_root(read_trusted(root), str(root)) if root.exists() and root != path else None
     body = canonical_bytes(signed)
     _refuse_strangers(signed, before, signers)
     signatures = [*there, *(signed_by(signer, body, ROOT_PAYLOAD_TYPE) for signer in signers)]

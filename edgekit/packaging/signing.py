@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgekit.errors import PackagingError
 from edgekit_runtime.canonical import canonical_bytes
+from edgekit_runtime.trust import refuse_unsafe
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def _read(path: Path, make: str) -> bytes:
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may never end
             raise PackagingError("not a regular file", where=str(path), do=make)
+        refuse_unsafe(path)
         with path.open("rb") as file:
             return file.read(MAX_KEY_FILE_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it

@@ -68,7 +68,7 @@ def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:
     if found.st_uid not in (_ROOT, uid):
         return Unsafe(
             one,
-            f"it belongs to another user ({_user(found.st_uid)}), who could put other keys there",
+            f"it belongs to another user ({_user(found.st_uid)}), who could put other keys in its place",
             f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
         )
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
@@ -79,7 +79,7 @@ def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:
         mode = stat.S_IMODE(found.st_mode)
         return Unsafe(
             one,
-            f"other users may write here (mode {mode:04o}) and could put other keys there",
+            f"other users may write to it (mode {mode:04o}), and could put other keys in its place",
             f"Run: chmod go-w {shlex.quote(str(one))}",
         )
     return None

@@ -20,7 +20,16 @@ from edgekit_runtime.trust.errors import (
     UnsafePathError,
     UnsignedError,
 )
-from edgekit_runtime.trust.finding import Trust, config_dir, find_trust, load_trust, no_trust, read_trusted, trust_paths
+from edgekit_runtime.trust.finding import (
+    Trust,
+    config_dir,
+    find_trust,
+    load_trust,
+    no_trust,
+    read_trusted,
+    refuse_unsafe,
+    trust_paths,
+)
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 from edgekit_runtime.trust.vouching import UNCHECKED, TrustPolicy, Vouched
@@ -59,6 +68,7 @@ __all__ = [
     "parse_root",
     "parse_time",
     "read_trusted",
+    "refuse_unsafe",
     "seen_after",
     "signed_part",
     "tell_time",

@@ -33,6 +33,7 @@ __all__ = [
     "load_trust",
     "no_trust",
     "read_trusted",
+    "refuse_unsafe",
     "store_in",
     "trust_paths",
 ]
@@ -163,6 +164,12 @@ def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
 def read_trusted(path: Path) -> bytes:
     """The bytes of a root.json or public key that is to be relied on. Raises UnsafePathError where another user could have
     replaced it (see `strict_modes`), TrustError for what cannot be read."""
-    if found := first_unsafe(path):
-        raise UnsafePathError(found.what, where=str(found.where), do=found.do)
+    refuse_unsafe(path)
     return read_root(path)
+
+
+def refuse_unsafe(path: Path) -> None:
+    """Raises UnsafePathError where another user could replace a file of keys (see `strict_modes`)."""
+    if found := first_unsafe(path):
+        do = f"{found.do}. Then check that it still holds your keys: edgekit keys list"
+        raise UnsafePathError(found.what, where=str(found.where), do=do)

@@ -89,9 +89,9 @@ def test_what_everybody_may_write_decides_nothing(places, what):
     path = put("own", 2)
     changed = {"the file": path, "its folder": path.parent, "a folder above": path.parents[2]}[what]
     changed.chmod(changed.stat().st_mode | 0o002)
-    with pytest.raises(UnsafePathError, match="other users may write here") as caught:
+    with pytest.raises(UnsafePathError, match="other users may write to it") as caught:
         find_trust(environ, system=system)
-    assert caught.value.do == f"Run: chmod go-w {changed}"
+    assert caught.value.do == f"Run: chmod go-w {changed}. Then check that it still holds your keys: edgekit keys list"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
