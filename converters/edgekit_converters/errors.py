@@ -12,6 +12,7 @@ __all__ = [
     "MissingToolsError",
     "SourceError",
     "UnlabelledError",
+    "first_line",
     "one_line",
 ]
 
@@ -22,6 +23,12 @@ _MOST = 300
 def one_line(said: BaseException | str) -> str:
     """What another tool says in one line, cut at the end of a word; the exception's kind where it says nothing."""
     return shortened(" ".join(str(said).split()), _MOST) or type(said).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """What another tool says first; the exception's kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 class SourceError(EdgekitError):

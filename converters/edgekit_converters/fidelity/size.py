@@ -5,10 +5,10 @@ size_breakdown("tflite", artifact.data).int8_weights
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from edgekit_converters.fidelity.result import SizeBreakdown
+from edgekit_converters.formats import onnx as onnx_file
 from edgekit_converters.formats import tflite
 
 __all__ = ["growth", "size_breakdown"]
@@ -58,15 +58,5 @@ def _tflite(data: bytes) -> Iterator[tuple[str, int]]:
 def _onnx(data: bytes) -> Iterator[tuple[str, int]]:
     import onnx
 
-    model = onnx.load_model_from_string(data)
-    for tensor in _tensors(model.graph):
+    for tensor in onnx_file.tensors(onnx_file.parse(data)):
         yield onnx.TensorProto.DataType.Name(tensor.data_type), tensor.ByteSize()
-
-
-def _tensors(graph: Any) -> Iterable[Any]:
-    yield from graph.initializer
-    for attribute in (a for node in graph.node for a in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from _tensors(inner)

@@ -20,11 +20,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.formats.onnx import (
+    FLOATS,
+    FoldedView,
+    array,
+    attribute,
+    copied,
+    float_name,
+    new_constant,
+    parse,
+    replace,
+)
 from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window, kinds, macs_by_tensor
-from edgekit_converters.graph.onnx_file import Constant, OnnxFile, attribute, failed, float_name, session
-from edgekit_converters.onnx_bytes import parse
 
-__all__ = ["OnnxGraph"]
+__all__ = ["OnnxGraph", "session", "unsigned_products"]
 
 KINDS = kinds(
     {
@@ -51,7 +61,7 @@ class OnnxGraph:
     format: Literal["tflite", "onnx"] = "onnx"
 
     def __init__(self, data: bytes) -> None:
-        self._file = OnnxFile(parse(data))
+        self._file = FoldedView(parse(data))
         self.__dict__["data"] = data
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
@@ -63,20 +73,32 @@ class OnnxGraph:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         macs = macs_by_tensor("onnx", self.data)
-        return tuple(self._layer(node, macs) for node in self._file.computed)
+        return tuple(self._layer(node, macs) for node in self._file.layers)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        file = self._file
-        outputs = set(self.outputs)
-        found = dict.fromkeys(name for name in self.inputs if name in file.floats)
-        for node in file.computed:
+        found = dict.fromkeys(name for name in self.inputs if name in self._floats)
+        for node in self._file.layers:
             for name in node.output:
-                back = file.dequantized.get(name)
-                if node.op_type not in _PAIRS and name in file.floats:
-                    found[back if back is not None and back in outputs else name] = None
-        found.update(dict.fromkeys(name for name in self.outputs if name in file.floats))
+                back = self._file.dequantized.get(name)
+                if node.op_type not in _PAIRS and name in self._floats:
+                    found[back if back is not None and back in self.outputs else name] = None
+        found.update(dict.fromkeys(name for name in self.outputs if name in self._floats))
         return tuple(found)
+
+    @cached_property
+    def _floats(self) -> frozenset[str]:
+        """The computed tensors and inputs that hold floats."""
+        made = [name for node in self._file.layers for name in node.output if name]
+        known = {name: kind for name in (*self.inputs, *made) if (kind := self._file.kind(name))}
+        missing = [name for name in made if name not in known]
+        floats = {name for name, kind in known.items() if kind in FLOATS}
+        if missing:  # operators of other domains: their engine knows what they give
+            kinds = {value.name: value.type for value in session(self._showing(missing), plain=True).get_outputs()}
+            floats |= {
+                name for name in missing if kinds[name] in ("tensor(float)", "tensor(float16)", "tensor(double)")
+            }
+        return frozenset(floats)
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
@@ -85,7 +107,7 @@ class OnnxGraph:
 
         file = self._file
         found: dict[str, Grid] = {}
-        for node in file.computed:
+        for node in file.layers:
             if node.op_type not in _PAIRS:
                 continue
             affine, zero = file.affine(node), file.constants.get(node.input[2]) if len(node.input) > 2 else None
@@ -99,16 +121,11 @@ class OnnxGraph:
         return self._file.constants[name].array()
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
-        import onnx
-
-        model = onnx.ModelProto()
-        model.CopyFrom(self._file.model)
-        file = OnnxFile(model)
-        for name, array in values.items():
-            file.constants[name].overwrite(np.asarray(array))
-        file.__dict__.update(
-            {key: self._file.__dict__[key] for key in ("types", "floats") if key in self._file.__dict__}
-        )
+        file = FoldedView(copied(self._file.model))
+        for name, given in values.items():
+            file.constants[name].overwrite(np.asarray(given))
+        if "values" in self._file.__dict__:
+            file.__dict__["values"] = self._file.values
         copy = OnnxGraph.__new__(OnnxGraph)
         kept = {key: value for key, value in self.__dict__.items() if key != "data"}
         copy.__dict__.update(kept)  # names, layers and costs stay as they are
@@ -118,9 +135,18 @@ class OnnxGraph:
     @contextmanager
     def watch(self, tensors: Sequence[str] | None = None) -> Iterator[Watched]:
         file = self._file
-        known = {*file.floats, *self.inputs, *self.outputs, *(name for node in file.computed for name in node.output)}
+        known = {*self._floats, *self.inputs, *self.outputs, *(name for node in file.layers for name in node.output)}
         names = [name for name in (self.tensors if tensors is None else tensors) if name in known]
         yield _Watched(self, {name: file.dequantized.get(name, name) for name in names})
+
+    def _showing(self, names: Sequence[str]) -> bytes:
+        """The file with exactly these outputs. A type is not needed: the engine works it out."""
+        import onnx
+
+        model = copied(self._file.model)
+        known = {value.name: value for value in model.graph.output}
+        replace(model.graph.output, [known.get(name) or onnx.ValueInfoProto(name=name) for name in names])
+        return bytes(model.SerializeToString())
 
     def _layer(self, node: Any, macs: Mapping[str, int]) -> Layer:
         outputs = tuple(name for name in node.output if name)
@@ -162,14 +188,14 @@ class OnnxGraph:
 
     def _added(self, node: Any) -> str | None:
         """The constant vector that the only reader of a product adds to it."""
-        users = self._file.users.get(node.output[0], [])
-        if len(users) != 1 or users[0].op_type != "Add" or node.output[0] in self.outputs:
+        user = self._file.only_user(node.output[0])
+        if user is None or user.op_type != "Add":
             return None
-        other = [name for name in users[0].input if name != node.output[0]]
+        other = [name for name in user.input if name != node.output[0]]
         return other[0] if len(other) == 1 and len(self._shape_of_constant(other[0])) == 1 else None
 
     def _shape_of_constant(self, name: str) -> tuple[int, ...]:
-        constant: Constant | None = self._file.constants.get(name)
+        constant = self._file.constants.get(name)
         return () if constant is None else tuple(constant.tensor.dims)
 
     def _known(self, node: Any, place: int) -> str | None:
@@ -207,7 +233,7 @@ class _Watched:
         fetched = list(dict.fromkeys(name for name in names.values() if name not in inputs))
         self._fetched = fetched or list(graph.outputs)
         plain = not set(self._fetched) <= set(graph.outputs)
-        data = graph._file.with_outputs(self._fetched) if plain else graph.data
+        data = graph._showing(self._fetched) if plain else graph.data
         self._session = session(data, plain=plain)
         self._inputs = [(value.name, _DTYPES.get(value.type)) for value in self._session.get_inputs()]
 
@@ -220,7 +246,7 @@ class _Watched:
         try:
             values = dict(zip(self._fetched, self._session.run(self._fetched, feed), strict=True))
         except Exception as error:  # its errors derive from Exception alone
-            raise failed(error) from error
+            raise _failed(error) from error
         values.update({name: feed[name] for name in feed if name not in values})
         return {name: np.asarray(values[read], np.float32) for name, read in self._names.items()}
 
@@ -249,3 +275,51 @@ def _same(
         small.append(whole // 2)
         large.append(whole - whole // 2)
     return (*small, *large) if upper else (*large, *small)
+
+
+def session(data: bytes, *, plain: bool) -> Any:
+    """plain: node by node, as the file says; otherwise with the engine's own fusions. Raises ConversionError."""
+    import onnxruntime
+
+    from edgekit_runtime.engines.onnx import session_options
+
+    options = session_options(onnxruntime, 2)
+    options.log_severity_level = 4
+    if plain:
+        data = unsigned_products(data)
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors derive from Exception alone
+        raise _failed(error) from error
+
+
+def unsigned_products(data: bytes) -> bytes:
+    """The model with int8 weights of integer products as uint8: the same sums, and exact on every processor.
+
+    ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph.
+    """
+    if b"MatMulInteger" not in data:
+        return data
+    import onnx
+
+    model = parse(data)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    for index, node in enumerate(model.graph.node):
+        if node.op_type != "MatMulInteger" or node.input[1] not in weights:
+            continue
+        zero = node.input[3] if len(node.input) > 3 else ""
+        if zero and zero not in weights:
+            continue
+        names = [f"{node.input[1]}_unsigned_{index}", f"{node.input[1]}_unsigned_{index}_zero"]
+        zeros = array(weights[zero]) if zero else np.zeros((), np.int8)
+        for name, signed in zip(names, (array(weights[node.input[1]]), zeros), strict=True):
+            model.graph.initializer.append(new_constant(name, (signed.astype(np.int16) + 128).astype(np.uint8)))
+        inputs = [*node.input, "", ""][:3]
+        del node.input[:]
+        node.input.extend([inputs[0], names[0], inputs[2], names[1]])
+    return bytes(model.SerializeToString())
+
+
+def _failed(error: Exception) -> ConversionError:
+    return ConversionError(f"ONNX Runtime cannot run the model: {first_line(error)}")

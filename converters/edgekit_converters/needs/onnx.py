@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from edgekit_converters.formats.onnx import copied, nodes, parse, values
 from edgekit_converters.needs.asked import Needs, Use
 from edgekit_converters.needs.kernels import Node
-from edgekit_converters.onnx_bytes import parse
 
 __all__ = ["read"]
 
@@ -29,22 +29,22 @@ def read(data: bytes) -> Needs:
     own = {function.name for function in model.functions}
     ops: dict[str, Use] = {}
     custom: dict[str, Use] = {}
-    for node in _nodes(model.graph):
+    for node in nodes(model.graph):
         layer = node.name or (node.output[0] if node.output else node.op_type)
         if node.domain in _KNOWN:
             ops.setdefault(node.op_type, Use(node.op_type, opsets.get("", 1), layer))
         elif node.op_type not in own:
             name = f"{node.domain}.{node.op_type}"
             custom.setdefault(name, Use(name, opsets.get(node.domain, 1), layer))
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     constants = {tensor.name for tensor in model.graph.initializer}
+    known = {name: value.shape or () for name, value in values(model.graph).items() if name not in constants}
     external = [tensor.name for tensor in model.graph.initializer if tensor.data_location == tensor.EXTERNAL]
     return Needs(
         "onnx",
         ops=tuple(ops.values()),
         custom=tuple(custom.values()),
-        free_axes=tuple(value.name for value in model.graph.input if value.name not in constants and _free(value)),
-        empty=tuple(dict.fromkeys(value.name for value in values if value.name not in constants and _empty(value))),
+        free_axes=tuple(v.name for v in model.graph.input if any(side < 0 for side in known.get(v.name, ())[1:])),
+        empty=tuple(name for name, shape in known.items() if 0 in shape),
         ir=int(model.ir_version),
         opsets=opsets,
         nodes=tuple(_typed(model, opsets, own)),
@@ -56,7 +56,7 @@ def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[Node]:
     """Every kind of node once. Those of functions of the file's own, and of domains that no engine has, are left out."""
     types = _types(model)
     seen = set()
-    for node in _nodes(model.graph):
+    for node in nodes(model.graph):
         domain = "" if node.domain == "ai.onnx" else node.domain
         if node.op_type in own or domain not in _KNOWN:
             continue
@@ -119,7 +119,7 @@ def _newest(versions: list[int], opset: int) -> int:
 
 def _with_attributes(inner: Any, node: Any, schema: Any) -> Any:
     """A node of a function's body with the attributes that it takes from the node that calls the function."""
-    made = type(inner).FromString(inner.SerializeToString())
+    made = copied(inner)
     given = {attribute.name: attribute for attribute in node.attribute}
     del made.attribute[:]
     for attribute in inner.attribute:
@@ -150,28 +150,5 @@ def _types(model: Any) -> dict[str, str]:
         graph = onnx.shape_inference.infer_shapes(light).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         graph = light.graph
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type.elem_type
-        if kind:
-            found[value.name] = _NAMES.get(kind, onnx.TensorProto.DataType.Name(kind).lower())
-    return found
-
-
-def _nodes(graph: Any) -> list[Any]:
-    """Those of the bodies of loops and branches too."""
-    found = []
-    for node in graph.node:
-        found.append(node)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += _nodes(attribute.g)
-    return found
-
-
-def _free(value: Any) -> bool:
-    return any(not axis.HasField("dim_value") for axis in value.type.tensor_type.shape.dim[1:])
-
-
-def _empty(value: Any) -> bool:
-    return any(axis.HasField("dim_value") and axis.dim_value == 0 for axis in value.type.tensor_type.shape.dim)
+    names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()} | _NAMES
+    return {name: names[value.kind] for name, value in values(graph).items() if value.kind}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from edgekit_converters.sources.onnx_graph import reads, rename
+from edgekit_converters.formats.onnx import reads, rename, replace
 
 __all__ = ["order", "renumber"]
 
@@ -39,22 +39,10 @@ def order(model: Any) -> None:
             stack.append((index, True))
             needs = [makers[name] for name in reads(graph.node[index]) if name in makers]
             stack.extend((need, False) for need in reversed(needs) if need not in placed)
-    nodes = [type(graph.node[i]).FromString(graph.node[i].SerializeToString()) for i in sequence]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    _order_weights(graph)
-
-
-def _order_weights(graph: Any) -> None:
+    replace(graph.node, [graph.node[index] for index in sequence])
     weights = {tensor.name: tensor for tensor in graph.initializer}
     used = dict.fromkeys(name for node in graph.node for name in reads(node) if name in weights)
-    copies = []
-    for name in (*used, *sorted(set(weights) - set(used))):
-        copy = type(weights[name])()
-        copy.CopyFrom(weights[name])
-        copies.append(copy)
-    del graph.initializer[:]
-    graph.initializer.extend(copies)
+    replace(graph.initializer, [weights[name] for name in (*used, *sorted(set(weights) - set(used)))])
 
 
 def renumber(model: Any) -> None:

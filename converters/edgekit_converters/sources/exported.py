@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats.onnx import rename
 from edgekit_converters.sources import canonical, onnx_expand, onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.errors import EngineError
@@ -33,7 +34,7 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
     model.ir_version = min(model.ir_version, onnx_graph.MAX_IR)
     model.producer_name, model.producer_version, model.doc_string, model.graph.doc_string = "edgekit", "", "", ""
     model.graph.name = "network"  # a layer's or a file's name would change the bytes of one and the same model
-    onnx_graph.rename(model, dict(names))
+    rename(model, dict(names))
     as_nchw = [spec.name for spec in source.inputs if spec.layout == "NHWC"]
     if as_nchw:
         onnx.helper.set_model_props(model, {onnx_graph.NCHW_KEY: ",".join(as_nchw)})

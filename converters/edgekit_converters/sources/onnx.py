@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.formats.onnx import parse
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_halves, onnx_inputs, state
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import with_options
@@ -170,9 +171,7 @@ def _check_widened(
     stored: bytes, options: LoadOptions, widened: Engine, inputs: Sequence[TensorSpec], where: str
 ) -> None:
     """The graph in float32 must answer what the file does. A file whose float16 ONNX Runtime cannot run says nothing."""
-    import onnx
-
-    model = onnx.load_model_from_string(stored)
+    model = parse(stored)
     onnx_inputs.make_constants(where, model, options)
     onnx_inputs.pin_shapes(where, model, options)
     try:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from edgekit_converters.formats.onnx import new_constant, new_node, replace, subgraphs
+
 __all__ = ["expand", "unknown"]
 
 
@@ -26,11 +28,9 @@ class _Writer:
 
     def __call__(self, op: str, *inputs: str | float, to: str = "") -> str:
         """Adds a node and returns its output; `to` is "" for a value of its own."""
-        from onnx import helper
-
         output = to or f"{self.node.output[0]}/expanded_{len(self.nodes)}"
         names = [self._constant(value) if isinstance(value, float) else value for value in inputs]
-        self.nodes.append(helper.make_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
+        self.nodes.append(new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
         return output
 
     def _constant(self, value: float) -> str:
@@ -39,7 +39,8 @@ class _Writer:
 
 def expand(model: Any) -> None:
     """In place. Graphs inside nodes are expanded as well."""
-    _graph(model.graph)
+    for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
+        _graph(graph)
 
 
 def unknown(problem: str) -> str:
@@ -49,17 +50,12 @@ def unknown(problem: str) -> str:
 
 
 def _graph(graph: Any) -> None:
-    from onnx import numpy_helper
-
     constants: dict[float, str] = {}
     nodes: list[Any] = []
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                _graph(inner)
         write = _WRITERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if write is None:
-            nodes.append(type(node).FromString(node.SerializeToString()))
+            nodes.append(node)
             continue
         writer = _Writer(node, constants)
         write(writer, node)
@@ -67,10 +63,9 @@ def _graph(graph: Any) -> None:
     if constants:
         have = {tensor.name for tensor in graph.initializer}
         arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items() if name not in have)
-        graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays)
+        graph.initializer.extend(new_constant(name, array) for name, array in arrays)
     if len(nodes) != len(graph.node) or constants:
-        del graph.node[:]
-        graph.node.extend(nodes)
+        replace(graph.node, nodes)
 
 
 def _erfc(write: _Writer, node: Any) -> None:

@@ -11,22 +11,18 @@ weights are finite.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.errors import ConversionError, SourceError, first_line
+from edgekit_converters.formats.onnx import FLOATS, array, constants, nodes, parse, subgraphs, tensors
 from edgekit_converters.sources.digest import changed, file_sha256, folder_sha256
 from edgekit_converters.sources.finite import check_finite
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["EXPORT_AGAIN", "OnnxFile", "check_graph", "first_line", "read"]
+__all__ = ["EXPORT_AGAIN", "OnnxFile", "check_graph", "read"]
 
 EXPORT_AGAIN = "Export the model to ONNX again"
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
@@ -69,17 +65,15 @@ class OnnxFile:
 
 def read(path: Path) -> OnnxFile:
     """Raises SourceError with the reason for whatever is refused."""
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("convert", "reading an ONNX model", where=str(path)) from error
     if path.stat().st_size > _LARGEST:
         _refuse(path, "it is larger than 2 GB: no board takes it", "Pass a smaller model")
     try:
-        model = onnx.load_model_from_string(path.read_bytes())
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError lives in the C++ package or the Python one
+        model = parse(path.read_bytes())
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("convert", "reading an ONNX model", where=str(path)) from error
+    except ConversionError as error:
         _refuse(path, "this is not an ONNX model, or it is damaged", cause=error)
-    if not model.graph.node or not model.opset_import:
+    if not model.opset_import:
         _refuse(path, "this is not an ONNX model, or it has no operators")
     sha256 = _with_external_data(path, model)
     check_graph(str(path), model)
@@ -98,15 +92,16 @@ def check_graph(where: str, model: Any) -> None:
         raise SourceError(
             f"the graph breaks ONNX's own rules: {first_line(error)}", where=where, do=EXPORT_AGAIN
         ) from error
-    weights = _weights(model)
-    check_finite(_arrays(model), where=where, may_be_infinite=lambda name: name not in weights)
+    held = (pair for graph in subgraphs(model.graph) for pair in constants(graph) if pair[1].data_type in FLOATS)
+    weights = {name for node in nodes(model.graph) if node.op_type in _WEIGHTED for name in node.input}
+    arrays = ((name, array(tensor)) for name, tensor in held)
+    check_finite(arrays, where=where, may_be_infinite=lambda name: name not in weights)
 
 
 def _check_operators(where: str, model: Any) -> None:
-    nodes = [node for graph in onnx_graph.subgraphs(model.graph) for node in graph.node]
-    nodes += [node for function in model.functions for node in function.node]
+    every = [node for holder in (model.graph, *model.functions) for node in nodes(holder)]
     own = {function.domain for function in model.functions}
-    foreign = sorted({f"{n.domain}.{n.op_type}" for n in nodes if n.domain not in _STANDARD and n.domain not in own})
+    foreign = sorted({f"{n.domain}.{n.op_type}" for n in every if n.domain not in _STANDARD and n.domain not in own})
     if any(name.startswith("com.microsoft.") for name in foreign):
         raise SourceError(
             f"it was already optimized or quantized for ONNX Runtime ({foreign[0]})",
@@ -125,7 +120,7 @@ def _check_operators(where: str, model: Any) -> None:
             where=where,
             do="Inline them: onnx.inliner.inline_local_functions(model)",
         )
-    quantized = sorted({node.op_type for node in nodes} & _QUANTIZED)
+    quantized = sorted({node.op_type for node in every} & _QUANTIZED)
     if quantized:
         raise SourceError(
             f"it is already quantized ({quantized[0]}), and what that lost cannot be measured",
@@ -138,12 +133,12 @@ def _with_external_data(path: Path, model: Any) -> str:
     """Read weights that stand beside the model into it; the digest of all. Nothing outside of the model's folder is opened."""
     import onnx
 
-    tensors = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
-    if not tensors:
+    external = [tensor for tensor in tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    if not external:
         return file_sha256(path)
     folder = path.parent.resolve()  # as the weights' files are, so that each has a place in one folder
     sizes: dict[Path, int] = {}
-    for tensor in tensors:
+    for tensor in external:
         file, end = _place(path, folder, tensor)
         sizes[file] = max(sizes.get(file, 0), end)
     for file, end in sizes.items():
@@ -188,46 +183,6 @@ def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
     if offset < 0 or length < 0:
         _refuse(path, f"the location of the weights '{tensor.name}' is damaged")
     return file, offset + length
-
-
-def _tensors(model: Any) -> Iterator[Any]:
-    """Every tensor in the file: weights, sparse weights, and constants in nodes."""
-    nodes = [node for function in model.functions for node in function.node]
-    for graph in onnx_graph.subgraphs(model.graph):
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        nodes += graph.node
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-
-
-def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Floating constants by the name of the value that they are."""
-    from onnx import TensorProto, numpy_helper
-
-    floating = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-    for graph in onnx_graph.subgraphs(model.graph):
-        for tensor in graph.initializer:
-            if tensor.data_type in floating:
-                yield tensor.name, np.asarray(numpy_helper.to_array(tensor))
-        for node in graph.node:
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.name == "value" and attribute.t.data_type in floating:
-                        yield node.output[0], np.asarray(numpy_helper.to_array(attribute.t))
-
-
-def _weights(model: Any) -> frozenset[str]:
-    nodes = [node for graph in onnx_graph.subgraphs(model.graph) for node in graph.node]
-    return frozenset(name for node in nodes if node.op_type in _WEIGHTED for name in node.input)
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _refuse(path: Path, what: str, do: str = EXPORT_AGAIN, *, cause: Exception | None = None) -> NoReturn:

@@ -9,14 +9,15 @@ take; constants folded; the result is run against the original on random data, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.formats.onnx import copied, opset_of, reads, replace
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.tensors import TensorSpec
 
@@ -27,13 +28,9 @@ __all__ = [
     "OPSET",
     "disagreement",
     "nchw_inputs",
-    "opset_of",
     "random_inputs",
-    "reads",
-    "rename",
     "set_batch",
     "slim",
-    "subgraphs",
     "tie_down",
     "unused_inputs",
 ]
@@ -53,20 +50,6 @@ def nchw_inputs(model: Any) -> frozenset[str]:
     return frozenset()
 
 
-def opset_of(model: Any) -> int:
-    """The version of the standard operators."""
-    return max((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
-
-
-def subgraphs(graph: Any) -> Iterator[Any]:
-    """The graph and every graph inside its nodes (If, Loop, Scan)."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from subgraphs(inner)
-
-
 def unused_inputs(graph: Any) -> list[str]:
     """Inputs that no output depends on: what optimizes a graph drops them, and a contract would ask for nothing."""
     weights = {tensor.name for tensor in graph.initializer}
@@ -80,35 +63,6 @@ def unused_inputs(graph: Any) -> list[str]:
         if name in makers:
             pending += reads(makers[name])
     return [value.name for value in graph.input if value.name not in needed | weights]
-
-
-def reads(node: Any) -> Iterator[str]:
-    """What a node needs, with all that the graphs inside it name."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for graph in subgraphs(inner):
-                yield from (value.name for value in graph.output)
-                for child in graph.node:
-                    yield from child.input
-
-
-def rename(model: Any, names: dict[str, str]) -> None:
-    """Rename values (old -> new) in place, everywhere; a value that already has a new name moves out of the way."""
-    names = {old: new for old, new in names.items() if old != new}
-    taken = {name for graph in subgraphs(model.graph) for node in graph.node for name in (*node.input, *node.output)}
-    taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
-    for new in list(names.values()):
-        if new in taken and new not in names:
-            free = next(f"{new}_{i}" for i in range(len(taken) + 1) if f"{new}_{i}" not in taken)
-            names[new] = free
-            taken.add(free)
-    for graph in subgraphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-            value.name = names.get(value.name, value.name)
-        for node in graph.node:
-            node.input[:] = [names.get(name, name) for name in node.input]
-            node.output[:] = [names.get(name, name) for name in node.output]
 
 
 def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -125,9 +79,7 @@ def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
                     dim.dim_param = "batch"
                 else:
                     dim.dim_value = size
-        copies = [type(value).FromString(value.SerializeToString()) for value in ordered]
-        del values[:]
-        values.extend(copies)
+        replace(values, ordered)
     del model.graph.value_info[:]  # they name the batch axis otherwise; onnxruntime infers them again
 
 
@@ -143,15 +95,12 @@ def tie_down(model: Any) -> Any:
                 model = version_converter.convert_version(model, target)
         except Exception as error:  # the C++ side raises RuntimeError, ConvertError and others
             raise ConversionError(
-                f"the model is at opset {opset} and cannot be taken to {target}: {_first_line(error)}",
+                f"the model is at opset {opset} and cannot be taken to {target}: {first_line(error)}",
                 do=f"Export it again at opset {OPSET}",
             ) from error
     model.ir_version = min(max(model.ir_version, 8), MAX_IR)
-    weights = {tensor.name for tensor in model.graph.initializer}
-    kept = [value for value in model.graph.input if value.name not in weights]  # IR 3 listed the weights as inputs
-    if len(kept) != len(model.graph.input):
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
+    weights = {tensor.name for tensor in model.graph.initializer}  # IR 3 listed them as inputs
+    replace(model.graph.input, [value for value in model.graph.input if value.name not in weights])
     return model
 
 
@@ -159,10 +108,9 @@ def slim(model: Any) -> Any:
     """Constants folded and dead ends removed, by onnxslim; the model itself when onnxslim cannot, or drops an end."""
     import onnxslim
 
-    copy = type(model).FromString(model.SerializeToString())
     try:
         with quiet():
-            slimmed = onnxslim.slim(copy)
+            slimmed = onnxslim.slim(copied(model))
     except Exception:  # noqa: BLE001 - an optimization: the graph is right without it
         return model
     return slimmed if slimmed is not None and _ends(slimmed) == _ends(model) else model
@@ -210,8 +158,3 @@ def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> lis
         values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
         arrays.append(values.astype(dtype))
     return arrays
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

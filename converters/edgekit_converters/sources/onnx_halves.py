@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.formats.onnx import array, new_constant, subgraphs, tensors
 
 __all__ = ["differs", "widen"]
 
@@ -28,14 +28,14 @@ def widen(model: Any) -> bytes:
     """In place; what the model was before, in bytes, and nothing where there was no float16 to widen."""
     from onnx import TensorProto
 
-    half, graphs = TensorProto.FLOAT16, list(onnx_graph.subgraphs(model.graph))
-    tensors = [tensor for graph in graphs for tensor in _tensors(graph) if tensor.data_type == half]
+    half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
+    halves = [tensor for tensor in tensors(model) if tensor.data_type == half]
     types = [(holder, name) for graph in graphs for holder, name in _types(graph) if getattr(holder, name) == half]
-    if not tensors and not types:
+    if not halves and not types:
         return b""
     before = bytes(model.SerializeToString())
-    for tensor in tensors:
-        _widen(tensor)
+    for tensor in halves:
+        tensor.CopyFrom(new_constant(tensor.name, array(tensor).astype(np.float32)))
     for holder, name in types:
         setattr(holder, name, TensorProto.FLOAT)
     for graph in graphs:
@@ -57,25 +57,6 @@ def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> st
         if not error <= _PRECISION * max(1.0, float(np.abs(want).max(initial=0.0))):
             return f"output {index} is {error:.3g} off"
     return ""
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    yield from (sparse.values for sparse in graph.sparse_initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("sparse_tensor"):
-                yield attribute.sparse_tensor.values
-            yield from attribute.tensors
-
-
-def _widen(tensor: Any) -> None:
-    from onnx import numpy_helper
-
-    wide = numpy_helper.from_array(np.asarray(numpy_helper.to_array(tensor)).astype(np.float32), tensor.name)
-    tensor.CopyFrom(wide)
 
 
 def _types(graph: Any) -> Iterator[tuple[Any, str]]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgekit_converters.errors import SourceError
+from edgekit_converters.formats.onnx import new_constant
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.shapes import check_named, pin
 
@@ -74,7 +75,7 @@ def forget_shapes(model: Any) -> None:
 
 
 def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     shape = _sizes(value.type.tensor_type.shape.dim)
@@ -91,7 +92,7 @@ def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
             where=where,
             do="Give it a number of that kind",
         )
-    graph.initializer.append(numpy_helper.from_array(array, value.name))
+    graph.initializer.append(new_constant(value.name, array))
     del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 

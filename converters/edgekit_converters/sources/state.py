@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.sources.onnx_graph import subgraphs
+from edgekit_converters.formats.onnx import new_constant, new_node, nodes, replace
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["give_batch", "pairs", "without_batch"]
@@ -103,15 +103,13 @@ def without_batch(model: Any) -> tuple[tuple[str, str], ...]:
 
 def give_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
     """A first axis of 1 for these inputs and outputs, whose sizes are fixed. In place."""
-    from onnx import numpy_helper
-
     graph = model.graph
     for name, output in states:
         value = next(value for value in graph.input if value.name == name)
         made = next(value for value in graph.output if value.name == output)
         sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
         for owner, shape in ((name, sizes), (output, [1, *sizes])):
-            graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{owner}/shape"))
+            graph.initializer.append(new_constant(f"{owner}/shape", np.array(shape, np.int64)))
         _reshaped_input(graph, value, sizes)
         _reshaped_output(graph, made, sizes)
     if states:
@@ -120,27 +118,19 @@ def give_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
 
 def _reshaped_input(graph: Any, value: Any, sizes: Sequence[int]) -> None:
     """The input becomes [1, *sizes]; what read it reads it reshaped."""
-    from onnx import helper
-
     inner = f"{value.name}/without_batch"
     _rename_readings(graph, value.name, inner)
-    nodes = [helper.make_node("Reshape", [value.name, f"{value.name}/shape"], [inner], name=inner), *graph.node]
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+    reshape = new_node("Reshape", [value.name, f"{value.name}/shape"], [inner], inner)
+    replace(graph.node, [reshape, *graph.node])
     _set_shape(value, (1, *sizes))
 
 
 def _reshaped_output(graph: Any, value: Any, sizes: Sequence[int]) -> None:
-    from onnx import helper
-
     inner = f"{value.name}/without_batch"
     for node in graph.node:
         node.output[:] = [inner if name == value.name else name for name in node.output]
     _rename_readings(graph, value.name, inner)
-    graph.node.append(
-        helper.make_node("Reshape", [inner, f"{value.name}/shape"], [value.name], name=f"{value.name}/batch")
-    )
+    graph.node.append(new_node("Reshape", [inner, f"{value.name}/shape"], [value.name], f"{value.name}/batch"))
     _set_shape(value, (1, *sizes))
 
 
@@ -153,9 +143,8 @@ def _set_shape(value: Any, sizes: Sequence[int]) -> None:
 
 def _rename_readings(graph: Any, old: str, new: str) -> None:
     """In the graphs inside its nodes as well, whose outputs may be a value of the outer one."""
-    for inner in subgraphs(graph):
-        for node in inner.node:
-            node.input[:] = [new if name == old else name for name in node.input]
+    for node in nodes(graph):
+        node.input[:] = [new if name == old else name for name in node.input]
 
 
 def _same_memory(first: str, second: str) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
+from edgekit_converters.formats.onnx import rename
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import model_sha256
@@ -164,7 +165,7 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
         node.doc_string = ""
     pairs = [*zip(model.graph.input, (spec.name for spec in inputs), strict=True)]
     pairs += zip(model.graph.output, outputs, strict=True)
-    onnx_graph.rename(model, {value.name: name for value, name in pairs})
+    rename(model, {value.name: name for value, name in pairs})
     onnx_file.check_graph(where, model)
     if unused := onnx_graph.unused_inputs(model.graph):
         raise SourceError(f"its input '{unused[0]}' is used by nothing", where=where, do="Leave it out of forward")

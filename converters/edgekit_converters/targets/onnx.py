@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgekit_converters.formats.onnx import parse
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
@@ -27,11 +28,9 @@ def float_model(source: SourceModel, progress: Progress) -> FloatModel:
 
     Raises ConversionError when the model cannot be written as ONNX.
     """
-    import onnx
-
     progress("conversion", 0, None)
     data = source.onnx()
-    model = onnx.load_model_from_string(data)
+    model = parse(data)
     # A file that edgekit itself once wrote says so too, but there the channels already come first.
     nchw = onnx_graph.nchw_inputs(model)
     turned = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")

@@ -15,15 +15,26 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.sources.onnx_graph import reads, subgraphs
-from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
+from edgekit_converters.formats.onnx import (
+    GraphView,
+    array,
+    attribute,
+    constants,
+    copied,
+    new_constant,
+    new_node,
+    reads,
+    replace,
+    subgraphs,
+)
 
 __all__ = ["dynamic", "lookups"]
 
@@ -43,7 +54,7 @@ _STORED: dict[str, dict[int, int | None]] = {
 
 def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
     """A copy of an onnx.ModelProto. Raises ConversionError where nothing can be quantized."""
-    copy = type(model).FromString(model.SerializeToString())
+    copy = copied(model)
     done = _Products(GraphView(copy), float_layers).written() + _store_weights(copy.graph, float_layers)
     if not done:
         raise ConversionError(
@@ -59,7 +70,7 @@ def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
 
 def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
     """A copy with its embedding tables in 8 bits; the values that they hand on keep their names."""
-    copy = type(model).FromString(model.SerializeToString())
+    copy = copied(model)
     if _Products(GraphView(copy), float_layers, only_lookups=True).written():
         _drop_unread(copy.graph)
     return copy
@@ -94,9 +105,7 @@ class _Products:
                 self._nodes.append(node)
                 continue
             done += 1
-        nodes = [type(node).FromString(node.SerializeToString()) for node in self._nodes]
-        del self._view.graph.node[:]
-        self._view.graph.node.extend(nodes)
+        replace(self._view.graph.node, self._nodes)
         self._view.graph.initializer.extend(self._constants)
         return done
 
@@ -128,12 +137,10 @@ class _Products:
         self._node("Mul", [f"{out}/row_float", f"{out}/row_scale"], [out])
 
     def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
-        from onnx import helper
+        self._nodes.append(new_node(op, inputs, outputs, outputs[0], **attributes))
 
-        self._nodes.append(helper.make_node(op, inputs, outputs, outputs[0], **attributes))
-
-    def _constant(self, name: str, array: Any) -> str:
-        self._constants.append(constant(name, np.asarray(array)))
+    def _constant(self, name: str, values: Any) -> str:
+        self._constants.append(new_constant(name, np.asarray(values)))
         return name
 
 
@@ -165,20 +172,16 @@ def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
     for inner in subgraphs(graph):
         wanted = _stored_weights(inner, float_layers)
         nodes: list[Any] = []
-        for name, array in _constants(inner):
-            if name not in wanted or array.dtype != np.float32 or array.size < _FEW:
+        for name, tensor in list(constants(inner)):
+            if name not in wanted or tensor.data_type != 1 or math.prod(tensor.dims) < _FEW:
                 continue
-            nodes += _multiplied_out(inner, name, array, wanted[name])
+            nodes += _multiplied_out(inner, name, array(tensor), wanted[name])
             done += 1
         if nodes:
             made = {node.output[0] for node in nodes}
             kept = [node for node in inner.node if not (node.op_type == "Constant" and node.output[0] in made)]
-            copies = [type(node).FromString(node.SerializeToString()) for node in (*nodes, *kept)]
-            tensors = [t for t in inner.initializer if t.name not in made]
-            tensors = [type(tensor).FromString(tensor.SerializeToString()) for tensor in tensors]
-            del inner.node[:], inner.initializer[:]
-            inner.node.extend(copies)
-            inner.initializer.extend(tensors)
+            replace(inner.node, (*nodes, *kept))
+            replace(inner.initializer, [tensor for tensor in inner.initializer if tensor.name not in made])
     return done
 
 
@@ -198,30 +201,15 @@ def _stored_weights(graph: Any, float_layers: Collection[str]) -> dict[str, int 
     return {name: axis for name, axis in wanted.items() if name not in other}
 
 
-def _constants(graph: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    from onnx import numpy_helper
-
-    for tensor in graph.initializer:
-        yield tensor.name, np.asarray(numpy_helper.to_array(tensor))
-    for node in graph.node:
-        tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
-        if tensor is not None:
-            yield node.output[0], np.asarray(numpy_helper.to_array(tensor))
-
-
-def _multiplied_out(graph: Any, name: str, array: NDArray[Any], axis: int | None) -> list[Any]:
-    from onnx import helper
-
-    integers, scale = _rounded(array, axis if array.ndim > 1 else None)
-    graph.initializer.extend([constant(f"{name}/int8", integers), constant(f"{name}/scale", scale)])
+def _multiplied_out(graph: Any, name: str, weight: NDArray[Any], axis: int | None) -> list[Any]:
+    integers, scale = _rounded(weight, axis if weight.ndim > 1 else None)
+    graph.initializer.extend([new_constant(f"{name}/int8", integers), new_constant(f"{name}/scale", scale)])
     return [
-        helper.make_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
-        helper.make_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
+        new_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
+        new_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
     ]
 
 
 def _drop_unread(graph: Any) -> None:
     used = {value.name for value in graph.output} | {name for node in graph.node for name in reads(node)}
-    kept = [type(t).FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

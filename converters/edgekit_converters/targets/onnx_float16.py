@@ -5,7 +5,7 @@ float32 around them); weights beyond float16's range become its largest number; 
 
 On a CPU most operators have no float16 kernel: ONNX Runtime converts around them, and the artifact is small, not fast.
 
-    model = halved(onnx.load_model_from_string(data))
+    model = halved(parse(data))
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.formats.onnx import copied
 from edgekit_converters.sources import canonical
 from edgekit_converters.sources.quiet import quiet
 
@@ -24,15 +25,14 @@ def halved(model: Any) -> Any:
     """A copy. Raises ConversionError when the converter fails."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    copy = type(model).FromString(model.SerializeToString())
+    copy = copied(model)
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = convert_float_to_float16(copy, keep_io_types=True, disable_shape_infer=False)
     except Exception as error:
-        lines = str(error).strip().splitlines()
         raise ConversionError(
-            f"onnxruntime's float16 converter failed: {lines[0] if lines else type(error).__name__}",
+            f"onnxruntime's float16 converter failed: {first_line(error)}",
             where="onnx-f16",
             do="Choose onnx-f32, or onnx-int8-qdq for a small file",
         ) from error

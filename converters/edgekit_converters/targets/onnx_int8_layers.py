@@ -23,7 +23,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from edgekit_converters.targets.onnx_graph_view import GraphView, attribute
+from edgekit_converters.formats.onnx import GraphView, attribute
 
 __all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "int8_layers"]
 
@@ -158,7 +158,7 @@ class _Choice:
             return False
         if all(self._made_in_int8(name) for name in self._sources(node)):
             return True
-        inner = self.view.outputs.isdisjoint(ends)
+        inner = not any(end in self.view.outputs for end in ends)
         return all(readers) and inner and any(map(self._made_in_int8, self._sources(node)))
 
 

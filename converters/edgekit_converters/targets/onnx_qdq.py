@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
+from edgekit_converters.formats.onnx import GraphView, attribute, copied, new_constant, new_node, reads, replace
 from edgekit_converters.targets.onnx_int8_layers import MOVES, Int8Layers
 
 __all__ = ["Step", "quantized", "step"]
@@ -102,15 +102,13 @@ class _Writer:
                 self._pair(value.name)
         for node in view.nodes:
             self._node(node)
-        model = type(view.model).FromString(view.model.SerializeToString())
+        model = copied(view.model)
         del model.graph.node[:]
         model.graph.node.extend(self.nodes)
         model.graph.initializer.extend(self.constants.values())
-        used = set(view.outputs) | {name for node in self.nodes for name in _reads(node)}
+        used = set(view.outputs) | {name for node in self.nodes for name in reads(node)}
         kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-        copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(copies)
+        replace(model.graph.initializer, kept)
         del model.graph.value_info[:]
         return model
 
@@ -165,7 +163,7 @@ class _Writer:
         out = node.output[0] if node.output else ""
         if out in self.layers.absorbed and self._needless(node):
             return
-        new = type(node).FromString(node.SerializeToString())
+        new = copied(node)
         end = self.clipped.get(out, out)
         if self._in_int8(node):
             self._int8_inputs(node, new)
@@ -219,7 +217,7 @@ class _Writer:
         scaled = Step(float(np.float32(rounding.scale * alpha)), rounding.zero_point, rounding.dtype)
         self._linear("DequantizeLinear", _integers(source), f"{out}/scaled", scaled)
         offset = self._constant(f"{out}/offset", np.asarray(beta, np.float32))
-        new.CopyFrom(_made("Add", [f"{out}/scaled", offset], out, node.name))
+        new.CopyFrom(new_node("Add", [f"{out}/scaled", offset], [out], node.name))
 
     def _weights(self, node: Any, new: Any) -> None:
         weight = self.view.constant(node.input[1])
@@ -252,7 +250,7 @@ class _Writer:
             self._add(f"{name}_scale", scale),
             self._add(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
         ]
-        self.nodes.append(_made("DequantizeLinear", names, _dequantized(name), _dequantized(name), axis=axis))
+        self.nodes.append(new_node("DequantizeLinear", names, [_dequantized(name)], _dequantized(name), axis=axis))
         return _dequantized(name)
 
     def _constant(self, name: str, array: NDArray[Any]) -> str:
@@ -271,11 +269,11 @@ class _Writer:
     def _linear(self, op: str, source: str, out: str, rounding: Step) -> None:
         scale = self._add(f"{out}_scale", np.asarray(rounding.scale, np.float32))
         zero_point = self._add(f"{out}_zero_point", np.asarray(rounding.zero_point, rounding.dtype))
-        self.nodes.append(_made(op, [source, scale, zero_point], out, out))
+        self.nodes.append(new_node(op, [source, scale, zero_point], [out], out))
 
     def _add(self, name: str, array: NDArray[Any]) -> str:
         if name not in self.constants:
-            self.constants[name] = constant(name, array)
+            self.constants[name] = new_constant(name, array)
         return name
 
 
@@ -284,10 +282,7 @@ def _plain_gemm(
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """alpha and beta multiplied into the weights and the bias, the bias one number an output."""
     alpha, beta = attribute(new, "alpha", 1.0), attribute(new, "beta", 1.0)
-    kept = [item for item in new.attribute if item.name not in ("alpha", "beta")]
-    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
-    del new.attribute[:]
-    new.attribute.extend(copies)
+    replace(new.attribute, [item for item in new.attribute if item.name not in ("alpha", "beta")])
     if bias is not None:
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (width,))
     return weight * np.float32(alpha), bias
@@ -303,15 +298,3 @@ def _integers(name: str) -> str:
 
 def _dequantized(name: str) -> str:
     return f"{name}_DequantizeLinear_Output"
-
-
-def _reads(node: Any) -> list[str]:
-    from edgekit_converters.sources.onnx_graph import reads
-
-    return list(reads(node))
-
-
-def _made(op: str, inputs: list[str], out: str, name: str, **attributes: Any) -> Any:
-    from onnx import helper
-
-    return helper.make_node(op, inputs, [out], name, **attributes)

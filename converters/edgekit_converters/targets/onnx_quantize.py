@@ -15,10 +15,10 @@ from typing import Any
 
 from edgekit_converters.calibration.ranges import Statistics
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats.onnx import GraphView, parse
 from edgekit_converters.graph import joins, open_graph
 from edgekit_converters.targets.artifact import Recipe
 from edgekit_converters.targets.float_model import FloatModel
-from edgekit_converters.targets.onnx_graph_view import GraphView
 from edgekit_converters.targets.onnx_int8_layers import PRODUCTS, int8_layers
 from edgekit_converters.targets.plan import Plan
 from edgekit_runtime.errors import EngineError
@@ -28,11 +28,9 @@ __all__ = ["make"]
 
 def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Statistics | None) -> bytes:
     """statistics: of `model`, needed by the int8 recipes. Raises ConversionError when nothing can be quantized."""
-    import onnx
-
     if recipe.precision == "float32":
         return model.data
-    parsed = onnx.load_model_from_string(model.data)
+    parsed = parse(model.data)
     refused = ""
     for made in _candidates(parsed, recipe, plan, statistics):
         data: bytes = made.SerializeToString(deterministic=True)

@@ -6,7 +6,7 @@ Rules:
 - the mean over a picture's axes becomes GlobalAveragePool; a matrix product of rank 2 and its bias become Gemm;
 - the values that stay keep their names. Graphs inside nodes are left as they are.
 
-    model = rewritten(onnx.load_model_from_string(data))
+    model = rewritten(parse(data))
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.targets.onnx_graph_view import GraphView, attribute, constant
+from edgekit_converters.formats.onnx import GraphView, attribute, constants, copied, new_constant, new_node, replace
 
 __all__ = ["rewritten"]
 
@@ -25,7 +25,7 @@ _SIXTH = 1.0 / 6.0
 
 def rewritten(model: Any) -> Any:
     """A copy. Its nodes stand in an order in which they can run."""
-    copy = type(model).FromString(model.SerializeToString())
+    copy = copied(model)
     _lift_constants(copy)
     for step in (_no_division, _hard_swish_spelt_out, _hard_swish, _pool, _gemm):
         _carry_out(copy, step)
@@ -45,7 +45,7 @@ class _Edit:
         self.replaced[id(node)] = nodes
 
     def add(self, name: str, array: Any) -> str:
-        self.constants.append(constant(name, np.asarray(array)))
+        self.constants.append(new_constant(name, np.asarray(array)))
         return name
 
     def free(self, node: Any) -> bool:
@@ -60,31 +60,21 @@ def _carry_out(model: Any, step: Callable[[Any, _Edit], None]) -> None:
     if not edit.replaced:
         return
     nodes = [new for node in edit.view.nodes for new in edit.replaced.get(id(node), [node])]
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replace(model.graph.node, nodes)
     have = {tensor.name for tensor in model.graph.initializer}
     model.graph.initializer.extend(tensor for tensor in edit.constants if tensor.name not in have)
 
 
 def _lift_constants(model: Any) -> None:
-    kept = []
-    for node in model.graph.node:
-        tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
-        if tensor is None:
-            kept.append(type(node).FromString(node.SerializeToString()))
-            continue
-        lifted = model.graph.initializer.add()
-        lifted.CopyFrom(tensor)
-        lifted.name = node.output[0]
-    if len(kept) != len(model.graph.node):
-        del model.graph.node[:]
-        model.graph.node.extend(kept)
+    graph = model.graph
+    lifted = dict(list(constants(graph))[len(graph.initializer) :])
+    for name, tensor in lifted.items():
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = name
+    replace(graph.node, [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted])
 
 
 def _no_division(node: Any, edit: _Edit) -> None:
-    from onnx import helper
-
     if node.op_type not in ("Div", "Sub") or edit.view.is_constant(node.input[0]):
         return
     value = edit.view.constant(node.input[1])
@@ -97,13 +87,11 @@ def _no_division(node: Any, edit: _Edit) -> None:
     else:
         return
     name = edit.add(f"{node.output[0]}/{'opposite' if op == 'Add' else 'inverse'}", other)
-    edit.replace(node, [helper.make_node(op, [node.input[0], name], [node.output[0]], node.name)])
+    edit.replace(node, [new_node(op, [node.input[0], name], [node.output[0]], node.name)])
 
 
 def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
     """Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
-    from onnx import helper
-
     view = edit.view
     if node.op_type != "Clip" or _bounds(node, view) != (0.0, 6.0):
         return
@@ -113,7 +101,7 @@ def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
     x, three = _with_number(add, view)
     if x is None or three is None or abs(three - 3.0) > 1e-4 or first is None or first.op_type != "Mul":
         return
-    sigmoid = helper.make_node("HardSigmoid", [x], [f"{node.output[0]}/gate"], node.name, alpha=_SIXTH, beta=0.5)
+    sigmoid = new_node("HardSigmoid", [x], [f"{node.output[0]}/gate"], node.name, alpha=_SIXTH, beta=0.5)
     if _is_sixth(first, view):  # clip(x + 3) / 6: a hard sigmoid, whoever reads it
         sigmoid.output[0] = first.output[0]
         edit.replace(first, [sigmoid])
@@ -122,7 +110,7 @@ def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
         if set(first.input) != {x, node.output[0]} or last is None or not _is_sixth(last, view):
             return
         edit.replace(first, [])
-        edit.replace(last, [sigmoid, helper.make_node("Mul", [x, sigmoid.output[0]], [last.output[0]], last.name)])
+        edit.replace(last, [sigmoid, new_node("Mul", [x, sigmoid.output[0]], [last.output[0]], last.name)])
     edit.replace(add, [])
     edit.replace(node, [])
 
@@ -134,19 +122,15 @@ def _is_sixth(node: Any, view: GraphView) -> bool:
 
 
 def _hard_swish(node: Any, edit: _Edit) -> None:
-    from onnx import helper
-
     if node.op_type != "HardSwish":
         return
     gate = f"{node.output[0]}/gate"
     name = f"{node.name or node.output[0]}/gate"
-    sigmoid = helper.make_node("HardSigmoid", [node.input[0]], [gate], name, alpha=_SIXTH, beta=0.5)
-    edit.replace(node, [sigmoid, helper.make_node("Mul", [node.input[0], gate], [node.output[0]], node.name)])
+    sigmoid = new_node("HardSigmoid", [node.input[0]], [gate], name, alpha=_SIXTH, beta=0.5)
+    edit.replace(node, [sigmoid, new_node("Mul", [node.input[0], gate], [node.output[0]], node.name)])
 
 
 def _pool(node: Any, edit: _Edit) -> None:
-    from onnx import helper
-
     if node.op_type != "ReduceMean":
         return
     axes = attribute(node, "axes", None)
@@ -158,16 +142,14 @@ def _pool(node: Any, edit: _Edit) -> None:
         return
     out = node.output[0]
     if attribute(node, "keepdims", 1):
-        edit.replace(node, [helper.make_node("GlobalAveragePool", [node.input[0]], [out], node.name)])
+        edit.replace(node, [new_node("GlobalAveragePool", [node.input[0]], [out], node.name)])
         return
-    pooled = helper.make_node("GlobalAveragePool", [node.input[0]], [f"{out}/pooled"], node.name)
-    flat = helper.make_node("Flatten", [f"{out}/pooled"], [out], f"{node.name or out}/flat", axis=1)
+    pooled = new_node("GlobalAveragePool", [node.input[0]], [f"{out}/pooled"], node.name)
+    flat = new_node("Flatten", [f"{out}/pooled"], [out], f"{node.name or out}/flat", axis=1)
     edit.replace(node, [pooled, flat])
 
 
 def _gemm(node: Any, edit: _Edit) -> None:
-    from onnx import helper
-
     view = edit.view
     if node.op_type != "MatMul" or view.rank(node.input[0]) != 2 or view.is_constant(node.input[0]):
         return
@@ -180,9 +162,7 @@ def _gemm(node: Any, edit: _Edit) -> None:
         return
     name = other if bias.ndim == 1 else edit.add(f"{add.output[0]}/bias", bias.reshape(-1))
     edit.replace(node, [])
-    edit.replace(
-        add, [helper.make_node("Gemm", [node.input[0], node.input[1], name], [add.output[0]], node.name, alpha=1.0)]
-    )
+    edit.replace(add, [new_node("Gemm", [node.input[0], node.input[1], name], [add.output[0]], node.name, alpha=1.0)])
 
 
 def _bounds(node: Any, view: GraphView) -> tuple[float | None, float | None]:
@@ -202,7 +182,5 @@ def _with_number(node: Any, view: GraphView) -> tuple[str | None, float | None]:
 def _drop_unused(model: Any) -> None:
     view = GraphView(model)
     kept = [t for t in model.graph.initializer if view.users(t.name) or t.name in view.outputs]
-    copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(copies)
+    replace(model.graph.initializer, kept)
     del model.graph.value_info[:]

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
+from edgekit_converters.formats.onnx import array, parse, rename, values
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
@@ -106,11 +107,11 @@ def _attempt(source: SourceModel, turned: frozenset[str], batch: int, items: int
 def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> None:
     import onnx
 
-    model = onnx.load_model_from_string(source.onnx())
+    model = parse(source.onnx())
     if batch != -1:
         _fix_batch(model, source, batch)
-    onnx_graph.rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
-    onnx_graph.rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
+    rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
+    rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
     _plain_names(model.graph)
     model = onnx.shape_inference.infer_shapes(model)  # without the shapes inside, onnx2tf drops transposes silently
     _drop_whole_slices(model.graph)
@@ -133,14 +134,9 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
 
 def _drop_whole_slices(graph: Any) -> None:
     """Slices that take everything: onnx2tf slices another axis where it has turned the layout before."""
-    import onnx
-
-    sizes = {
-        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in (*graph.input, *graph.value_info)
-    }
-    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     ends = {value.name for value in graph.output}
+    sizes = {name: value.shape or () for name, value in values(graph).items() if name not in ends}
+    constants = {tensor.name: array(tensor) for tensor in graph.initializer}
     for node in list(graph.node):
         if node.op_type != "Slice" or node.output[0] in ends or node.input[0] not in sizes:
             continue
@@ -153,9 +149,9 @@ def _drop_whole_slices(graph: Any) -> None:
 
 
 def _is_whole(sizes: Sequence[int], starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> bool:
-    """sizes: 0 where one is not known; there the end has to be beyond any."""
+    """sizes: -1 where one is not known; there the end has to be beyond any."""
     chosen = range(len(starts)) if axes is None else [int(axis) for axis in axes]
-    reach = all(end >= (sizes[axis] or 1 << 30) for axis, end in zip(chosen, ends, strict=True))
+    reach = all(end >= (sizes[axis] if sizes[axis] > 0 else 1 << 30) for axis, end in zip(chosen, ends, strict=True))
     return reach and not np.any(starts) and (steps is None or bool(np.all(steps == 1)))
 
 

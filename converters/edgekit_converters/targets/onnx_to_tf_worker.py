@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from edgekit_converters.formats.onnx import parse
+
 __all__ = ["GRAPH", "KEPT", "RESULT", "input_name", "main", "output_name"]
 
 GRAPH, KEPT, RESULT = "graph.onnx", "kept.txt", "network"
@@ -33,12 +35,11 @@ def main(items: int) -> None:
     """items: the batch that the SavedModel takes. Convert, or leave with an error on stderr and a code that is not 0."""
     # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
     np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
-    import onnx
     import onnx2tf  # type: ignore[import-not-found,unused-ignore]
 
     kept = Path(KEPT).read_text(encoding="utf-8").split()
     model = onnx2tf.convert(
-        onnx_graph=onnx.load(GRAPH),
+        onnx_graph=parse(Path(GRAPH).read_bytes()),
         output_folder_path="scratch",
         not_use_onnxsim=True,
         keep_ncw_or_nchw_or_ncdhw_input_names=kept or None,

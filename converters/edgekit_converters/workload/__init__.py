@@ -13,7 +13,7 @@ import importlib
 from collections import Counter
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.onnx_bytes import parse
+from edgekit_converters.formats.onnx import parse
 from edgekit_converters.workload.memory import memory_bytes
 from edgekit_converters.workload.reading import Reading
 from edgekit_profiles.workload import Precision, Workload

@@ -16,6 +16,7 @@ from typing import Any
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite
+from edgekit_converters.formats.onnx import GraphView, parse
 
 __all__ = ["arena_bytes", "memory_bytes", "peak"]
 
@@ -80,16 +81,13 @@ def _tflite(data: bytes) -> int:
 def _onnx(data: bytes) -> int | None:
     import onnx
 
-    graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(data)).graph
-    constants = {tensor.name for tensor in graph.initializer}
+    view = GraphView(parse(data))
     sizes: dict[Any, int] = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        tensor = value.type.tensor_type
-        if value.name in constants or not tensor.HasField("shape"):
+    for name, value in view.values.items():
+        if name in view.initializers or value.shape is None:
             continue
-        sides = [side.dim_value for side in tensor.shape.dim]
-        if any(side < 1 for side in sides[1:]):
+        if any(side < 1 for side in value.shape[1:]):
             return None
-        width = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
-        sizes[value.name] = prod(max(1, side) for side in sides) * width
-    return peak([(node.input, node.output) for node in graph.node], sizes)
+        width = onnx.helper.tensor_dtype_to_np_dtype(value.kind).itemsize
+        sizes[name] = prod(max(1, side) for side in value.shape) * width
+    return peak([(node.input, node.output) for node in view.nodes], sizes)

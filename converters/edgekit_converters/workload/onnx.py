@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.onnx_bytes import parse
+from edgekit_converters.formats.onnx import GraphView, constants, parse
 from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
 from edgekit_profiles.workload import Op, OpKind
 
@@ -55,46 +55,45 @@ def read(data: bytes) -> Reading:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
-    graph = _Graph(model.graph)
+    graph = _Graph(GraphView(model, infer=False))
     graph.unknown.extend(free)
     try:
-        for node in model.graph.node:
+        for node in graph.view.nodes:
             graph.count(node)
     except (IndexError, KeyError, ZeroDivisionError) as error:
         raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
-    weights, eight_bit = _weights(model.graph)
+    # Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer.
+    held = [tensor for _, tensor in constants(model.graph) if len(tensor.dims) > 1]
+    eight = sum(prod(tensor.dims) for tensor in held if _eight_bit(tensor.data_type))
     return Reading(
         tuple(graph.counted),
         tuple(dict.fromkeys(graph.unknown)),
         batch,
-        weights,
-        eight_bit,
+        eight + sum(prod(tensor.dims) for tensor in held if tensor.data_type in (1, 10, 16)),
+        eight,
         tuple(graph.untimed),
         tuple(dict.fromkeys(graph.uncounted)),
     )
 
 
 class _Graph:
-    """Who makes and who uses each tensor, its shape, and what was counted so far."""
+    """What was counted so far. constants: name -> the element type that it is stored in."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
         self.counted: list[Counted] = []
         self.unknown: list[str] = []
         self.untimed: list[Untimed] = []
         self.uncounted: list[str] = []
-        self.maker = {name: node for node in graph.node for name in node.output}
-        self.users: dict[str, list[Any]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.users.setdefault(name, []).append(node)
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            self.shapes[value.name] = _shape(value)
-        # name -> the element type it is stored in
-        self.constants: dict[str, int] = {}
-        for tensor in graph.initializer:
-            self.shapes[tensor.name] = tuple(tensor.dims)
-            self.constants[tensor.name] = tensor.data_type
+        self.constants = {name: int(tensor.data_type) for name, tensor in view.initializers.items()}
+        self._shapes = {name: tuple(tensor.dims) for name, tensor in constants(view.graph)}
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """None where an axis is known only at run time."""
+        if name in self._shapes:
+            return self._shapes[name]
+        shape = self.view.shape(name)
+        return shape if shape is not None and all(side > 0 for side in shape) else None
 
     def count(self, node: Any) -> None:
         name = node.op_type
@@ -108,7 +107,7 @@ class _Graph:
             return
         elif name in ELEMENTWISE:
             tensors = [item for item in (*node.input, *node.output) if item and item not in self.constants]
-            shapes = [self.shapes.get(item) for item in tensors]
+            shapes = [self.shape(item) for item in tensors]
             if any(shape is None for shape in shapes):
                 self.unknown.append(f"{name} of a shape known only at run time")
                 return
@@ -130,19 +129,19 @@ class _Graph:
     def _recurrent(self, node: Any) -> Untimed | None:
         """X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight once a
         step and item. No engine runs it in 8 bits."""
-        source, *weights = (self.shapes.get(name) for name in node.input[:3])
+        source, *weights = (self.shape(name) for name in node.input[:3])
         if source is None or any(shape is None for shape in weights):
             return None
         return Untimed(prod(source[:-1]) * sum(prod(shape) for shape in weights if shape is not None))
 
     def _product(self, node: Any) -> Untimed | None:
         """Of two computed tensors."""
-        source, result = self.shapes.get(node.input[0]), self.shapes.get(node.output[0])
+        source, result = self.shape(node.input[0]), self.shape(node.output[0])
         if source is None or result is None or not source or node.op_type not in ("MatMul", "Gemm"):
             return None
         transposed = any(item.name == "transA" and item.i for item in node.attribute)
         depth = source[0] if transposed else source[-1]
-        quantized = all(self._made_by(name, "DequantizeLinear") for name in node.input[:2])
+        quantized = all(self.view.made_by(name, "DequantizeLinear") for name in node.input[:2])
         return Untimed(prod(result) * depth, quantized and all(map(self._feeds_quantize, node.output)))
 
     def _count_kernel(self, node: Any) -> None:
@@ -151,23 +150,22 @@ class _Graph:
         if stored is None:
             self.give_up(f"{node.op_type} of two computed tensors", self._product(node))
             return
-        source, kernel, result = (
-            self.shapes.get(name) for name in (node.input[at], node.input[kernel_at], node.output[0])
-        )
+        source, kernel, result = map(self.shape, (node.input[at], node.input[kernel_at], node.output[0]))
         if source is None or kernel is None or result is None:
             self.give_up(f"{node.op_type} of a shape known only at run time")
             return
         kind, macs = _work(node, source, kernel, result)
         op = Op(kind, macs, prod(source) + prod(result), prod(kernel), node.output[0])
-        dequantized = self._made_by(node.input[at], "DequantizeLinear")
+        dequantized = self.view.made_by(node.input[at], "DequantizeLinear")
         self.counted.append(Counted(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
 
     def _folds(self, node: Any) -> bool:
         """True when the output is known before anything runs; its storage type is then its first input's."""
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
-            stored, shape = _constant(node)
-            self.shapes[node.output[0]] = shape
+            # The forms that hold no tensor are small, and counted as int64.
+            stored = next((item.t.data_type for item in node.attribute if item.name == "value"), 7)
+            self._shapes.setdefault(node.output[0], ())
         elif node.op_type == "Shape":
             stored = 7
         elif inputs and node.op_type in ELEMENTWISE | FREE and all(name in self.constants for name in inputs):
@@ -184,34 +182,34 @@ class _Graph:
             return False
         name = computed[0]
         if node.op_type in ACTIVATIONS:
-            while self._made_by(name, "DequantizeLinear") or self._made_by(name, "QuantizeLinear"):
-                name = self.maker[name].input[0]
+            while self.view.made_by(name, "DequantizeLinear") or self.view.made_by(name, "QuantizeLinear"):
+                name = self.view.maker(name).input[0]
         elif node.op_type not in FOLDED:
             return False
-        maker = self.maker.get(name)
-        if maker is None or len(self.users.get(name, ())) > 1:
+        maker = self.view.maker(name)
+        if maker is None or len(self.view.users(name)) > 1:
             return False
         sum_behind = node.op_type in ACTIVATIONS and maker.op_type == "Add"
         return maker.op_type in KERNELS or sum_behind or self._fuses(maker)
 
     def _absorbed(self, node: Any) -> bool:
         if node.op_type == "DequantizeLinear":
-            users = self.users.get(node.output[0], [])
+            users = self.view.users(node.output[0])
             return bool(users) and all(self._between(user) for user in users)
         if node.op_type == "QuantizeLinear":
-            maker = self.maker.get(node.input[0])
+            maker = self.view.maker(node.input[0])
             return maker is not None and (self._between(maker) or self._fuses(maker))
         return False
 
     def _between(self, node: Any) -> bool:
         """Takes dequantized tensors only and gives only to quantization: what an 8-bit kernel replaces."""
         computed = [name for name in node.input if name and name not in self.constants]
-        return all(self._made_by(name, "DequantizeLinear") for name in computed) and all(
+        return all(self.view.made_by(name, "DequantizeLinear") for name in computed) and all(
             self._feeds_quantize(name) for name in node.output
         )
 
     def _feeds_quantize(self, name: str) -> bool:
-        users = self.users.get(name, [])
+        users = self.view.users(name)
         return bool(users) and all(
             user.op_type == "QuantizeLinear" or self._fuses_into_quantize(user) for user in users
         )
@@ -221,12 +219,8 @@ class _Graph:
 
     def _single(self, name: str) -> bool:
         """One number, such as a scale worked out at run time."""
-        shape = self.shapes.get(name)
+        shape = self.shape(name)
         return shape is not None and prod(shape) == 1
-
-    def _made_by(self, name: str, op_type: str) -> bool:
-        maker = self.maker.get(name)
-        return maker is not None and maker.op_type == op_type
 
 
 def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> tuple[OpKind, int]:
@@ -268,30 +262,6 @@ def _fix_batch(graph: Any) -> tuple[int, list[str]]:
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     return batch or 1, free
-
-
-def _weights(graph: Any) -> tuple[int, int]:
-    """Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer."""
-    found = [(tuple(tensor.dims), tensor.data_type) for tensor in graph.initializer]
-    found += [_constant(node)[::-1] for node in graph.node if node.op_type == "Constant"]
-    floats = (1, 10, 16)
-    sizes = [(prod(shape), kind) for shape, kind in found if len(shape) > 1 and (_eight_bit(kind) or kind in floats)]
-    return sum(size for size, _ in sizes), sum(size for size, kind in sizes if _eight_bit(kind))
-
-
-def _constant(node: Any) -> tuple[int, tuple[int, ...]]:
-    """Element type and shape of a Constant node; the forms that hold no tensor are small, and counted as int64."""
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            return attribute.t.data_type, tuple(attribute.t.dims)
-    return 7, ()
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    if not value.type.tensor_type.HasField("shape"):
-        return None
-    sides = tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
-    return sides if all(side > 0 for side in sides) else None
 
 
 def _eight_bit(kind: int) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.formats.onnx import new_constant, new_node
 from edgekit_runtime.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def write(layers: Sequence[Layer], int8: bool) -> bytes:
         import onnx
     except ImportError as error:
         raise MissingExtraError("convert", "MobileNetV1 as an .onnx file") from error
-    graph = _Graph(onnx, int8)
+    graph = _Graph(int8)
     *convolutions, dense = layers
     side, channels = convolutions[0].side, convolutions[0].weight.shape[3]
     here, scale = graph.quantized("image", _IMAGE), _IMAGE[0]
@@ -57,17 +58,16 @@ def write(layers: Sequence[Layer], int8: bool) -> bytes:
 
 @dataclass
 class _Graph:
-    onnx: Any
     int8: bool
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
     def node(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
+        self.nodes.append(new_node(kind, inputs, [name], name, **attributes))
         return name
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self.constants.append(new_constant(name, np.ascontiguousarray(values)))
         return name
 
     def quantized(self, name: str, quantization: tuple[float, int]) -> str:

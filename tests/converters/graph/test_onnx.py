@@ -180,7 +180,7 @@ def test_the_same_network_looks_alike_in_both_formats():
 
 def test_integer_products_are_judged_without_int8_weights_which_saturate_on_some_processors():
     """`plain` runs a file node by node, where ONNX Runtime does not apply its own remedy."""
-    from edgekit_converters.graph.onnx_file import session, unsigned_products
+    from edgekit_converters.graph.onnx import session, unsigned_products
 
     weights = np.random.default_rng(0).integers(-128, 128, (64, 8)).astype(np.int8)
     model = onnx.parser.parse_model(

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError, SourceError
+from edgekit_converters.formats.onnx import opset_of, rename
 from edgekit_converters.sources import canonical, onnx_graph
 from edgekit_runtime.engines import load_engine
 
@@ -39,7 +40,7 @@ def test_the_onnx_form_has_the_contracts_names_a_free_batch_and_the_versions_of_
     dims = model.graph.input[0].type.tensor_type.shape.dim
     assert dims[0].dim_param == "batch"
     assert [dim.dim_value for dim in dims][1:] == [1, 8, 8]
-    assert onnx_graph.opset_of(model) == 17
+    assert opset_of(model) == 17
     assert model.ir_version <= 10
     assert onnx_graph.nchw_inputs(model) == {"image"}
     assert "Transpose" not in {node.op_type for node in model.graph.node[:-1]} or len(model.graph.node) < 20
@@ -128,7 +129,7 @@ def test_an_old_opset_is_taken_to_17_with_the_same_answers(tmp_path: Path) -> No
     source = sources.load(path)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["x", "y"]
     model = onnx.load_model_from_string(source.onnx())
-    assert onnx_graph.opset_of(model) == 17
+    assert opset_of(model) == 17
     assert [value.name for value in model.graph.input] == ["x"]  # IR 3 lists the weight too
     inputs = onnx_graph.random_inputs(source.inputs, 2)
     with load_engine("onnx", source.onnx()) as engine:
@@ -177,7 +178,7 @@ def test_counters_and_order_of_an_exporter_leave_no_trace() -> None:
 
 def test_renaming_moves_a_value_that_is_in_the_way() -> None:
     model = branches("__1", swap=False)
-    onnx_graph.rename(model, {"x": "a__1"})  # 'a__1' is a value inside
+    rename(model, {"x": "a__1"})  # 'a__1' is a value inside
     assert model.graph.input[0].name == "a__1"
     onnx.checker.check_model(model, full_check=True)
 

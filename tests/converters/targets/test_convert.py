@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters import sources, targets
 from edgekit_converters.errors import CalibrationError, ConversionError
+from edgekit_converters.formats.onnx import opset_of
 from edgekit_converters.sources import onnx_graph
 from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
@@ -111,7 +112,7 @@ def test_onnx_artifacts_of_a_keras_model_are_nchw_with_a_free_batch(artifacts) -
         [image] = artifacts[name].inputs
         assert (image.name, image.dtype, image.shape, image.layout) == ("image", "float32", (-1, 1, 8, 8), "NCHW")
         model = onnx.load_model_from_string(artifacts[name].data)
-        assert (onnx_graph.opset_of(model), model.ir_version <= 10) == (17, True)
+        assert (opset_of(model), model.ir_version <= 10) == (17, True)
 
 
 def test_an_artifact_carries_its_recipe_tools_and_sample_count(artifacts) -> None:

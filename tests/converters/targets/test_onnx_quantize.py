@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.calibration.observe import observe
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats.onnx import GraphView
 from edgekit_converters.graph import open_graph
 from edgekit_converters.targets.float_model import FloatModel
-from edgekit_converters.targets.onnx_graph_view import GraphView
 from edgekit_converters.targets.onnx_int8_layers import int8_layers
 from edgekit_converters.targets.onnx_qdq import step
 from edgekit_converters.targets.onnx_quantize import make

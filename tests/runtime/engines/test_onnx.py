@@ -36,7 +36,7 @@ with IsolatedHost().load("onnxruntime", "onnx", Path(sys.argv[1]).read_bytes(), 
 CONVERTER = """
 import sys
 from pathlib import Path
-from edgekit_converters.graph.onnx_file import session
+from edgekit_converters.graph.onnx import session
 session(Path(sys.argv[1]).read_bytes(), plain=True)
 """
 PEER = "import edgekit_runtime.errors, onnxruntime"
