@@ -1,4 +1,4 @@
-"""The tables of boards in docs/boards.md, made from the profiles. `python tests/boards_table.py` writes it anew.
+"""docs/board-list.md: the tables of boards, made from the profiles. `python tests/boards_table.py` writes it anew.
 
 What was proven of a board is derived, not written down: an estimate's grade by asking for one of MobileNetV1, and what is
 emulated by the images and processors that the tests in tests/arm run.
@@ -13,7 +13,7 @@ from edgekit_profiles import CannotEstimateError, Profile, estimate, installable
 from edgekit_profiles.catalogue import built_in
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "boards.md"
+PAGE = ROOT / "docs" / "board-list.md"
 CAPS = ROOT / "benchmarks" / "results" / "runtime_memory_cap.json"
 # What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against tests/arm.
 EMULATED = {
@@ -112,13 +112,29 @@ def memory() -> str:
 
 
 def page() -> str:
-    """docs/boards.md with the tables as they should be."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, made in (("boards", table()), ("systems", systems()), ("memory", memory())):
-        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        before, rest = text.split(begin)
-        text = before + begin + made + end + rest.split(end, 1)[1]
-    return text
+    return f"""<!-- Generated whole from the profiles: python tests/boards_table.py -->
+# List of boards
+
+**No board was used to make edgekit.** [Boards](boards.md) says what these tables rest on.
+
+- *estimate*: the [grade](boards.md#how-long-it-will-take) of a latency for the board, with the TFLite engine that it runs (LiteRT where
+  none installs). `refused`: not enough is known for a number.
+- *emulated*: CI installs the built wheel and a bundle on that system under QEMU and replays the golden examples, on the board's
+  processor or on another one. *never*: not even that was done.
+
+## Boards
+
+{table()}
+## Systems
+
+What installs follows from the system's Python, glibc and processor, and from the published wheels.
+
+{systems()}
+## Memory
+
+Bundles of the demo's network under caps that the kernel enforces, on x86-64 (`benchmarks/runtime/memory_cap.py`).
+
+{memory()}"""
 
 
 if __name__ == "__main__":
