@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.errors import BundleError, EdgekitError, SignatureError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
@@ -84,6 +84,8 @@ class Verification:
             except (SecretFormatError, SecretUnreadableError):
                 raise
             except EdgekitError as error:
+                if subject.waived and isinstance(error, SignatureError):
+                    error.what += "; it was installed with --allow-unsigned"
                 self.error = error
 
     @property
@@ -147,6 +149,7 @@ class _Subject:
     store: Callable[[tuple[str | Path, ...]], TrustStore | None]
     seen_s: float | None = None
     installed: bool = False
+    waived: bool = False  # by whoever installed it
 
 
 @contextmanager
@@ -156,8 +159,9 @@ def _opened(path: Path) -> Iterator[_Subject]:
 
     if is_root(path):
         root = Root.open(path)
-        lease, _ = root.hold_current()
-        subject = _Subject(lease, lease.path, partial(store_of, root), root.journal().seen_s, True)
+        lease, generation = root.hold_current()
+        seen_s = root.journal().seen_s
+        subject = _Subject(lease, lease.path, partial(store_of, root), seen_s, True, generation.unsigned)
     else:
         lease = _held(path)
         subject = _Subject(lease, path, partial(store_of, None))

@@ -144,6 +144,9 @@ class Catalogue:
             return ()
 
     def _unknown(self, name: str) -> UnknownProfileError:
+        if Path(name).is_dir():
+            do = f"Name a file in it, or let its profiles be found by name: --profile-path {name}"
+            return UnknownProfileError(f"'{name}' is a folder, and no profile", do=do)
         known = self.names()
         words = _words(name)
         within = [found for found in known if words and words <= _words(found)]

@@ -69,7 +69,11 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
     top = Table(data, file)
     given = top.text("name")
     if given != name and "name" not in top.broken:
-        top.wrong("name", f"is '{given}', and the file is called '{name}.toml'", "Make the two agree")
+        top.wrong(
+            "name",
+            f"is '{given}', and the file is called '{name}.toml'",
+            f'Write name = "{name}" in it, or call the file {given}.toml',
+        )
     profile = _profile(top, name)
     anchors = [_anchor(table, profile.arch) for table in top.tables("anchors")]
     images = [_image(table, profile.arch) for table in top.tables("images")]

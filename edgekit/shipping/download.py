@@ -13,22 +13,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import http.client
 import netrc
 import os
 import shutil
 import tempfile
-import urllib.error
+import time
 import urllib.parse
-import urllib.request
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from edgekit.errors import OutputError
 from edgekit.shipping.errors import DownloadError
 from edgekit.shipping.resolve import RemoteWheel
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install.http import Limits, get
 
 __all__ = ["fetch", "sha256_of"]
 
@@ -36,10 +34,9 @@ _TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
 _MOST_BYTES = 4 << 30
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-Open = Callable[..., Any]
 
 
-def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path, open_url: Open = urllib.request.urlopen) -> Path:
+def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path) -> Path:
     """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next try,
     and OutputError where `kept` cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +46,7 @@ def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path, open_url: Open = urll
     if not (store.is_file() and sha256_of(store) == wheel.sha256):
         try:
             kept.mkdir(parents=True, exist_ok=True)
-            _download(wheel, kept / f"{wheel.sha256}.part", store, open_url)
+            _download(wheel, kept / f"{wheel.sha256}.part", store)
         except OSError as error:
             do = "Make room there, or name another folder with EDGEKIT_STATE_DIR"
             raise OutputError(f"cannot be written: {error.strerror or error}", where=str(kept), do=do) from error
@@ -66,15 +63,17 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _download(wheel: RemoteWheel, part: Path, store: Path, open_url: Open) -> None:
+def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
     with _draft(part) as draft:
         try:
-            _append(wheel, draft, open_url)
-        except (OSError, http.client.HTTPException) as error:
+            _append(wheel, draft)
+        except (OSError, EdgekitError) as error:
             if getattr(error, "errno", None) in _OF_THE_DISK:
                 raise
             raise DownloadError(
-                f"{wheel.name} cannot be fetched: {getattr(error, 'reason', None) or error}",
+                f"{wheel.name}: {error.what}"
+                if isinstance(error, EdgekitError)
+                else f"{wheel.name} cannot be fetched: {error}",
                 where=urllib.parse.urlsplit(wheel.url).hostname or wheel.url,
                 do="Run it again when the network is back: what has been fetched is kept",
             ) from error
@@ -119,40 +118,43 @@ def _is_ours(handle: int, part: Path) -> bool:
         return False
 
 
-def _append(wheel: RemoteWheel, part: Path, open_url: Open) -> None:
+def _append(wheel: RemoteWheel, part: Path) -> None:
     have = part.stat().st_size if part.is_file() else 0
     if wheel.bytes is not None and have >= wheel.bytes:
         if have == wheel.bytes:
             return
         have = 0
-    request = urllib.request.Request(wheel.url, headers=_headers(wheel.url, have))
-    with open_url(request, timeout=_TIMEOUT_S) as answer:
-        goes_on = have > 0 and getattr(answer, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
-        left = (_MOST_BYTES if wheel.bytes is None else wheel.bytes) - (have if goes_on else 0)
-        with part.open("ab" if goes_on else "wb") as stream:
-            while left > 0 and (piece := answer.read(min(_CHUNK, left))):
-                stream.write(piece)
-                left -= len(piece)
-        if left > 0 and getattr(answer, "length", None):  # what http.client still waits for
+    url, limits = _with_credentials(wheel.url), Limits(silence_s=_TIMEOUT_S)
+    with contextlib.closing(get(url, start=have, limits=limits, by_digest=True)) as stream:
+        left = (_MOST_BYTES if wheel.bytes is None else wheel.bytes) - stream.start
+        short = 0 if stream.total is None else stream.total - stream.start
+        with part.open("ab" if stream.start else "wb") as file:
+            end = time.monotonic() + limits.total_s
+            while left > 0 and (piece := stream.read()):
+                if time.monotonic() > end:
+                    raise ConnectionError(f"it took longer than {limits.total_s / 3600:g} hours")
+                file.write(piece[:left])
+                left, short = left - len(piece), short - len(piece)
+        if left > 0 and short > 0:
             raise ConnectionError("the connection broke off")
 
 
-def _headers(url: str, have: int) -> dict[str, str]:
-    headers = {"User-Agent": "edgekit", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    if told := _credentials(url):
-        headers["Authorization"] = f"Basic {b64encode(told.encode()).decode()}"
-    return headers
+def _with_credentials(url: str) -> str:
+    """With user and password of a private index, where ~/.netrc has them."""
+    parts, told = urllib.parse.urlsplit(url), _credentials(url)
+    if told is None:
+        return url
+    user, password = (urllib.parse.quote(part, safe="") for part in told)
+    return parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
-def _credentials(url: str) -> str | None:
-    """user:password for a private index, from ~/.netrc as other clients have it; never printed, never stored."""
+def _credentials(url: str) -> tuple[str, str] | None:
+    """User and password for a private index, from ~/.netrc as other clients have it; never printed, never stored."""
     host = urllib.parse.urlsplit(url).hostname
     if not host:
         return None
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         found = netrc.netrc().authenticators(host)
         if found:
-            return f"{found[0]}:{found[2]}"
+            return found[0], found[2]
     return None

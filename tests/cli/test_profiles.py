@@ -118,7 +118,7 @@ def test_every_mistake_of_every_file_is_printed_with_its_key(edgekit, tmp_path: 
     ran = edgekit("profiles", "validate", tmp_path)
     assert ran.code == 1
     for mistake in (
-        "bad.toml: 'name' is 'bed', and the file is called 'bad.toml'. Make the two agree",
+        "bad.toml: 'name' is 'bed', and the file is called 'bad.toml'. Write name = \"bad\" in it, or call the file bed.toml",
         "bad.toml: 'threds' is not a key of the format. Did you mean 'threads'?",
         "bad.toml: 'core.count' is a string, not a whole number",
         "bad.toml: 'os' is missing. Add it: it is a table",
@@ -196,3 +196,8 @@ def test_the_images_of_a_file_are_its_own_though_a_known_board_has_its_name(edge
     assert shown.code == 0, shown.err
     assert "  images   raspberry-pi-4-trixie" in shown.out.splitlines()
     assert "raspberry-pi-4-32bit" not in shown.out
+
+
+def test_a_folder_is_no_profile_and_no_board_is_suggested(edgekit, tmp_path: Path):
+    ran = edgekit("profiles", "show", tmp_path)
+    assert (ran.code, "is a folder" in ran.err, "Did you mean" in ran.err) == (1, True, False)

@@ -215,6 +215,14 @@ def test_of_an_install_root_what_answers_there_is_verified(signed, tmp_path, key
     assert "/objects/" in report["bundle"]
 
 
+def test_of_a_root_that_took_it_unsigned_that_is_said(bundle, tmp_path):
+    from edgekit_runtime.install import Asked, Board, install
+
+    root = tmp_path / "root"
+    install(bundle, root, Asked(allow_unsigned=True, board=Board(("x86-64",)), trial="app"))
+    assert "it was installed with --allow-unsigned" in told(root, "--no-load")["error"]["what"]
+
+
 def test_what_is_no_bundle_is_refused(tmp_path):
     path = tmp_path / "x.ekb"
     path.write_bytes(b"PK\x03\x04")

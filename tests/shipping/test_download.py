@@ -44,6 +44,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
         body = self.server.data[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(self.server.data) - 1}/{len(self.server.data)}")
         self.end_headers()
         cut, self.server.breaks_at = self.server.breaks_at, None
         self.server.sent.append(len(body[:cut]))
@@ -141,6 +143,7 @@ def test_other_bytes_than_promised_are_refused_and_forgotten(index, get, tmp_pat
 TRAILERS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (SIZE, DATA)
 ENDLESS = {
     "trailers": (TRAILERS, b"X: y\r\n", SIZE, True),
+    "trailers where nothing was promised": (TRAILERS, b"X: y\r\n", None, False),
     "bytes": (b"HTTP/1.1 200 OK\r\n\r\n" + DATA, b"more", SIZE, True),
     "bytes where nothing was promised": (b"HTTP/1.1 200 OK\r\n\r\n" + DATA, b"more", None, False),
 }
@@ -161,7 +164,7 @@ def test_a_server_that_never_ends_is_left_when_all_that_was_promised_is_here(cas
         if arrives:
             assert get(wheel).read_bytes() == DATA
         else:
-            with pytest.raises(DownloadError, match="its SHA-256 is another"):
+            with pytest.raises(DownloadError, match=r"its SHA-256 is another|more headers and trailers than data"):
                 get(wheel)
 
 
@@ -173,7 +176,9 @@ def test_a_kept_file_that_rotted_is_fetched_again(index, get, tmp_path):
 
 def test_a_network_that_is_gone_is_one_sentence(index, get):
     wheel = RemoteWheel(NAME, "http://127.0.0.1:9/some.whl", "0" * 64, 5)
-    with pytest.raises(DownloadError, match=r"cannot be fetched: .*refused.*Run it again") as refused:
+    with pytest.raises(
+        DownloadError, match=r"cannot be fetched from 127.0.0.1:9: nothing listens there. Run it again"
+    ) as refused:
         get(wheel)
     assert refused.value.where == "127.0.0.1"
 

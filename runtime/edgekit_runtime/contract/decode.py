@@ -180,7 +180,8 @@ class Decoder:
         raise InputError(
             f"a batch of {len(array)} items; a request is one item",
             where=self._where,
-            do="Call submit() once for each: what queues is run as a batch where that pays",
+            do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. Of a file, "
+            "save each item by itself: numpy.save('one.npy', array[0])",
         )
 
     def _pixels(self, array: NDArray[np.uint8], image: ImageSpec) -> tuple[NDArray[Any], Geometry]:

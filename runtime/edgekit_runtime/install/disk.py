@@ -119,8 +119,13 @@ def _opened(name: str | Path, folder: Path, above: int | None) -> int:
         return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW, dir_fd=above)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) or (error.errno == errno.ENOTDIR and folder.is_symlink()):
-            raise planted("a symbolic link stands where edgekit keeps a folder", folder) from error
+            raise _no_folder(folder) from error
         raise
+
+
+def _no_folder(folder: Path) -> InstallError:
+    what = "a symbolic link" if folder.is_symlink() else "something that is no folder"
+    return planted(f"{what} stands where edgekit keeps a folder", folder)
 
 
 def _below_root(folder: Path) -> int:
@@ -280,7 +285,7 @@ def make_folder(folder: Path) -> None:
             os.fsync(above)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=above).st_mode):
-                raise planted("something that is no folder stands where edgekit keeps one", folder) from None
+                raise _no_folder(folder) from None
 
 
 def drop_folder(folder: Path) -> None:
@@ -291,7 +296,7 @@ def drop_folder(folder: Path) -> None:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
-            raise planted("something that is no folder stands where a generation does", folder)
+            raise _no_folder(folder)
         _drop(name, above)
         os.fsync(above)
 

@@ -8,8 +8,8 @@ Rules:
   the TLS handshake, the head) has one deadline, and so has each `read`; the caller bounds the whole (`fetch`);
 - what is no byte of the file (headers, sizes and extensions of chunks, trailers) never exceeds the file by more than 1 MiB;
 - few redirects are followed, and none from https to http; a password in the URL goes to its own host alone;
-- a part is asked for only with the validator of what is here (If-Range), and taken only where the answer says that it is
-  that part; any other answer is the whole from its first byte;
+- a part is asked for only with the validator of what is here (If-Range), or where the caller knows the whole by a digest
+  (by_digest), and taken only where the answer says that it is that part; any other answer is the whole from its first byte;
 - bytes come as they are stored: an answer that is compressed on the way is refused.
 """
 
@@ -100,7 +100,9 @@ def told_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def get(url: str, *, start: int = 0, validator: str = "", limits: Limits | None = None) -> HttpStream:
+def get(
+    url: str, *, start: int = 0, validator: str = "", limits: Limits | None = None, by_digest: bool = False
+) -> HttpStream:
     """Raises DownloadError: no such host, an answer that is none, a status that is no bundle."""
     limits = limits or Limits()
     first = parts = _checked(url)
@@ -108,7 +110,7 @@ def get(url: str, *, start: int = 0, validator: str = "", limits: Limits | None 
         if first.scheme == "https" and parts.scheme != "https":
             raise FinalError("an https address leads on to one without encryption", do="Name the file itself")
         proxy = proxy_for(parts)
-        wire, response = _ask(parts, proxy, _headers(parts, first, start, validator), limits)
+        wire, response = _ask(parts, proxy, _headers(parts, first, start, validator, by_digest), limits)
         try:
             if response.status in _MOVED:
                 parts = _moved(parts, response)
@@ -116,7 +118,7 @@ def get(url: str, *, start: int = 0, validator: str = "", limits: Limits | None 
                 continue
             if proxy is not None and response.status == 407:
                 raise proxy.refusal(response.status, response.reason)
-            place = _place(response, start, validator)
+            place = _place(response, start, validator, by_digest)
             return HttpStream(*place, response, wire, limits.silence_s)
         except BaseException:
             wire.end()
@@ -147,7 +149,7 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str) -> dict[str, str]:
+def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str, by_digest: bool) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity", "User-Agent": "edgekit-runtime"}
     owner = (
         parts
@@ -158,8 +160,8 @@ def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str)
     )
     if owner is not None and owner.username:
         headers["Authorization"] = basic(owner)
-    if start and validator:
-        headers |= {"Range": f"bytes={start}-", "If-Range": validator}
+    if start and (validator or by_digest):
+        headers |= {"Range": f"bytes={start}-"} | ({"If-Range": validator} if validator else {})
     return headers
 
 
@@ -216,7 +218,7 @@ def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _place(response: HTTPResponse, start: int, validator: str) -> tuple[int, int | None, str]:
+def _place(response: HTTPResponse, start: int, validator: str, by_digest: bool) -> tuple[int, int | None, str]:
     """Start, total and validator of an `HttpStream`. Raises DownloadError for an answer that holds no part of the file."""
     headers, status = response.headers, response.status
     if status == 416 and start:  # it is shorter now than what is here
@@ -234,7 +236,7 @@ def _place(response: HTTPResponse, start: int, validator: str) -> tuple[int, int
     if status == 200:
         return 0, _number(headers.get("Content-Length")), found
     part = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
-    if part is None or not start or int(part[1]) != start or (found and found != validator):
+    if part is None or not start or int(part[1]) != start or (found and not by_digest and found != validator):
         raise WrongPartError("the server sent another part than the one that was asked for", do=_AGAIN)
     return start, None if part[3] == "*" else int(part[3]), found or validator
 

@@ -46,7 +46,7 @@ def _away(path: Path) -> str:
     if stat.S_ISDIR(found.st_mode):
         return f"Run: {aside(path)}; {_lost(path)}"
     if path.name in ("objects", "generations"):
-        return "Put the folder itself there again: no link in a root is followed. The root as a whole may be one"
+        return "Put the folder itself there again: only the root folder itself may be a link"
     if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
         copy = shlex.quote(f"{path}.copy")
         return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
