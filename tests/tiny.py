@@ -30,7 +30,8 @@ RECIPES = {
     "tflite-int8, 4 at once": ("tiny_int8_b4.tflite", Recipe("tflite-int8", "tflite", "int8")),
     "tflite-f32, any number": ("tiny_free_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
 }
-RECIPE_OF_ENGINE = {"litert": "tflite-int8", "tflite-runtime": "tflite-int8", "onnxruntime": "onnx-f32"}
+RECIPE_OF_FORMAT = {"tflite": "tflite-int8", "onnx": "onnx-f32"}
+RECIPE_OF_ENGINE = {name: RECIPE_OF_FORMAT[kind.formats[0]] for name, kind in ENGINES.items()}
 
 
 def colour(red: int, green: int, blue: int) -> np.ndarray:

@@ -74,10 +74,10 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
     able = sorted((support for support in fitting if support.ok), key=lambda one: formats.index(one.format))
     if able:
         return able[0].engine
-    why = (
-        "; ".join(dict.fromkeys(support.reason for support in fitting))
-        or f"it holds {', '.join(sorted(set(formats)))} only"
-    )
+    why = "; ".join(dict.fromkeys(support.reason for support in fitting))
+    if not why and asked is not None and not set(formats).isdisjoint(ENGINES[asked].formats):
+        why = f"edgekit knows no wheel of {asked} for boards"
+    why = why or f"it holds {', '.join(sorted(set(formats)))} only"
     raise NoWheelError(
         f"no engine for {manifest.name} installs on {profile.name}: {why}",
         where=profile.name,

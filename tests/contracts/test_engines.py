@@ -1,4 +1,4 @@
-"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite the third.
+"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite and .venv-openvino one more.
 
 Each runs as it is, in a process of its own, and behind the object that joins batches: the promises are the same.
 """
@@ -18,6 +18,7 @@ from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import EngineError, MissingExtraError
 
 INSTALLED = sorted(available())
+FORMATS = [(name, form) for name in INSTALLED for form in ENGINES[name].formats]
 HOW = ["in process", "isolated", "batch"]
 
 
@@ -28,10 +29,10 @@ def host():
     made.close()
 
 
-@pytest.fixture(params=[f"{name}, {how}" for name in INSTALLED for how in HOW])
+@pytest.fixture(params=[f"{name}, {form}, {how}" for name, form in FORMATS for how in HOW])
 def loaded(request, host):
-    name, how = request.param.split(", ")
-    artifact = tiny.artifact(tiny.RECIPE_OF_ENGINE[name], name)
+    name, form, how = request.param.split(", ")
+    artifact = tiny.artifact(tiny.RECIPE_OF_FORMAT[form], name)
     if how == "isolated":
         yield host.load(name, artifact.recipe.format, artifact.data, Setup()), artifact
         return
@@ -181,11 +182,18 @@ def test_forgetting_what_was_changes_nothing_in_a_model_without_memory(loaded):
     np.testing.assert_array_equal(ask(engine, artifact, tiny.GREEN)[0], before)
 
 
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize(("name", "form"), FORMATS)
 @pytest.mark.parametrize("data", [b"", b"not a model", b"\0" * 4096], ids=["empty", "text", "zeros"])
-def test_bytes_that_are_no_model_are_an_engine_error(name, data):
+def test_bytes_that_are_no_model_are_an_engine_error(name, form, data):
     with pytest.raises(EngineError):
-        load_engine(ENGINES[name].formats[0], data, engine=name)
+        load_engine(form, data, engine=name)
+
+
+@pytest.mark.parametrize(("name", "form"), FORMATS)
+def test_bytes_of_another_format_are_an_engine_error(name, form):
+    other = tiny.model_bytes(tiny.RECIPE_OF_FORMAT["onnx" if form == "tflite" else "tflite"])
+    with pytest.raises(EngineError):
+        load_engine(form, other, engine=name)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 4096], ids=["empty", "zeros"])
@@ -207,11 +215,12 @@ def test_a_tflite_file_with_a_free_batch_axis_takes_any_number(name, count):
     np.testing.assert_allclose(probs, np.concatenate(alone), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in INSTALLED if "tflite" in ENGINES[name].formats])
-@pytest.mark.parametrize("kernels", ["default", "plain", "reference"])
-def test_every_set_of_kernels_gives_the_same_class(name, kernels):
-    artifact = tiny.artifact("tflite-int8", name)
-    with load_engine("tflite", artifact.data, engine=name, kernels=kernels) as engine:
+@pytest.mark.parametrize(
+    ("name", "form", "kernels"), [(name, form, kernels) for name, form in FORMATS for kernels in ENGINES[name].kernels]
+)
+def test_every_set_of_kernels_gives_the_same_class(name, form, kernels):
+    artifact = tiny.artifact(tiny.RECIPE_OF_FORMAT[form], name)
+    with load_engine(form, artifact.data, engine=name, kernels=kernels) as engine:
         assert engine.info.kernels == kernels
         assert answer(engine, artifact, tiny.GREEN).argmax() == 1
 

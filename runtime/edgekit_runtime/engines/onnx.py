@@ -75,7 +75,7 @@ def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
     return options
 
 
-def load_onnxruntime(data: bytes, setup: Setup) -> OnnxEngine:
+def load_onnxruntime(form: str, data: bytes, setup: Setup) -> OnnxEngine:
     """ONNX Runtime, CPU provider. `setup.kernels` matters for "fast" alone."""
     import onnxruntime
 

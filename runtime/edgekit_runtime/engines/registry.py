@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -36,6 +37,7 @@ __all__ = [
     "available",
     "delegate_for",
     "expected_info",
+    "import_engine",
     "load_engine",
     "load_with",
     "pick",
@@ -44,8 +46,8 @@ __all__ = [
 
 Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
-reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: ONNX Runtime's 16-bit sums of
-products on an x86 without VNNI, which saturate; everything else computes 8-bit products exactly."""
+reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on an x86
+without VNNI, which saturate, in ONNX Runtime; everything else computes 8-bit products exactly."""
 
 Arithmetic = Literal["exact", "fast"]
 
@@ -119,12 +121,13 @@ class EngineKind:
     formats: which it runs.
     distribution, extra: what brings it.
     use: what people take it for.
-    loader: "module:function" of ours; `module` is the heavy import behind it.
+    loader: "module:function" of ours, called with format, bytes and setup; `module` is the heavy import behind it.
     kernels: the sets of kernels it has, the preferred one first.
     portable: those whose answers differ least between processors; golden examples are answered with them.
     delegates: whether it takes external ones.
     numpy_1_below: earlier versions need NumPy 1, and not all of them say so.
     overwritten_by: distributions that install the same files.
+    reporters: packages that report its use to others; its import does not find them.
     """
 
     formats: tuple[str, ...]
@@ -138,6 +141,7 @@ class EngineKind:
     delegates: bool = False
     numpy_1_below: tuple[int, ...] = ()
     overwritten_by: tuple[str, ...] = ()
+    reporters: tuple[str, ...] = ()
 
     def numpy_for(self, version: str) -> str:
         """The requirement that this version of the engine puts on NumPy: "numpy<2" or "numpy"."""
@@ -226,6 +230,18 @@ def expected_info(name: str, setup: Setup) -> EngineInfo:
     return EngineInfo(name, version_of(kind.distribution) or "unknown", setup.threads, kernels, delegate)
 
 
+def import_engine(name: str) -> Any:
+    """The heavy import behind an engine, without the packages that would report it."""
+    kind = ENGINES[name]
+    hidden = [reporter for reporter in kind.reporters if reporter not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # with None there, importing it is an ImportError
+    try:
+        return importlib.import_module(kind.module)
+    finally:
+        for reporter in hidden:
+            sys.modules.pop(reporter, None)
+
+
 def load_engine(
     format: str,  # noqa: A002
     data: bytes,
@@ -265,7 +281,7 @@ def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # n
     module, function = kind.loader.split(":")
     loader = getattr(importlib.import_module(module), function)
     try:
-        loaded: Engine = loader(data, setup)
+        loaded: Engine = loader(format, data, setup)
     except ImportError as error:
         if name not in available():
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error

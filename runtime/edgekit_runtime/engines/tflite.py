@@ -95,7 +95,7 @@ class TFLiteEngine(Engine):
         self._batch = batch
 
 
-def load_litert(data: bytes, setup: Setup) -> TFLiteEngine:
+def load_litert(form: str, data: bytes, setup: Setup) -> TFLiteEngine:
     """LiteRT, the current runtime."""
     with _quiet_stderr():
         from ai_edge_litert import interpreter
@@ -103,7 +103,7 @@ def load_litert(data: bytes, setup: Setup) -> TFLiteEngine:
     return TFLiteEngine(interpreter, _info("litert", "ai-edge-litert", setup), data, batch=setup.batch)
 
 
-def load_tflite_runtime(data: bytes, setup: Setup) -> TFLiteEngine:
+def load_tflite_runtime(form: str, data: bytes, setup: Setup) -> TFLiteEngine:
     """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
     from tflite_runtime import interpreter
 

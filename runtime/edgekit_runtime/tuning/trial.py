@@ -14,7 +14,6 @@ examples are replayed by who opens it. One line of JSON a fact, as soon as it is
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import statistics
@@ -30,8 +29,9 @@ from edgekit_runtime.board import private_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.children import die_with_parent
-from edgekit_runtime.engines import ENGINES, Engine, load_with
+from edgekit_runtime.engines import Engine, load_with
 from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.engines.registry import import_engine
 from edgekit_runtime.errors import BundleError, EdgekitError, EngineError
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.rlimits import limit_this_process
@@ -142,7 +142,7 @@ class Trial:
         candidate = self._candidates[number]
         entry = _entry(self._bundle, candidate.blob)
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
-            importlib.import_module(ENGINES[candidate.engine].module)
+            import_engine(candidate.engine)
         check_artifact(self._bundle, entry)
         self._settle_library(candidate, entry)
         _give_back()

@@ -20,8 +20,7 @@ TUNED = """
 import sys
 import numpy
 from edgekit_runtime import open_bundle
-with open_bundle(sys.argv[1], allow_unsigned=True) as model:
-    assert model.describe()["engine"]["name"] == "onnxruntime"
+with open_bundle(sys.argv[1], allow_unsigned=True, engine="onnxruntime") as model:
     assert model.describe()["tuning"]["how"] == "measured", model.describe()["tuning"]
     model.predict(numpy.zeros((8, 8, 3), numpy.uint8))
 """
