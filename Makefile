@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 VENV_TFLITE := .venv-tflite
+VENV_OPENVINO := .venv-openvino
 VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
@@ -21,7 +22,7 @@ REPORTS := build/reports
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-all test-slow test-tflite-runtime test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
+.PHONY: demo test test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -59,6 +60,10 @@ else
 	@mkdir -p $(REPORTS)
 	@echo "tflite-runtime has wheels for Python 3.11 on Linux only: install python3.11" | tee $(REPORTS)/tflite-runtime.left-out
 endif
+
+# OpenVINO has an environment of its own: installed in .venv, every test that opens a bundle would measure it, too.
+test-openvino: $(VENV_OPENVINO)/.test
+	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/tuning
 
 test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
 	$(VENV_ONNX_TFLITE)/bin/python -m pytest $(call report,onnx-tflite) tests/converters/targets/test_onnx_to_tflite.py tests/converters/sources/test_tf_keras.py
@@ -101,6 +106,13 @@ TFLITE_NEEDS = -e '.[tflite,image,telemetry]' $(TEST_TOOLS)
 $(VENV_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
 	$(UV) --python $(VENV_TFLITE)/bin/python $(TFLITE_NEEDS) || $(VENV_TFLITE)/bin/python $(PIP) $(TFLITE_NEEDS)
+	touch $@
+
+OPENVINO_NEEDS = -e '.[openvino,litert,onnx,image,telemetry]' 'onnx>=1.17' $(TEST_TOOLS)
+
+$(VENV_OPENVINO)/.test: pyproject.toml | $(VENV)/bin/uv
+	$(PYTHON) -m venv $(VENV_OPENVINO)
+	$(UV) --python $(VENV_OPENVINO)/bin/python $(OPENVINO_NEEDS) || $(VENV_OPENVINO)/bin/python $(PIP) $(OPENVINO_NEEDS)
 	touch $@
 
 # ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.

@@ -28,6 +28,7 @@ SUITES = {
     "python-3.12": "test-python-3.12",
     "python-3.13": "test-python-3.13",
     "tflite-runtime": "test-tflite-runtime",
+    "openvino": "test-openvino",
     "onnx-tflite": "test-onnx-tflite",
     "torch": "test-torch",
 }

@@ -47,7 +47,7 @@ __all__ = [
 Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
 reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on an x86
-without VNNI, which saturate, in ONNX Runtime; everything else computes 8-bit products exactly."""
+without VNNI, which saturate, in ONNX Runtime and OpenVINO; everything else computes 8-bit products exactly."""
 
 Arithmetic = Literal["exact", "fast"]
 
@@ -186,6 +186,16 @@ ENGINES: dict[str, EngineKind] = {
         ("default", "fast"),
         numpy_1_below=(1, 19),
         overwritten_by=("onnxruntime-gpu",),
+    ),
+    "openvino": EngineKind(
+        ("onnx", "tflite"),
+        "openvino",
+        "openvino",
+        "run ONNX and TFLite artifacts, measured beside the engines above",
+        "edgekit_runtime.engines.openvino:load_openvino",
+        "openvino",
+        ("default", "fast"),
+        reporters=("openvino_telemetry",),
     ),
 }
 
