@@ -90,7 +90,7 @@ def _pins(profile: Profile) -> Iterator[Mistake]:
         if version not in known:
             exact = re.fullmatch(r"\d+(\.\d+)+", version)
             why = "of which edgekit knows no wheel" if exact else "not an exact version"
-            yield f"pins.{engine}", f"is '{version}', {why}", f"Name one of {', '.join(known)}"
+            yield f"pins.{engine}", f"is '{version}', {why}", f"Name one of {', '.join(known)}" if known else ""
 
 
 def _modes(profile: Profile) -> Iterator[Mistake]:
