@@ -20,7 +20,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, Protocol
 import xxhash
 
 from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key", "unfinished"]
 
@@ -113,22 +113,12 @@ class DiskStore:
         size = len(data) + len(_MAGIC) + 16
         if size > self._max_bytes:
             return
-        partial = self._folder / f"{key}.{secrets.token_hex(4)}{_PARTIAL}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with partial.open("xb") as file:
-                file.write(_MAGIC + xxhash.xxh3_128_digest(data))
-                file.write(data)
-            partial.replace(path)
+            write_cache(path, [_MAGIC + xxhash.xxh3_128_digest(data), data])
         except OSError as error:
             self.failure = f"{self._folder}: {error.strerror or error}"
-            with contextlib.suppress(OSError):
-                partial.unlink()
             return
-        except BaseException:  # Ctrl-C: nothing half-written stays
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
         self._bound(size)
 
     def _path(self, key: str) -> Path:

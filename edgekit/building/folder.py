@@ -18,6 +18,7 @@ from pathlib import Path
 
 from edgekit.errors import OutputError
 from edgekit_converters.progress import Progress, silent
+from edgekit_runtime.file_lock import take
 
 __all__ = ["check_cache", "output_folder"]
 
@@ -89,19 +90,10 @@ def _writable(folder: Path) -> None:
 
 def _wait_for(handle: int, folder: Path, progress: Progress) -> None:
     """A file system that knows no locks (some network shares) lets everybody in."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    except BlockingIOError:
-        progress(f"waiting for another build in {folder}", 0, None)
-    except OSError:
-        return
     with contextlib.suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        if take(handle) is False:
+            progress(f"waiting for another build in {folder}", 0, None)
+            take(handle, wait=True)
 
 
 def _is(handle: int, folder: Path) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edgekit.emulation.errors import EmulationError, UserlandError
 from edgekit_runtime.board import state_dir
+from edgekit_runtime.file_lock import take
 
 __all__ = ["cache_root", "kept"]
 
@@ -59,12 +60,11 @@ def _made(final: Path, make: Callable[[Path], None]) -> None:
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """Held by one process at a time; the system frees it where that one dies."""
-    try:
-        import fcntl
-    except ImportError as error:
-        raise EmulationError("emulation runs on Linux only", do="Run the check without --emulate") from error
     with lock.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        if take(stream.fileno(), wait=True) is None:
+            raise EmulationError(
+                "no file can be locked here", where=str(lock), do="Name another folder with EDGEKIT_STATE_DIR"
+            )
         yield
 
 

@@ -15,18 +15,20 @@ import errno
 import hashlib
 import netrc
 import os
-import shutil
 import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from edgekit.errors import OutputError
 from edgekit.shipping.errors import DownloadError
 from edgekit.shipping.resolve import RemoteWheel
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.http import Limits, get
+from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["fetch", "sha256_of"]
 
@@ -50,12 +52,8 @@ def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path) -> Path:
         except OSError as error:
             do = "Make room there, or name another folder with EDGEKIT_STATE_DIR"
             raise OutputError(f"cannot be written: {error.strerror or error}", where=str(kept), do=do) from error
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(store, draft)
-        draft.replace(place)
-    finally:
-        draft.unlink(missing_ok=True)
+    with store.open("rb") as file:
+        write_cache(place, iter(partial(file.read, _CHUNK), b""))
     return place
 
 
@@ -108,12 +106,7 @@ def _draft(part: Path) -> Iterator[Path]:
 def _is_ours(handle: int, part: Path) -> bool:
     """Whether nobody else writes it, and it is still the file of that name: another may have finished with it just now."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(handle), part.stat())
+        return take(handle) is True and os.path.samestat(os.fstat(handle), part.stat())
     except OSError:
         return False
 

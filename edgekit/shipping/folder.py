@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgekit.errors import OutputError
+from edgekit_runtime.file_lock import take
 
 __all__ = ["RECORD", "SUMS", "check_free", "draft", "put"]
 
@@ -141,16 +142,11 @@ def _remove_left(place: Path) -> None:
 def _lock(folder: Path, *, wait: bool) -> int | None:
     """None where another process has it, or where nothing can be locked (Windows, some network shares)."""
     try:
-        import fcntl
-    except ImportError:
-        return None
-    try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+    with contextlib.suppress(OSError):
+        if take(handle, wait=wait):
+            return handle
+    os.close(handle)
+    return None

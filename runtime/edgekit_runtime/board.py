@@ -11,12 +11,10 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import stat
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +29,6 @@ __all__ = [
     "private_mb",
     "resident_mb",
     "state_dir",
-    "store_text",
 ]
 
 
@@ -124,21 +121,6 @@ def _temporary_dir() -> Path:
         return _NOWHERE
     own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077)
     return folder if stat.S_ISDIR(found.st_mode) and own else _NOWHERE
-
-
-def store_text(file: Path, text: str) -> bool:
-    """Write the whole file or nothing of it, however many do so at once. Returns False where it cannot be written."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-        draft.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        return False
-    return True
 
 
 def resident_mb(pid: int | None = None) -> float | None:

@@ -12,6 +12,7 @@ import tiny
 from edgekit_runtime import board, open_bundle
 from edgekit_runtime.children import environment
 from edgekit_runtime.engines import available
+from edgekit_runtime.whole_file import write_cache
 
 
 @pytest.fixture
@@ -45,7 +46,8 @@ def test_what_others_could_write_to_is_not_believed(no_home, planted):
         folder.symlink_to(no_home / "elsewhere")
     else:
         folder.write_text("")
-    assert not board.store_text(board.state_dir() / "tuning" / "verdict.json", "{}")
+    with pytest.raises(OSError):
+        write_cache(board.state_dir() / "tuning" / "verdict.json", [b"{}"])
     assert "nowhere" in board.homeless()
 
 

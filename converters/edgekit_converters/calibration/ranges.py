@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.tensor_statistics import Channels, TensorStatistics
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.whole_file import write_cache
 
 if TYPE_CHECKING:  # targets stands on calibration
     from edgekit_converters.targets.plan import RangeMethod
@@ -96,10 +97,8 @@ class Statistics:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Whole or not at all."""
         place = Path(path)
-        partial = place.with_name(place.name + ".partial")
         try:
-            partial.write_bytes(self.to_bytes())
-            partial.replace(place)
+            write_cache(place, [self.to_bytes()])
         except OSError as error:
             raise CalibrationError(f"cannot be written: {error.strerror}", where=str(place)) from error
 

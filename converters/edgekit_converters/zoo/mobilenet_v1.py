@@ -11,14 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.zoo.mobilenet_v1_layers import ANCHOR_SIDE, layers
+from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["ANCHOR_SIDE", "anchor_files", "anchor_model", "anchor_name"]
 
@@ -66,11 +65,6 @@ def anchor_files(folder: Path, formats: Sequence[str] = ("tflite",)) -> dict[str
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(partial).chmod(0o644)
-        Path(partial).replace(path)
+        write_cache(path, [data])
     except OSError as error:
         raise ConversionError(f"cannot be written: {error.strerror or error}", where=str(path)) from error

@@ -21,10 +21,10 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from edgekit_runtime.install.errors import DiskFullError, InstallError, ReadOnlyError, StorageError
 from edgekit_runtime.install.planted import planted
+from edgekit_runtime.whole_file import NOFOLLOW, Draft, draft_in, replace_in
 
 __all__ = [
     "clear_link",
@@ -53,7 +53,6 @@ __all__ = [
     "write_file",
 ]
 
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
 _GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
 _MOST_TEXT = 1 << 20
@@ -116,7 +115,7 @@ def open_folder(folder: Path) -> int:
 
 def _opened(name: str | Path, folder: Path, above: int | None) -> int:
     try:
-        return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW, dir_fd=above)
+        return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW, dir_fd=above)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) or (error.errno == errno.ENOTDIR and folder.is_symlink()):
             raise _no_folder(folder) from error
@@ -152,7 +151,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file with one name. Raises OSError where there is none, PlantedError for anything else."""
     try:
         with _beside(path) as (folder, name):
-            flags |= _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+            flags |= NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
             descriptor = os.open(name, flags, 0o644, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
@@ -190,41 +189,18 @@ def write_file(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def create_draft(path: Path) -> Iterator[_Whole]:
+def create_draft(path: Path) -> Iterator[Draft]:
     """A new file to write, in place of one that a cut left behind. Flushed to the disk at the end; removed on an error."""
     with storing(path), _beside(path) as (folder, name):
         _clear(path, folder)
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644, dir_fd=folder)
-        try:
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
-                yield _Whole(file)
-                os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=folder)
-            raise
+        with draft_in(folder, name) as file:
+            yield file
 
 
 def create_empty(path: Path) -> None:
     """A new empty file. Raises OSError, FileExistsError where something has the name."""
     with _beside(path) as (folder, name):
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o644, dir_fd=folder))
-
-
-class _Whole:
-    """Writes until all is written: one call of the system may take less than it was given."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, data: bytes | memoryview) -> int:
-        left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
-        return len(data)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o644, dir_fd=folder))
 
 
 def _clear(path: Path, folder: int) -> None:
@@ -241,8 +217,7 @@ def _clear(path: Path, folder: int) -> None:
 def move(draft: Path, path: Path) -> None:
     """Rename within one folder, durably."""
     with storing(path), _beside(path) as (folder, name):
-        os.replace(draft.name, name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
+        replace_in(folder, draft.name, name)
 
 
 def move_between(old: Path, new: Path) -> None:
@@ -302,7 +277,7 @@ def drop_folder(folder: Path) -> None:
 
 
 def _drop(name: str, above: int) -> None:
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW, dir_fd=above)
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW, dir_fd=above)
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
@@ -363,8 +338,7 @@ def put_link(link: Path, target: str) -> None:
 def point(link: Path, prepared: Path) -> None:
     """The one switch: `prepared` takes the place of `link` at once, durably. Raises OSError."""
     with _beside(link) as (folder, name):
-        os.replace(prepared.name, name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
+        replace_in(folder, prepared.name, name)
 
 
 def remove(path: Path) -> None:

@@ -5,7 +5,7 @@
     lease.release()
 
 Rules:
-- locks are the kernel's own (flock): they end with their process, however it ends, and no file has to be cleaned up;
+- locks end with their process, however it ends (`file_lock`), and no file has to be cleaned up;
 - whoever only reads takes no turn: it holds what it opened, and nothing that is held is removed.
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.disk import open_regular, storing
 from edgekit_runtime.install.errors import InstallBusyError, InstallError
 
@@ -129,18 +130,8 @@ def in_use(path: Path) -> bool:
 
 def _take(descriptor: int, *, shared: bool, wait: bool = False) -> bool:
     """A file system without locks has nobody to wait for."""
-    try:
-        import fcntl
-    except ImportError as error:
+    if os.name == "nt":
         raise InstallError(
             "installing needs a POSIX system: its locks and its links", do="Open the bundle's file itself"
-        ) from error
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    try:
-        fcntl.flock(descriptor, how)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    return True
+        )
+    return take(descriptor, shared=shared, wait=wait) is not False

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.board import store_text
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import EngineInfo
 from edgekit_runtime.errors import BundleError, EdgekitError, EngineError, IntegrityError, ModelFileError, SelfTestError
-from edgekit_runtime.selftest.verdicts import passed_before, verdict_file
+from edgekit_runtime.selftest.verdicts import keep, passed_before, verdict_file
 
 if TYPE_CHECKING:
     import subprocess
@@ -89,7 +88,7 @@ def first_open(
         raise _failed(bundle, engine, _reason(done))
     if done.returncode != 0:  # it never came to the test: another interpreter, other paths; this process tests itself
         return False
-    store_text(verdict_file(bundle, entry, engine, folder), done.stdout.splitlines()[-1])
+    keep(verdict_file(bundle, entry, engine, folder), done.stdout.splitlines()[-1])
     return True
 
 

@@ -8,17 +8,19 @@ A folder that cannot be written only means that all examples are replayed again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-from edgekit_runtime.board import fingerprint, state_dir, store_text
+from edgekit_runtime.board import fingerprint, state_dir
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.engines import EngineInfo
 from edgekit_runtime.selftest.replaying import SelfTest
+from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["passed_before", "remember", "verdict_file"]
+__all__ = ["keep", "passed_before", "remember", "verdict_file"]
 
 
 def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
@@ -30,7 +32,12 @@ def remember(
     bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, tested: SelfTest, *, folder: Path | None = None
 ) -> None:
     """Every example agreed."""
-    store_text(verdict_file(bundle, entry, engine, folder), json.dumps(asdict(tested)))
+    keep(verdict_file(bundle, entry, engine, folder), json.dumps(asdict(tested)))
+
+
+def keep(file: Path, verdict: str) -> None:
+    with contextlib.suppress(OSError):
+        write_cache(file, [verdict.encode()])
 
 
 def verdict_file(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from edgekit_runtime.errors import (
     ModelFileError,
     SelfTestError,
 )
+from edgekit_runtime.file_lock import take
 from edgekit_runtime.memory import shown
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
@@ -271,11 +271,6 @@ def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | N
 @contextlib.contextmanager
 def _alone(folder: Path, patience_s: float) -> Iterator[None]:
     """One measurement at a time on this board: two would only time each other. Without file locks, all at once."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -284,12 +279,8 @@ def _alone(folder: Path, patience_s: float) -> Iterator[None]:
         return
     try:
         end = time.monotonic() + patience_s
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.02)
+        while take(handle) is False and time.monotonic() < end:
+            time.sleep(0.02)
         yield
     finally:
         os.close(handle)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from edgekit_runtime.board import store_text
 from edgekit_runtime.strict_json import is_format
 from edgekit_runtime.tuning.candidates import Candidate
+from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["Tried", "Verdict", "key_of", "read", "settled", "store"]
 
@@ -143,7 +143,11 @@ def store(file: Path, verdict: Verdict) -> Verdict:
         "seconds": verdict.seconds,
         "tried": [one.as_json() for one in verdict.tried],
     }
-    return replace(verdict, kept=store_text(file, json.dumps(value)))
+    try:
+        write_cache(file, [json.dumps(value).encode()])
+    except OSError:
+        return replace(verdict, kept=False)
+    return replace(verdict, kept=True)
 
 
 def read(file: Path, offered: Sequence[Candidate], memory_mb: float | None) -> Verdict | None:
