@@ -19,7 +19,7 @@ class Listener:
         self._acknowledge = acknowledge
         self._changed = threading.Condition()
         self._seqs: dict[str, set[int]] = {}
-        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv311)
         self.client.on_message = self._on_message
         self.client.on_connect = lambda client, *_: client.subscribe(topic, 1)
         self._ready = threading.Event()

@@ -17,7 +17,7 @@ from edgekit_runtime.telemetry import Broker, Histogram
 
 @pytest.fixture
 def running(tmp_path):
-    with Mosquitto(tmp_path, "message_size_limit 2000000") as broker:
+    with Mosquitto(tmp_path, most_bytes=2_000_000) as broker:
         store = SqliteStore.open(tmp_path / "fleet.db")
         ingest = Ingest(Broker.parse(broker.url), store, Pace(chores_s=0.2))
         ingest.start()

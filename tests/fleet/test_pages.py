@@ -33,6 +33,10 @@ def server(tmp_path_factory):
         with FleetServer(settings) as running:
             now = int(time.time() * 1000)
             fill(running.store, now)
+            until = time.monotonic() + 30
+            while not running.ingest.link.connected:
+                assert time.monotonic() < until
+                time.sleep(0.01)
             yield running
 
 

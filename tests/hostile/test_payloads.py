@@ -57,7 +57,7 @@ HOSTILE = {
 
 @pytest.fixture
 def fleet(tmp_path):
-    with Mosquitto(tmp_path, "message_size_limit 4000000") as broker:
+    with Mosquitto(tmp_path, most_bytes=4_000_000) as broker:
         store = SqliteStore.open(tmp_path / "fleet.db")
         ingest = Ingest(Broker.parse(broker.url), store, Pace(chores_s=0.2))
         ingest.start()

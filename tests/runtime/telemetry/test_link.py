@@ -27,6 +27,7 @@ def test_what_is_above_the_bound_never_comes_and_the_rest_does(tmp_path):
     heard = []
     handlers = Handlers(lambda: None, lambda topic, payload, retained: heard.append(len(payload)))
     with Mosquitto(tmp_path) as broker:
+        broker.need_mqtt5()
         listening = Link(Broker.parse(broker.url), "listens", handlers, ("a",), most_bytes=10_000)
         telling = Link(
             Broker.parse(broker.url), "tells", Handlers(lambda: None, lambda *_: None), (), most_bytes=10_000

@@ -31,6 +31,11 @@ def broker(tmp_path):
 
 
 @pytest.fixture
+def mqtt5(broker):
+    broker.need_mqtt5()
+
+
+@pytest.fixture
 def ingestor(broker):
     listener = Listener(broker.port, acknowledge=True)
     yield listener
@@ -76,7 +81,7 @@ def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path)
     assert gone == {"on": 0, "epoch": born["epoch"], "boot": 1}
 
 
-def test_closing_sends_the_last_window_before_its_time(broker, ingestor, tmp_path):
+def test_closing_sends_the_last_window_before_its_time(mqtt5, broker, ingestor, tmp_path):
     path = tiny.bundle(tmp_path)
     with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db") as model:
         model.predict(tiny.RED)
@@ -97,7 +102,7 @@ def test_a_window_tells_of_the_bundle_that_answered_in_it(tmp_path):
     assert [(window["model"]["ver"], window["n"]) for window in waiting_in(spool)] == [("1", 3), ("2", 1)]
 
 
-def test_nothing_but_the_documented_fields_leaves_the_board(broker, ingestor, tmp_path):
+def test_nothing_but_the_documented_fields_leaves_the_board(mqtt5, broker, ingestor, tmp_path):
     """On the wire, of a model that reads a file, has labels and fails on an input."""
     from PIL import Image
 
@@ -275,7 +280,7 @@ def test_two_that_share_a_spool_both_report(broker, ingestor, tmp_path):
     other.close()
 
 
-def test_two_with_one_id_are_told_and_both_deliver(broker, ingestor, tmp_path):
+def test_two_with_one_id_are_told_and_both_deliver(mqtt5, broker, ingestor, tmp_path):
     one, other = (reporter(broker.url, tmp_path / f"{name}.db") for name in "ab")
     wait_until(lambda: {"taken-over", "lost"} & {*one.stats().troubles, *other.stats().troubles})
     ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
