@@ -39,6 +39,22 @@ def test_the_rules(left_ms, device, hosts, destination, host):
     assert (decision.destination, decision.host) == (destination, host)
 
 
+@pytest.mark.parametrize(
+    ("left_ms", "device", "hosts", "predicted_ms", "fits"),
+    [
+        (None, SLOW, [], 90.0, None),
+        (50.0, FAST, [], 10.0, True),
+        (50.0, SLOW, [Prospect(20.0), FAST], 10.0, True),
+        (50.0, Prospect(90.0, expected_ms=40.0), [], 90.0, False),
+        (5.0, Prospect(90.0, expected_ms=40.0), [Prospect(60.0), FAST], 10.0, False),
+        (5.0, Prospect(90.0, expected_ms=40.0), [Prospect(60.0), DOWN], 40.0, False),
+    ],
+)
+def test_what_is_predicted_and_whether_it_fits(left_ms, device, hosts, predicted_ms, fits):
+    decision = decide(left_ms, device, hosts)
+    assert (decision.predicted_ms, decision.fits) == (predicted_ms, fits)
+
+
 PROSPECTS = st.builds(Prospect, st.one_of(st.none(), st.floats(0, 200)), st.booleans())
 DEVICES = st.builds(
     Prospect, st.one_of(st.none(), st.floats(0, 200)), expected_ms=st.one_of(st.none(), st.floats(0, 200))
@@ -77,6 +93,40 @@ def test_the_ninetieth_percentile_of_the_window():
     for ms in range(1, 21):
         learned.add(float(ms))
     assert learned.p90_ms == 19.0  # of 11..20
+
+
+def test_what_is_expected_is_the_median_or_the_last_one_if_that_is_smaller():
+    clock = Clock()
+    learned = Learned(clock=clock)
+    assert learned.expected_ms is None
+    expected = []
+    for ms in (20.0, 30.0, 25.0, 90.0, 10.0):
+        learned.add(ms)
+        clock.now += 2 * JUDGED_FOR_S
+        expected.append(learned.expected_ms)
+    assert expected == [20.0, 30.0, 25.0, 30.0, 10.0], "of two in the middle the greater one"
+
+
+def test_quantiles_this_young_are_not_worked_out_again():
+    clock = Clock()
+    learned = Learned(clock=clock)
+    clock.now = 1.0
+    learned.add(10.0)
+    assert learned.p90_ms == 10.0
+    learned.add(20.0)
+    clock.now += 0.9 * JUDGED_FOR_S
+    assert learned.p90_ms == 10.0
+    clock.now += 0.2 * JUDGED_FOR_S
+    assert learned.p90_ms == 20.0
+
+
+def test_a_latency_counts_until_its_age_is_over():
+    clock = Clock()
+    learned = Learned(max_age_s=5.0, clock=clock)
+    learned.add(100.0)
+    clock.now = 5.0
+    learned.add(10.0)
+    assert learned.p90_ms == 100.0
 
 
 def test_old_latencies_stop_counting_when_newer_ones_come():

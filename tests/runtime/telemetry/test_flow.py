@@ -70,3 +70,40 @@ def test_a_late_mark_changes_nothing():
     flow.confirmed(5, 1.0)
     flow.confirmed(2, 1.1)
     assert flow.room(1.2) == (5, 20)
+
+
+def probing():
+    """A flow that was silent twice, and now waits for its probe of window 1."""
+    flow = Flow(patience_s=5.0, most_patience_s=30.0)
+    send(flow, 10)
+    assert [send(flow, 10, at) for at in (5.0, 15.0)] == [[1], [1]]
+    return flow
+
+
+def test_it_is_due_when_the_patience_is_over():
+    flow = Flow(patience_s=5.0)
+    assert flow.due_s(1.0) is None, "nothing is on its way"
+    send(flow, 2, now=1.0)
+    assert (flow.due_s(2.0), flow.due_s(100.0)) == (4.0, 0.0)
+    assert probing().due_s(16.0) == 19.0, "the patience doubles with each silence"
+
+
+def test_a_confirmation_or_a_new_connection_ends_the_probing_and_its_patience():
+    flow = probing()
+    flow.confirmed(1, 16.0)
+    assert flow.room(16.0) == (1, 20)
+    send(flow, 2, now=17.0)
+    assert flow.due_s(17.0) == 5.0
+    flow = probing()
+    flow.begin()
+    assert flow.room(16.0) == (0, 20)
+    send(flow, 2, now=17.0)
+    assert flow.due_s(17.0) == 5.0
+
+
+def test_another_epoch_begins_at_its_first_window():
+    flow = probing()
+    flow.confirmed(1, 16.0)
+    send(flow, 5, now=16.0)
+    flow.forget()
+    assert flow.room(16.0) == (0, 20)
