@@ -10,6 +10,7 @@ Rules:
 - a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the application;
 - a child that others end (a supervisor, the kernel short of memory) tells nothing about its candidate: it is tried once
   more, at a second time left out for this opening, and what was found in such an opening is not kept;
+- what takes too much memory by an old measurement is measured again: one that was wrong must not refuse for ever;
 - two processes that open at once measure one after the other, and the second finds the first one's verdict.
 """
 
@@ -52,6 +53,8 @@ BOUND_S = 5.0
 """How long measuring may take unless EDGEKIT_TUNE says otherwise."""
 GRACE_S = 60.0
 """How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to answer."""
+_REFUSES_S = 600.0
+"""For so long what was measured refuses, and is then measured again."""
 _CHANCES = 2
 """How often a candidate is tried whose child others end."""
 _MOST_CHILDREN = 8
@@ -116,14 +119,22 @@ def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdic
 
 
 def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict | None:
-    """What was measured before. Raises MemoryExceeded where nothing of it fits any more: measuring again changes nothing."""
+    """What was measured before; None where it must be measured. Raises MemoryExceeded where nothing fits, by what was measured lately."""
     everything = read(file, offer, None)
     if everything is None:
         return None
     fitting = read(file, offer, tuning.memory_mb)
-    if fitting is None:
+    if fitting is None and _age_s(file) < _REFUSES_S:
         raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
     return fitting
+
+
+def _age_s(file: Path) -> float:
+    """0 also where the clock was set back."""
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict:
@@ -138,11 +149,14 @@ def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: P
     if not any(one.p50_ms is not None or one.refused for one in tried):
         return Verdict(offer[0], "default", "nothing was measured: the child process came to nothing")
     champion = offer[found.champion] if found.champion is not None else None
+    seconds = time.monotonic() - started
+    everything = settled(tried, champion, None)
+    kept = everything is not None and champion is not None and not found.interrupted
+    kept = kept and store(file, replace(everything, seconds=seconds)).kept
     verdict = settled(tried, champion, tuning.memory_mb)
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
-    verdict = replace(verdict, seconds=time.monotonic() - started)
-    return store(file, verdict) if champion is not None and not found.interrupted else verdict
+    return replace(verdict, seconds=seconds, kept=kept)
 
 
 @dataclass

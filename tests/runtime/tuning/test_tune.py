@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -292,6 +293,22 @@ def test_where_nothing_fits_into_memory_the_error_says_how_much_would(bundle, tm
         with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow [\d.]+ MB more"):
             tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=folder, run=run))
     assert run.started == 2, "what was measured before is not measured again to be refused"
+
+
+def test_a_measurement_that_refuses_is_made_again_after_ten_minutes(bundle, tmp_path):
+    """One that was wrong, on a busy board, must not refuse for ever."""
+    tuning = Tuning(QUICK, memory_mb=1000.0, folder=tmp_path)
+    tune(bundle, Wanted(threads=1), tuning)
+    (file,) = (tmp_path / "tuning").glob("*.json")
+    value = json.loads(file.read_text())
+    for one in value["tried"]:
+        one["memory_mb"] = 2000.0
+    file.write_text(json.dumps(value))
+    with pytest.raises(MemoryExceeded):
+        tune(bundle, Wanted(threads=1), tuning)
+    os.utime(file, (0, 0))
+    assert tune(bundle, Wanted(threads=1), tuning).how == "measured"
+    assert tune(bundle, Wanted(threads=1), tuning).how == "stored"
 
 
 class Slow(Engine):
