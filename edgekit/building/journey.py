@@ -30,7 +30,7 @@ from edgekit.building.evidence import evidence
 from edgekit.building.folder import check_cache, output_folder
 from edgekit.building.lasting import lasting_json, promise_of, with_memory
 from edgekit.building.making import Made, Maker, make
-from edgekit.building.repairing import failed_repairs, to_repair, with_repairs
+from edgekit.building.repairing import failed_repairs, to_search, with_repairs
 from edgekit.building.report import (
     BuildReport,
     BundleReport,
@@ -107,7 +107,7 @@ def build(
             if finding.level == "warning":
                 say(finding_line(finding))
         made = with_variants(maker, _made(maker, recipes, boards), boards)
-        if missing := to_repair(made, limits, request.repair_s):
+        if missing := to_search(maker, made, limits, request.repair_s, request.jobs):
             for line in before_repairs(made, missing, request.repair_s):
                 say(line)
         made = with_repairs(maker, made, limits, request.repair_s, request.jobs)

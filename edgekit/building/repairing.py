@@ -27,22 +27,32 @@ from edgekit_converters.targets import recipe, with_islands
 from edgekit_converters.targets.stored import plan_from, plan_json
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["failed_repairs", "judged", "to_repair", "with_repairs"]
+__all__ = ["failed_repairs", "judged", "to_search", "with_repairs"]
 
 
-def to_repair(made: Sequence[Made], limits: Limits, budget_s: float) -> list[Made]:
+def to_search(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
+    """Those that a repair must be searched for: they miss the limit, and no earlier build has searched as long."""
+    missing = _to_repair(made, limits, budget_s)
+    each_s = _share_s(missing, budget_s, jobs)
+    return [one for one in missing if _remembered(maker, one, limits, each_s) is None]
+
+
+def _to_repair(made: Sequence[Made], limits: Limits, budget_s: float) -> list[Made]:
     """Those that miss the limit, where there is time to search."""
     return [one for one in made if _misses(one, limits)] if budget_s > 0 else []
 
 
+def _share_s(missing: Sequence[Made], budget_s: float, jobs: int) -> float:
+    return budget_s / max(1, math.ceil(len(missing) / jobs))
+
+
 def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
     """`made`, with what repair made of those that miss the limit. budget_s: of all repairs together."""
-    missing = to_repair(made, limits, budget_s)
+    missing = _to_repair(made, limits, budget_s)
     if not missing:
         return list(made)
-    each_s = budget_s / math.ceil(len(missing) / jobs)
-    assert limits.max_drop is not None
-    found = maker.workers.run([partial(_repaired, maker, one, limits.max_drop, each_s) for one in missing])
+    each_s = _share_s(missing, budget_s, jobs)
+    found = maker.workers.run([partial(_repaired, maker, one, limits, each_s) for one in missing])
     repairs = {before.recipe.name: (before, after) for before, after in zip(missing, found, strict=True)}
     pairs = {name: _both(*pair) for name, pair in repairs.items()}
     stay = [pairs[one.recipe.name][0] if one.recipe.name in pairs else one for one in made]
@@ -75,9 +85,14 @@ def _misses(made: Made, limits: Limits) -> bool:
     return not limits.allow(made.fidelity.loss)
 
 
-def _repaired(maker: Maker, made: Made, max_drop: float, budget_s: float) -> Made:
+def _repaired(maker: Maker, made: Made, limits: Limits, budget_s: float) -> Made:
     """The best that was found, with the story of the search. An artifact that cannot be improved has none of its own."""
-    story = _remembered(maker, made, max_drop, budget_s)
+    max_drop = limits.max_drop
+    assert max_drop is not None
+    story = _remembered(maker, made, limits, budget_s)
+    if story is None:
+        story = _searched(maker, made, max_drop, budget_s)
+        maker.subject.evaluation_store.put(_name(maker, made, limits), json.dumps(story).encode())
     plan = plan_from(story["plan"])
     if story["recipe"] == made.recipe.name and made.artifact is not None and plan == made.artifact.plan:
         return replace(made, artifact=None, fidelity=None, repair=story)
@@ -114,19 +129,17 @@ def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str,
     return story | sizes | {"met": met, "why": why}
 
 
-def _remembered(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
-    """The search's story: of an earlier build where that one had as much time or needed no more, else of a search now."""
-    subject = maker.subject
-    halves = subject.halves
-    parts = [half.evaluation_key for half in halves or (subject,)]
-    name = key("repair", made.recipe.name, *parts, subject.sets.calibration_digest, max_drop)
-    stored = subject.evaluation_store.get(name)
+def _remembered(maker: Maker, made: Made, limits: Limits, budget_s: float) -> dict[str, Any] | None:
+    """The story of an earlier build's search, where that one had as much time or needed no more."""
+    stored = maker.subject.evaluation_store.get(_name(maker, made, limits))
     known: dict[str, Any] | None = None if stored is None else json.loads(stored)
-    if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s):
-        return known
-    story = _searched(maker, made, max_drop, budget_s)
-    subject.evaluation_store.put(name, json.dumps(story).encode())
-    return story
+    return known if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s) else None
+
+
+def _name(maker: Maker, made: Made, limits: Limits) -> str:
+    subject = maker.subject
+    parts = [half.evaluation_key for half in subject.halves or (subject,)]
+    return key("repair", made.recipe.name, *parts, subject.sets.calibration_digest, limits.max_drop)
 
 
 def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
