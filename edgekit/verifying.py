@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.errors import BundleError, EdgekitError, SignatureError
+from edgekit_runtime.errors import BundleError, EdgekitError, InstallError, SignatureError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
@@ -72,8 +72,7 @@ class Verification:
         self._opening: Opening | None = None
 
     def __iter__(self) -> Iterator[Check]:
-        from edgekit_runtime.bundle.reader import checks_of
-        from edgekit_runtime.bundle.secret_key import SecretFormatError, SecretUnreadableError
+        from edgekit_runtime.bundle.reader import NO_KEY, checks_of
 
         with _opened(self._path) as subject:
             self._where = subject.where
@@ -81,9 +80,9 @@ class Verification:
                 for check in checks_of(self._steps(subject)):
                     self.checks.append(check)
                     yield check
-            except (SecretFormatError, SecretUnreadableError):
-                raise
             except EdgekitError as error:
+                if error.code in NO_KEY:
+                    raise
                 if subject.waived and isinstance(error, SignatureError):
                     error.what += "; it was installed with --allow-unsigned"
                 self.error = error
@@ -173,12 +172,13 @@ def _opened(path: Path) -> Iterator[_Subject]:
 
 def _held(path: Path) -> Lease:
     """A file that a person named: links are followed, once. Raises BundleError."""
-    from edgekit_runtime.install.errors import PlantedError
     from edgekit_runtime.install.lock import hold
 
     try:
         return hold(path.resolve(strict=True))
-    except PlantedError as error:
+    except InstallError as error:
+        if error.code != "planted":
+            raise
         what = "a folder, and no root of `edgekit install`" if path.is_dir() else "not a regular file"
         raise BundleError(what, where=str(path), do="Pass a file that `edgekit build` wrote") from error
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
@@ -187,14 +187,15 @@ def _held(path: Path) -> Lease:
 
 
 def _dates(manifest: Manifest, moment: Moment, subject: _Subject) -> _Found:
-    from edgekit_runtime.install.errors import BundleExpiredError
     from edgekit_runtime.install.rules import check_dates
 
     said = [f"until {manifest.expires}"] if manifest.expires else []
     said += [f"from {manifest.not_before}"] if manifest.not_before else []
     try:
         check_dates(manifest, moment, str(subject.where))
-    except BundleExpiredError as error:
+    except InstallError as error:
+        if error.code != "expired":
+            raise
         if not subject.installed:
             raise
         return None, f"{error.what}; it was installed in time, and answers on"
@@ -202,14 +203,15 @@ def _dates(manifest: Manifest, moment: Moment, subject: _Subject) -> _Found:
 
 
 def _board(manifest: Manifest, asked: Asked, subject: _Subject) -> _Found:
-    from edgekit_runtime.install.errors import IncompatibleError
     from edgekit_runtime.install.rules import Board, check_board
 
     board = asked.board or Board()
     here = ", ".join(board.profiles) or f"not known, its architecture is {board.arch}"
     try:
         check_board(manifest, board, str(subject.where))
-    except IncompatibleError as error:
+    except InstallError as error:
+        if error.code != "incompatible":
+            raise
         if asked.named:
             raise
         aside = "it was installed for a board that was named"

@@ -25,9 +25,10 @@ from typing import Any
 from edgekit.errors import OutputError
 from edgekit.inputs import InputsError, listed, load
 from edgekit_converters.progress import Progress, silent
-from edgekit_runtime import InputError, Model, open_bundle
+from edgekit_runtime import Model, open_bundle
 from edgekit_runtime.cache import DiskCache, Miss, identify
 from edgekit_runtime.cache.memory import entry_bytes
+from edgekit_runtime.errors import InputError
 
 __all__ = ["Filling", "warm"]
 

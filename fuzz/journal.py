@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.journal import Attempt, Burned, Failure, Journal, parse_journal
 from fuzz.octets import altered
 from fuzz.target import Target
@@ -48,4 +48,4 @@ def _mutate(data: bytes, random: Random) -> bytes:
 
 
 def journal() -> Target:
-    return Target("journal", _read, (InstallRootError,), _seeds, _mutate, 1 << 13)
+    return Target("journal", _read, (InstallError,), _seeds, _mutate, 1 << 13)

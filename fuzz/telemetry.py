@@ -8,7 +8,8 @@ from functools import cache
 from random import Random
 
 from edgekit.fleet.state import parse_state
-from edgekit_runtime.telemetry import WindowError, origin, parse_window
+from edgekit_runtime.errors import WindowError
+from edgekit_runtime.telemetry import origin, parse_window
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed
 from fuzz.octets import altered

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import Limits, body_length, parse_head
-from edgekit_runtime.remote.errors import WireError
+from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.oip import (
     InferResponse,
     Wire,

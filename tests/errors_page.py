@@ -14,14 +14,11 @@ FILE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
 # Errors of the runtime
 
-Import them from `edgekit_runtime`; an `except` of a class catches those indented below it. The code after each is stable:
-`edgekit explain CODE` and [codes.md](codes.md) say why it happens and what to do.
+Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. `error.code` tells the reasons of
+one class apart, and is stable: `edgekit explain CODE` and [codes.md](codes.md) say why it happens and what to do.
 
 """
-WITHIN = {
-    "WireError", "HostUnreachableError", "HostBusyError", "HostRefusedError", "HostLateError", "HostProtocolError",
-    "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError",
-}  # fmt: skip
+WITHIN = {"WireError", "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError"}
 """What is raised inside the runtime, and caught there: no application ever sees one."""
 
 
@@ -42,9 +39,13 @@ def below(parent: type[EdgekitError], depth: int) -> Iterator[tuple[int, type[Ed
 
 def text() -> str:
     listed = [(0, EdgekitError), *((depth, kind) for depth, kind in errors() if kind.__name__ not in WITHIN)]
-    return HEAD + "".join(
-        f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}\n" for depth, kind in listed
-    )
+    return HEAD + "".join(line for depth, kind in listed for line in lines(depth, kind))
+
+
+def lines(depth: int, kind: type[EdgekitError]) -> Iterator[str]:
+    yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}\n"
+    for code, meaning in kind.reasons.items():
+        yield f"{'  ' * (depth + 1)}- `{code}`: {meaning}\n"
 
 
 def first_line(kind: type[EdgekitError]) -> str:

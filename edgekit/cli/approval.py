@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
     from edgekit.shipping.package import Approve
@@ -21,18 +21,20 @@ class CheckFailedError(EdgekitError):
 
 
 def approver(bundle: Path, *, skip: bool) -> Approve | None:
-    """`approve`, or None where it is left out. Raises SecretMissingError for an encrypted bundle whose key is not here: now, and
+    """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is not here: now, and
     not after wheels were fetched."""
     if skip:
         return None
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secrets import SecretMissingError, find_secret
+    from edgekit_runtime.bundle.secrets import find_secret
 
     try:
         read_bundle(bundle, secret=find_secret)
-    except SecretMissingError as error:
+    except SecretError as error:
+        if error.code != "secret-missing":
+            raise
         do = "Set EDGEKIT_SECRET=file:PATH, so that it can be checked; or ship it unchecked with --no-check"
-        raise SecretMissingError(error.what, where=error.where, do=do) from None
+        raise SecretError(error.what, where=error.where, do=do, code="secret-missing") from None
     return approve
 
 

@@ -10,7 +10,7 @@ __all__ = ["encrypt", "secret"]
 
 
 class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretFormatError, which repeats no key."""
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretError (secret-format), which repeats no key."""
 
     name = "source"
 

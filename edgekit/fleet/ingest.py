@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.state import parse_state
 from edgekit.fleet.store import Arrival, Change, Store
-from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, WindowError, origin, parse_window
+from edgekit_runtime.errors import WindowError
+from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, origin, parse_window
 
 __all__ = ["Ingest", "Pace"]
 

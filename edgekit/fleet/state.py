@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgekit_runtime.errors import WindowError
 from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry import WindowError
 from edgekit_runtime.telemetry.window import is_text
 
 __all__ = ["Birth", "State", "parse_state"]

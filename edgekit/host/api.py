@@ -23,8 +23,8 @@ from edgekit.host.errors import RequestError
 from edgekit.host.http1 import Head, Response
 from edgekit.host.lane import Lane
 from edgekit.host.models import Repository, Served
-from edgekit_runtime import ClosedError, EdgekitError, InputError
-from edgekit_runtime.remote.errors import WireError
+from edgekit_runtime import EdgekitError
+from edgekit_runtime.errors import ClosedError, InputError, WireError
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,

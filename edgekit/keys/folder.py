@@ -103,7 +103,7 @@ class KeyFolder:
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, UnsafePathError or SignatureError."""
+        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, TrustError or SignatureError."""
         path = self._file(named, _PUBLIC)
         refuse_unsafe(path)
         raw = raw_key(load_public_key(path))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from edgekit.keys.folder import KeyFolder
 from edgekit_runtime.bundle.cipher import KEY_BYTES
-from edgekit_runtime.bundle.secrets import Secret, SecretError, load_secret
+from edgekit_runtime.bundle.secrets import Secret, load_secret
+from edgekit_runtime.errors import SecretError
 
 __all__ = ["SecretEntry", "create_secret", "secrets_in"]
 

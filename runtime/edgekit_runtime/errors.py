@@ -4,37 +4,51 @@ An error says *what* went wrong, *where*, and what to *do* about it; `code` is s
 
     raise InputError("the image has 2 channels", where="input 'image'", do="pass a grey, RGB or RGBA image")
 
-Rule: `str(error)` is one line that a terminal and a log can show, whatever a file that nobody vouches for wrote into its
-names: line ends, escape sequences, marks that turn the direction of writing and half surrogates are printed as Python's
-escapes, and a text beyond MOST_TEXT characters is cut at the end of a word. A place that *what* names already is not repeated.
+Rules:
+- a class is what an application does something about; `code` is the reason, the class's own or one of its `reasons`;
+- an error that `install` raises leaves the active version as it was;
+- `str(error)` is one line that a terminal and a log can show, whatever an untrusted file has in its names:
+  line ends, escape sequences, marks of writing direction and half surrogates are printed as Python's escapes;
+- a text beyond MOST_TEXT characters is cut at the end of a word, and a place that *what* already names is not repeated.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 __all__ = [
     "BudgetExceeded",
     "BundleError",
+    "CacheFileError",
     "ClosedError",
     "ContractError",
+    "DownloadError",
     "EdgekitError",
     "EngineError",
     "EngineHung",
     "ForkedError",
+    "HostError",
     "InputError",
+    "InstallError",
     "IntegrityError",
     "MemoryExceeded",
+    "MetricsError",
     "MissingExtraError",
     "ModelFileError",
-    "NewerBundleError",
     "QueueFull",
+    "SecretError",
     "SelfTestError",
     "SessionError",
     "SignatureError",
+    "StorageError",
     "TelemetryError",
+    "TrustError",
+    "WindowError",
+    "WireError",
     "errno_of",
+    "from_json",
     "sentences",
     "shortened",
 ]
@@ -47,24 +61,33 @@ MOST_TEXT = 2000
 class EdgekitError(Exception):
     """Anything edgekit refuses or cannot do. `str(error)` is the whole message in up to three sentences."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
+    reasons: ClassVar[dict[str, str]] = {}
+    """The other codes that an error of this very class may carry, and what each of them means."""
     errno: int | None = None
     """The system's number of what is behind it, where a child process told it."""
     of_the_caller: bool = False
     """What the caller asked for does not fit the bundle: installing another bundle mends nothing."""
 
-    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+    def __init_subclass__(cls) -> None:
+        cls.reasons = vars(cls).get("reasons", {})
+
+    def __init__(self, what: str, *, where: str = "", do: str = "", code: str = "") -> None:
         super().__init__(what, where, do)
         self.what = what
         self.where = where
         self.do = do
+        if code:
+            if code != self.code and code not in self.reasons:
+                raise ValueError(f"{type(self).__name__} has no code {code!r}")
+            self.code = code
 
     def __str__(self) -> str:
         what, where, do = map(_one_line, (self.what, self.where, self.do))
         return sentences(what if not where or _names(what, where) else f"{where}: {what}", do)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.do))
+        return (_rebuild, (type(self), self.what, self.where, self.do, self.code))
 
     def as_json(self) -> dict[str, str]:
         return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
@@ -77,6 +100,16 @@ def errno_of(error: BaseException | None) -> int | None:
             return error.errno
         error = error.__cause__
     return None
+
+
+def from_json(said: Mapping[str, str], otherwise: type[EdgekitError]) -> EdgekitError:
+    """The error that another process put into `as_json`; of the class `otherwise` where this runtime has no such code."""
+    code = said["code"]
+    kinds = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, EdgekitError)]
+    for kind in kinds:
+        if code == kind.code or code in kind.reasons:
+            return _rebuild(kind, said["what"], said["where"], said["do"], code)
+    return _rebuild(otherwise, said["what"], said["where"], said["do"], otherwise.code)
 
 
 def sentences(what: str, do: str = "") -> str:
@@ -107,9 +140,9 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str) -> EdgekitError:
+def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str, code: str) -> EdgekitError:
     error = kind.__new__(kind)
-    EdgekitError.__init__(error, what, where=where, do=do)
+    EdgekitError.__init__(error, what, where=where, do=do, code=code)
     return error
 
 
@@ -117,12 +150,7 @@ class BundleError(EdgekitError):
     """The file is not a bundle, or its manifest breaks the format."""
 
     code = "bundle-format"
-
-
-class NewerBundleError(BundleError):
-    """The bundle is sound, as far as this reader can tell, and asks for a newer one."""
-
-    code = "bundle-newer"
+    reasons: ClassVar[dict[str, str]] = {"bundle-newer": "it needs a newer edgekit than this one"}
 
 
 class IntegrityError(BundleError):
@@ -132,9 +160,41 @@ class IntegrityError(BundleError):
 
 
 class SignatureError(BundleError):
-    """The bundle is not signed by a key that is trusted here."""
+    """The bundle is not signed by enough keys that this machine trusts."""
 
     code = "bundle-signature"
+    reasons: ClassVar[dict[str, str]] = {
+        "unsigned": "it has no signature",
+        "unknown-key": "no trusted key signed it",
+        "bad-signature": "a signature by a trusted key does not match the bytes",
+        "revoked-key": "the key that signed it was revoked",
+        "key-expired": "the key that signed it is no longer valid",
+        "too-few-signatures": "fewer trusted keys signed it than the threshold",
+    }
+
+
+class TrustError(SignatureError):
+    """The root.json or a trusted key cannot be read, or does not hold."""
+
+    code = "trust"
+    reasons: ClassVar[dict[str, str]] = {
+        "no-trust-store": "no trusted keys are configured on this machine",
+        "unsafe-path": "another user could replace the file that names the trusted keys",
+        "root-expired": "the root.json has expired: nothing new is accepted until a newer one is installed",
+        "root-rollback": "the root.json cannot follow the installed one: it is older, or leaves versions out",
+    }
+
+
+class SecretError(BundleError):
+    """An encrypted bundle cannot be opened here: no key, or not the right one."""
+
+    code = "secret"
+    reasons: ClassVar[dict[str, str]] = {
+        "secret-missing": "no key is configured",
+        "secret-unreadable": "the configured file, variable or command gave no key",
+        "secret-format": "what was found is not a key",
+        "secret-wrong": "the key is not the one that the bundle was encrypted with",
+    }
 
 
 class ModelFileError(BundleError):
@@ -212,9 +272,92 @@ class SessionError(EdgekitError):
 
 
 class TelemetryError(EdgekitError):
-    """Where to report, or as which device, makes no sense. Trouble on the way there is never an error."""
+    """The broker's address, the device's name or the spool's file cannot be used. Network trouble is never an error."""
 
     code = "telemetry"
+    reasons: ClassVar[dict[str, str]] = {"telemetry-spool": "the file is no spool of edgekit, or cannot be read"}
+
+
+class WindowError(EdgekitError):
+    """A telemetry payload that is not one. `word` is what is counted: json, size, version, shape, device."""
+
+    code = "telemetry-payload"
+
+    def __init__(self, word: str, what: str) -> None:
+        super().__init__(what)
+        self.word = word
+
+
+class CacheFileError(EdgekitError):
+    """The file named for the disk cache is not a cache of edgekit."""
+
+    code = "cache-file"
+
+
+class MetricsError(EdgekitError):
+    """The metrics page cannot be served at this address."""
+
+    code = "metrics"
+
+
+class InstallError(EdgekitError):
+    """A bundle cannot be installed, activated or rolled back."""
+
+    code = "install"
+    reasons: ClassVar[dict[str, str]] = {
+        "install-root": "the folder is not an install root, or its state cannot be read",
+        "install-busy": "another install in this root did not end in time",
+        "planted": "the root holds something that edgekit did not put there: a link, a second name, a folder for a file",
+        "incompatible": "the bundle is for other boards",
+        "downgrade": "its rollout_seq is older than one accepted before",
+        "rollout-seq-reused": "another bundle with its rollout_seq was accepted before",
+        "expired": "the bundle is past its expires date",
+        "not-yet-valid": "the bundle's not_before date is still to come",
+        "trial-failed": "the bundle failed its trial on this board: too slow, too large, or its engine failed",
+        "trial-pending": "a version is on trial with the application, which has to decide first",
+        "no-generation": "the root has no such version, or none to go back to",
+    }
+
+
+class StorageError(InstallError):
+    """The disk failed, or does not allow what an install must do."""
+
+    code = "storage"
+    reasons: ClassVar[dict[str, str]] = {
+        "disk-full": "there is no room for the bundle",
+        "read-only": "the root is on a file system that is mounted read-only",
+    }
+
+
+class DownloadError(InstallError):
+    """The bundle cannot be downloaded; what arrived is kept, and the next install resumes there."""
+
+    code = "download"
+    reasons: ClassVar[dict[str, str]] = {
+        "download-slow": "it comes too slowly, or takes too long in all",
+        "download-size": "it is longer than a bundle may be, or not as long as its signed header says",
+    }
+
+
+class WireError(EdgekitError):
+    """Bytes or tensors that the Open Inference Protocol does not allow, or that this codec does not carry."""
+
+    code = "wire"
+
+
+class HostError(EdgekitError):
+    """The host gave no answer. status: the HTTP status, 0 where there is none."""
+
+    code = "host"
+    reasons: ClassVar[dict[str, str]] = {
+        "host-address": "the address of the host is malformed",
+        "host-unreachable": "no connection, or it broke before an answer",
+        "host-busy": "503 or 429: the host is up and will not answer in time",
+        "host-refused": "another 4xx, or the host serves another model or contract: a retry will not help",
+        "host-late": "the time given ran out",
+        "host-protocol": "a 5xx, bytes that are no HTTP, or tensors that do not add up",
+    }
+    status: int = 0
 
 
 class MissingExtraError(EdgekitError):

@@ -32,12 +32,11 @@ from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
 from edgekit_runtime.contract.given import kept
 from edgekit_runtime.device import Device
-from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError
+from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError
 from edgekit_runtime.faults import Faults
 from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.intake import Intake, Named, own
 from edgekit_runtime.opened import Opened
-from edgekit_runtime.remote.errors import HostError
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.session import needs_session
 from edgekit_runtime.settling import Settling

@@ -89,7 +89,7 @@ def open_bundle(
     An option that does nothing without another one (device, window_s, spool without telemetry; disk_cache_mb without
     disk_cache) is a UserWarning: which broker, and whether there is a disk, is often a setting that may be absent.
     Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
-    TelemetryError, SpoolError, CacheFileError, HostAddressError; ValueError, which names the option, for one that
+    TelemetryError, TelemetryError (telemetry-spool), CacheFileError, HostError (host-address); ValueError, which names the option, for one that
     makes no sense.
     """
     from edgekit_runtime.memory import scarce
@@ -211,7 +211,7 @@ def _ready(bundle: Bundle, options: Options, hosts: Sequence[str]) -> Opened:
 
 
 def _reporting(url: str, device: str | None, window_s: float, spool: str | os.PathLike[str] | None) -> Reporting:
-    """Raises TelemetryError for what makes no sense and SpoolError for a file of something else, before anything is loaded."""
+    """Raises TelemetryError for what makes no sense and TelemetryError (telemetry-spool) for a file of something else, before anything is loaded."""
     from edgekit_runtime.board import state_dir
     from edgekit_runtime.telemetry import Reporting
 

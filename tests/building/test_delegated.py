@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.needs import Runtime, barriers, read_needs
-from edgekit_runtime import EngineError, ModelFileError, open_bundle
+from edgekit_runtime import open_bundle
 from edgekit_runtime.engines import available, load_engine
+from edgekit_runtime.errors import EngineError, ModelFileError
 from edgekit_runtime.modelfile import check_model
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="LiteRT is not installed")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from refusing import has_code
 
 from edgekit.building.candidates import lasting_estimate
 from edgekit.building.lasting import allowance_mb, lasting_json, promise_of, with_memory
@@ -18,7 +19,8 @@ from edgekit_converters.store import NO_STORE
 from edgekit_profiles import Estimate, HostTimes
 from edgekit_runtime.bundle import Promise, read_bundle
 from edgekit_runtime.engines import ENGINES, available
-from edgekit_runtime.install import Proving, TrialFailedError
+from edgekit_runtime.errors import InstallError
+from edgekit_runtime.install import Proving
 from edgekit_runtime.install.prove import prove
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
@@ -124,7 +126,11 @@ def test_a_process_that_takes_more_than_its_artifact_promises_is_refused_with_a_
     (entry,) = manifest.artifacts
     small = replace(entry, memory_mb=dict.fromkeys(available(), 5.0))
     write_bundle(tmp_path / "small.ekb", draft, replace(manifest, artifacts=(small,), promise=Promise(peak_mb=5000.0)))
-    with pytest.raises(TrialFailedError, match=f"on trial with {entry.recipe} on .* MB, and 5 were promised") as caught:
+    with pytest.raises(
+        InstallError,
+        match=f"on trial with {entry.recipe} on .* MB, and 5 were promised",
+        check=has_code("trial-failed"),
+    ) as caught:
         prove("trial", read_bundle(tmp_path / "small.ekb"), Proving(answers=5, least=2))
     assert "edgekit build --alternates 0" in caught.value.do
 

@@ -38,7 +38,7 @@ def error_codes() -> set[str]:
     while waiting:
         kind = waiting.pop()
         if kind.__module__.partition(".")[0] in PACKAGES:
-            found.add(kind.code)
+            found |= {kind.code, *kind.reasons}
         waiting += kind.__subclasses__()
     return found
 

@@ -11,7 +11,7 @@ from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
 from edgekit.packaging.terms import Terms
-from edgekit_runtime import DownloadError
+from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install import Fetching, Limits, install
 
 
@@ -114,13 +114,12 @@ def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
 
 
 def test_a_refusal_is_told_by_status_as_well(made, tmp_path):
-    from edgekit_runtime import DowngradeError
 
     root = tmp_path / "r"
     install = ("install", "--root", root, "--profile", "x86-64", "--allow-unsigned")
     assert invoked(*install, made("2", Terms(rollout_seq=2))).exit_code == 0
     refused = invoked(*install, made("1", Terms(rollout_seq=1)))
-    assert isinstance(refused.exception, DowngradeError)
+    assert refused.exception.code == "downgrade"
     shown = invoked("status", "--root", root).output
     assert "accepts    rollout_seq 3 and higher" in shown
     assert "its rollout_seq 1 is older than 2" in shown

@@ -13,7 +13,8 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet import Ingest, Pace, SqliteStore
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.telemetry import Broker, WindowError, parse_window
+from edgekit_runtime.errors import WindowError
+from edgekit_runtime.telemetry import Broker, parse_window
 
 TOPIC = "ek/v1/porch-1/m"
 SCRIPT = "<script>alert(1)</script>"

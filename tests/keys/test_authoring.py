@@ -22,7 +22,8 @@ from edgekit.keys import (
     write_root,
 )
 from edgekit.packaging import SigningKey
-from edgekit_runtime.trust import TrustError, follow, load_root, parse_root, parse_time
+from edgekit_runtime.errors import TrustError
+from edgekit_runtime.trust import follow, load_root, parse_root, parse_time
 
 ISSUED, EXPIRES = parse_time(rooted.ISSUED), parse_time(rooted.EXPIRES)
 DATES = Dates(ISSUED, EXPIRES)

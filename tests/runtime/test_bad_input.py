@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import Frame, InputError, open_bundle
+from edgekit_runtime import Frame, open_bundle
+from edgekit_runtime.errors import InputError
 
 
 @pytest.fixture(scope="module")

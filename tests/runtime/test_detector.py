@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import spots
 
-from edgekit_runtime import BundleError, ContractError, Frame, open_bundle
+from edgekit_runtime import Frame, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.canonical import canonical_bytes
+from edgekit_runtime.errors import BundleError, ContractError
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,9 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import (
-    BundleError,
-    ClosedError,
-    EdgekitError,
-    EngineError,
-    EngineHung,
-    ForkedError,
-    InputError,
-    QueueFull,
-    open_bundle,
-)
+from edgekit_runtime import EdgekitError, QueueFull, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.errors import BundleError, ClosedError, EngineError, EngineHung, ForkedError, InputError
 from edgekit_runtime.request import Request
 
 ENGINE = min(available())

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BudgetExceeded, ClosedError, QueueFull, open_bundle
+from edgekit_runtime import BudgetExceeded, QueueFull, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.errors import ClosedError
 
 ENGINE = min(available())
 LONG = 30

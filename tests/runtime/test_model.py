@@ -13,8 +13,9 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit_runtime import BudgetExceeded, BundleError, ClosedError, InputError, open_bundle
+from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.errors import BundleError, ClosedError, InputError
 from edgekit_runtime.request import Request
 
 LONG = 30

@@ -13,11 +13,10 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import Shipped
-from edgekit_runtime import EngineError, SelfTestError
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.contract import Adapter, Finisher
 from edgekit_runtime.engines import ENGINES, available
-from edgekit_runtime.errors import BundleError, MemoryExceeded, MissingExtraError
+from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
 from edgekit_runtime.tuning import Tuning, Wanted

@@ -11,9 +11,10 @@ import pytest
 import tiny
 
 from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime import SelfTestError, open_bundle
+from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available, load_engine
+from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.selftest import first_open, replay
 
 ENGINE = min(available())

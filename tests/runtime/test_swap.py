@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BundleError, ClosedError, ContractError, open_bundle
+from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.engines import available
+from edgekit_runtime.errors import BundleError, ClosedError, ContractError
 from edgekit_runtime.memory import MemoryBudget
 
 ENGINE = min(available())

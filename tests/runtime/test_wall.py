@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import InputError, open_bundle
 from edgekit_runtime import journey as journey_module
+from edgekit_runtime import open_bundle
 from edgekit_runtime.engines import available
+from edgekit_runtime.errors import InputError
 from edgekit_runtime.faults import Faults
 from edgekit_runtime.metrics import serve_metrics
 from edgekit_runtime.telemetry import histogram as histogram_module

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import TypeGuard
 
 from edgekit_runtime.bundle.limits import MAX_NAME_TEXT, MAX_OPS
-from edgekit_runtime.errors import BundleError, NewerBundleError
+from edgekit_runtime.errors import BundleError
 
 __all__ = [
     "ENCRYPTED",
@@ -53,24 +53,26 @@ def release(version: str) -> tuple[int, int, int] | None:
 
 
 def check_reader(min_runtime: str, requires: Collection[str], where: str, *, version: str = RUNTIME_VERSION) -> None:
-    """Raises NewerBundleError where a reader of `version` must not open a bundle that asks for these."""
+    """Raises BundleError (bundle-newer) where a reader of `version` must not open a bundle that asks for these."""
     needed, own = release(min_runtime), release(version)
     if needed is None:
         raise BundleError(f"min_runtime {min_runtime!r:.40} is no version", where=where, do="Build the bundle again")
     if own is None:
         raise ValueError(f"{version!r} is no version")
     if own < needed:
-        raise NewerBundleError(
+        raise BundleError(
             f"the bundle needs edgekit {min_runtime} or newer, and this is {version}",
             where=where,
             do="Upgrade edgekit-deploy on this machine",
+            code="bundle-newer",
         )
     unknown = sorted(set(requires) - FEATURES)
     if unknown:
-        raise NewerBundleError(
+        raise BundleError(
             f"the bundle needs what this reader does not know: {', '.join(unknown):.200}",
             where=where,
             do="Upgrade edgekit-deploy on this machine",
+            code="bundle-newer",
         )
 
 
@@ -83,10 +85,11 @@ def check_words(value: object, where: str) -> None:
     if type(version) is not int or version < FORMAT_VERSION:
         raise BundleError(f"format {version!r:.40} is none", where=where, do="Build the bundle again")
     if version > FORMAT_VERSION:
-        raise NewerBundleError(
+        raise BundleError(
             f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads",
             where=where,
             do="Upgrade edgekit-deploy, or build the bundle again",
+            code="bundle-newer",
         )
     if isinstance(needed, str):
         check_reader(needed, features if _words(features) else (), where)

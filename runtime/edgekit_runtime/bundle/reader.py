@@ -35,7 +35,7 @@ from edgekit_runtime.bundle.header import (
 )
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest
-from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError
+from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError, SecretError
 from edgekit_runtime.trust import UNCHECKED, Trust, TrustPolicy, Vouched, find_trust, load_trust
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ __all__ = [
     "MAGIC",
     "MAX_BUNDLE_BYTES",
     "MAX_MANIFEST_BYTES",
+    "NO_KEY",
     "Bundle",
     "Check",
     "Opening",
@@ -58,6 +59,9 @@ __all__ = [
     "read_open",
     "read_vouched",
 ]
+
+NO_KEY = ("secret-format", "secret-unreadable")
+"""Codes that say nothing against a bundle: the key that was named cannot be had."""
 
 _AGAIN = "Copy or download it again"
 
@@ -89,7 +93,7 @@ class Bundle:
         return self.manifest.encrypted_with is not None and self.secret is None
 
     def blob(self, sha256: str) -> bytes:
-        """Raises SecretMissingError where it is locked."""
+        """Raises SecretError (secret-missing) where it is locked."""
         found = self._blobs.get(sha256)
         if found is None and self.locked:
             from edgekit_runtime.bundle.secrets import missing
@@ -164,14 +168,13 @@ def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[Check]:
 
     What keeps a key from being had is raised alone: it says nothing against the bundle.
     """
-    from edgekit_runtime.bundle.secret_key import SecretFormatError, SecretUnreadableError
 
     for name, step in steps:
         try:
             ok, told = step()
-        except (SecretFormatError, SecretUnreadableError):
-            raise
         except EdgekitError as error:
+            if error.code in NO_KEY:
+                raise
             yield Check(name, False, error.what)
             raise
         yield Check(name, ok, told)
@@ -265,12 +268,12 @@ class Opening:
         wanted = self.manifest.encrypted_with
         if self._secret is None or wanted is None:
             return None
-        from edgekit_runtime.bundle.secrets import SecretMissingError, SecretWrongError, opened_with
+        from edgekit_runtime.bundle.secrets import opened_with
 
         try:
             return opened_with(self._secret, wanted, self._where)
-        except (SecretMissingError, SecretWrongError):
-            if self._spare_key:
+        except SecretError as error:
+            if self._spare_key and error.code in ("secret-missing", "secret-wrong"):
                 return None
             raise
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
 from edgekit_runtime.children import leave_no_core
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.errors import SecretError
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAKE_ONE",
     "Secret",
-    "SecretError",
-    "SecretFormatError",
-    "SecretMissingError",
-    "SecretUnreadableError",
-    "SecretWrongError",
     "check_key",
 ]
 
@@ -41,45 +36,17 @@ _LEAST_DIFFERENT = 8
 MAKE_ONE = "Make one: edgekit keys secret NAME, or openssl rand -hex 32"
 
 
-class SecretError(BundleError):
-    """An encrypted bundle cannot be opened here: no key, or not the right one."""
-
-    code = "secret"
-
-
-class SecretMissingError(SecretError):
-    """The bundle is encrypted, and nobody said where its key is."""
-
-    code = "secret-missing"
-
-
-class SecretUnreadableError(SecretError):
-    """Where the key should be there is none: no such file or variable, a command that failed or did not end."""
-
-    code = "secret-unreadable"
-
-
-class SecretFormatError(SecretError):
-    """What was found is no key."""
-
-    code = "secret-format"
-
-
-class SecretWrongError(SecretError):
-    """There is a key, and it is another than the bundle was encrypted with."""
-
-    code = "secret-wrong"
-
-
 class Secret:
     """One key or several, and where they came from. Neither `repr` nor any error tells a key; its id names it."""
 
     __slots__ = ("_keys", "where")
 
     def __init__(self, keys: Sequence[bytes], where: str = "the caller") -> None:
-        """keys: 32 bytes each; the first is the one to encrypt with. Raises SecretFormatError."""
+        """keys: 32 bytes each; the first is the one to encrypt with. Raises SecretError (secret-format)."""
         if not 1 <= len(keys) <= MOST_KEYS:
-            raise SecretFormatError(f"{len(keys)} keys; 1 to {MOST_KEYS} are taken", where=where, do=MAKE_ONE)
+            raise SecretError(
+                f"{len(keys)} keys; 1 to {MOST_KEYS} are taken", where=where, do=MAKE_ONE, code="secret-format"
+            )
         for key in keys:
             check_key(key, where)
         self.where = where
@@ -95,19 +62,20 @@ class Secret:
         return tuple(self._keys)
 
     def key(self, wanted: str | None = None) -> bytes:
-        """The 32 bytes of the key with that id, or of the first. Raises SecretWrongError."""
+        """The 32 bytes of the key with that id, or of the first. Raises SecretError (secret-wrong)."""
         wanted = wanted or self.id
         if wanted not in self._keys:
             has = ", ".join(f"{one:.12}" for one in self._keys)
-            raise SecretWrongError(
+            raise SecretError(
                 f"the bundle is encrypted with the key {wanted:.12}, and {self.where} has {has}",
                 where=self.where,
                 do="Give the key that it was built with, or build it again with this one",
+                code="secret-wrong",
             )
         return self._keys[wanted]
 
     def only(self, wanted: str) -> Secret:
-        """With that one key alone: what a child process gets. Raises SecretWrongError."""
+        """With that one key alone: what a child process gets. Raises SecretError (secret-wrong)."""
         return Secret([self.key(wanted)], self.where)
 
     def handed(self) -> list[str]:
@@ -130,8 +98,12 @@ class Secret:
 
 
 def check_key(key: bytes, where: str, line: str = "") -> None:
-    """Raises SecretFormatError for another length, and for what nobody drew at random."""
+    """Raises SecretError (secret-format) for another length, and for what nobody drew at random."""
     if len(key) != KEY_BYTES:
-        raise SecretFormatError(f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where=where, do=MAKE_ONE)
+        raise SecretError(
+            f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where=where, do=MAKE_ONE, code="secret-format"
+        )
     if len(set(key)) < _LEAST_DIFFERENT or all(32 <= byte < 127 for byte in key):
-        raise SecretFormatError(f"{line}these 32 bytes are not random: words can be guessed", where=where, do=MAKE_ONE)
+        raise SecretError(
+            f"{line}these 32 bytes are not random: words can be guessed", where=where, do=MAKE_ONE, code="secret-format"
+        )

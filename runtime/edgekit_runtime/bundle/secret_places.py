@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES
-from edgekit_runtime.bundle.secret_key import MAKE_ONE, SecretFormatError, SecretUnreadableError, check_key
+from edgekit_runtime.bundle.secret_key import MAKE_ONE, check_key
+from edgekit_runtime.errors import SecretError
 from edgekit_runtime.strict_modes import first_unsafe
 
 __all__ = ["from_command", "from_file", "from_variable", "keys_in", "words"]
@@ -29,23 +30,29 @@ _MOST_BYTES = 16 << 10
 
 
 def keys_in(data: bytes, where: str) -> list[bytes]:
-    """The keys in it, newest first. Raises SecretFormatError, which never repeats what it read."""
+    """The keys in it, newest first. Raises SecretError (secret-format), which never repeats what it read."""
     if len(data) == KEY_BYTES and not all(byte < 128 for byte in data):
         return [data]
     if data.lstrip().startswith(b"-----BEGIN"):
-        raise SecretFormatError(
-            "this is a PEM key, for signatures; encryption has a key of its own", where=where, do=MAKE_ONE
+        raise SecretError(
+            "this is a PEM key, for signatures; encryption has a key of its own",
+            where=where,
+            do=MAKE_ONE,
+            code="secret-format",
         )
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
-        raise SecretFormatError(
-            f"{len(data):,} bytes that are no text; a key as it is has exactly {KEY_BYTES}", where=where, do=MAKE_ONE
+        raise SecretError(
+            f"{len(data):,} bytes that are no text; a key as it is has exactly {KEY_BYTES}",
+            where=where,
+            do=MAKE_ONE,
+            code="secret-format",
         ) from None
     found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     keys = [_key(line, number, where) for number, line in found if line and not line.startswith("#")]
     if not keys:
-        raise SecretFormatError("there is no key in it", where=where, do=MAKE_ONE)
+        raise SecretError("there is no key in it", where=where, do=MAKE_ONE, code="secret-format")
     return keys
 
 
@@ -59,7 +66,7 @@ def _key(text: str, number: int, where: str) -> bytes:
         bare = text.rstrip("=").replace("-", "+").replace("_", "/")
         key = base64.b64decode(bare + "=" * (-len(bare) % 4))
     else:
-        raise SecretFormatError(f"{line}neither hex digits nor base64", where=where, do=MAKE_ONE)
+        raise SecretError(f"{line}neither hex digits nor base64", where=where, do=MAKE_ONE, code="secret-format")
     check_key(key, where, line)
     return key
 
@@ -71,28 +78,35 @@ def from_file(path: Path, where: str) -> bytes:
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise SecretUnreadableError("not a regular file", where=where, do="Pass the path of the key's file")
+                raise SecretError(
+                    "not a regular file", where=where, do="Pass the path of the key's file", code="secret-unreadable"
+                )
             if sys.platform != "win32" and found.st_mode & stat.S_IROTH:
-                raise SecretUnreadableError(
+                raise SecretError(
                     f"everybody on this machine may read it (mode {stat.S_IMODE(found.st_mode):04o})",
                     where=where,
                     do=f"Run: chmod 600 {path}",
+                    code="secret-unreadable",
                 )
             if unsafe := first_unsafe(path):
-                raise SecretUnreadableError(f"{unsafe.where}: {unsafe.what}", where=where, do=unsafe.do)
+                raise SecretError(f"{unsafe.where}: {unsafe.what}", where=where, do=unsafe.do, code="secret-unreadable")
             with os.fdopen(os.dup(handle), "rb") as file:
                 data = file.read(_MOST_BYTES + 1)
         finally:
             os.close(handle)
     except OSError as error:
         why = error.strerror or str(error)
-        raise SecretUnreadableError(f"the key cannot be read: {why}", where=where, do="Check the path") from error
+        raise SecretError(
+            f"the key cannot be read: {why}", where=where, do="Check the path", code="secret-unreadable"
+        ) from error
     return _bounded(data, where)
 
 
 def _bounded(data: bytes, where: str) -> bytes:
     if len(data) > _MOST_BYTES:
-        raise SecretFormatError(f"more than {_MOST_BYTES:,} bytes; that is no key", where=where, do=MAKE_ONE)
+        raise SecretError(
+            f"more than {_MOST_BYTES:,} bytes; that is no key", where=where, do=MAKE_ONE, code="secret-format"
+        )
     return data
 
 
@@ -102,7 +116,9 @@ def from_variable(name: str) -> bytes:
     value = os.environ.get(name)
     if not value:
         what = "the variable is empty" if value is not None else "there is no such variable"
-        raise SecretUnreadableError(what, where=f"env:{name}", do=f"Set {name} to the key, or pass file:PATH")
+        raise SecretError(
+            what, where=f"env:{name}", do=f"Set {name} to the key, or pass file:PATH", code="secret-unreadable"
+        )
     withhold(name)
     return value.encode("utf-8", "surrogateescape")
 
@@ -118,8 +134,11 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
     try:
         child = subprocess.Popen(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     except OSError as error:
-        raise SecretUnreadableError(
-            f"the command cannot be run: {error.strerror or error}", where=where, do="Check its name and path"
+        raise SecretError(
+            f"the command cannot be run: {error.strerror or error}",
+            where=where,
+            do="Check its name and path",
+            code="secret-unreadable",
         ) from error
     stream = child.stdout
     assert stream is not None
@@ -138,14 +157,20 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
             child.wait()
     if late:
         do = f"Run it by itself: it must print the key within {limit_s:.0f} s, and asks nothing on its standard input"
-        raise SecretUnreadableError(
-            f"the command did not end within {limit_s:.3g} s, and was ended", where=where, do=do
+        raise SecretError(
+            f"the command did not end within {limit_s:.3g} s, and was ended",
+            where=where,
+            do=do,
+            code="secret-unreadable",
         )
     stream.close()
     data = _bounded(said[0], where)
     if child.returncode != 0:
-        raise SecretUnreadableError(
-            f"the command failed (exit code {child.returncode})", where=where, do="Run it by itself to see why"
+        raise SecretError(
+            f"the command failed (exit code {child.returncode})",
+            where=where,
+            do="Run it by itself to see why",
+            code="secret-unreadable",
         )
     return data
 

@@ -16,15 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edgekit_runtime.bundle.secret_key import (
-    Secret,
-    SecretError,
-    SecretFormatError,
-    SecretMissingError,
-    SecretUnreadableError,
-    SecretWrongError,
-)
+from edgekit_runtime.bundle.secret_key import Secret
 from edgekit_runtime.bundle.secret_places import from_command, from_file, from_variable, keys_in, words
+from edgekit_runtime.errors import SecretError
 from edgekit_runtime.trust import config_dir
 
 __all__ = [
@@ -32,11 +26,6 @@ __all__ = [
     "VARIABLE",
     "Given",
     "Secret",
-    "SecretError",
-    "SecretFormatError",
-    "SecretMissingError",
-    "SecretUnreadableError",
-    "SecretWrongError",
     "Source",
     "check_given",
     "find_secret",
@@ -70,23 +59,28 @@ class Source:
 def parse_source(text: str) -> Source:
     """`file:PATH`, `env:NAME`, `cmd:COMMAND`; what begins with none of them is the path of a file.
 
-    Raises SecretFormatError, without repeating the text, where it is a key itself: the whole machine would see it.
+    Raises SecretError (secret-format), without repeating the text, where it is a key itself: the whole machine would see it.
     """
     if _looks_like_key(text):
-        raise SecretFormatError(
+        raise SecretError(
             "this is a key itself, where its place is asked for; whoever lists processes or reads the shell's history has it",
             do="Make a new key, put it into a file of mode 0600, and pass file:PATH",
+            code="secret-format",
         )
     kind, colon, name = text.partition(":")
     if not colon or kind not in ("file", "env", "cmd"):
         kind, name = "file", text
     if not name.strip() or "\0" in name:
-        raise SecretFormatError(f"{text!r:.60} names no place", do="Pass file:PATH, env:NAME or cmd:'COMMAND'")
+        raise SecretError(
+            f"{text!r:.60} names no place", do="Pass file:PATH, env:NAME or cmd:'COMMAND'", code="secret-format"
+        )
     if kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise SecretFormatError(f"{name!r:.60} is no variable's name", do="Pass env:NAME")
+        raise SecretError(f"{name!r:.60} is no variable's name", do="Pass env:NAME", code="secret-format")
     if kind == "cmd" and not words(name):
-        raise SecretFormatError(
-            "the command cannot be read: a quotation mark is not closed", do="Quote it: cmd:'COMMAND'"
+        raise SecretError(
+            "the command cannot be read: a quotation mark is not closed",
+            do="Quote it: cmd:'COMMAND'",
+            code="secret-format",
         )
     return Source(kind, name)  # type: ignore[arg-type]
 
@@ -94,7 +88,7 @@ def parse_source(text: str) -> Source:
 def load_secret(source: str | Source, *, limit_s: float = COMMAND_LIMIT_S) -> Secret:
     """Fetch it. limit_s: how long a command may take.
 
-    Raises SecretFormatError (no source, no key in it), SecretUnreadableError (nothing there, or not to be had).
+    Raises SecretError (secret-format) (no source, no key in it), SecretError (secret-unreadable) (nothing there, or not to be had).
     """
     source = parse_source(source) if isinstance(source, str) else source
     if source.kind == "file":
@@ -140,12 +134,14 @@ def opened_with(given: Given, wanted: str, where: str) -> Secret | None:
         given = load_secret(given)
     try:
         return given.only(wanted)
-    except SecretWrongError as error:
-        raise SecretWrongError(error.what, where=where, do=error.do) from None
+    except SecretError as error:
+        if error.code != "secret-wrong":
+            raise
+        raise SecretError(error.what, where=where, do=error.do, code="secret-wrong") from None
 
 
 def check_given(given: object) -> None:
-    """Before anything is fetched. Raises ValueError for what is no such thing, SecretFormatError for a text that is no source."""
+    """Before anything is fetched. Raises ValueError for what is no such thing, SecretError (secret-format) for a text that is no source."""
     if isinstance(given, str):
         parse_source(given)
     elif given is not None and not isinstance(given, (bytes, os.PathLike, Secret)) and not callable(given):
@@ -154,12 +150,13 @@ def check_given(given: object) -> None:
         )
 
 
-def missing(wanted: str, where: str) -> SecretMissingError:
+def missing(wanted: str, where: str) -> SecretError:
     """What to raise where there is no key at all. wanted: the key's id."""
-    return SecretMissingError(
+    return SecretError(
         f"the bundle is encrypted (key {wanted:.12}), and there is no key for it here",
         where=where,
         do=f"Say where it is: --secret file:PATH, open_bundle(..., secret='file:PATH'), or {VARIABLE}=file:PATH",
+        code="secret-missing",
     )
 
 

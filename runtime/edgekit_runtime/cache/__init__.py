@@ -13,7 +13,6 @@ from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
-    from edgekit_runtime.cache.disk_file import CacheFileError
     from edgekit_runtime.cache.flight import Flights
     from edgekit_runtime.cache.identity import Identity, identify, namespace, of_artifact
     from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MISS",
     "Cache",
-    "CacheFileError",
     "CacheStats",
     "DiskCache",
     "DiskStats",
@@ -54,7 +52,6 @@ __getattr__ = lazily(
             "DiskCache",
             "DiskStats",
         ),
-        "edgekit_runtime.cache.disk_file": ("CacheFileError",),
         "edgekit_runtime.cache.flight": ("Flights",),
         "edgekit_runtime.cache.identity": (
             "Identity",

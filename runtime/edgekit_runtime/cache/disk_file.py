@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from edgekit_runtime.cache.age import Moment
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import CacheFileError
 from edgekit_runtime.sqlite_file import delete, owner
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["MARK", "AnswerFile", "CacheFileError", "Row", "Written", "file_bytes", "foreign"]
+__all__ = ["MARK", "AnswerFile", "Row", "Written", "file_bytes", "foreign"]
 
 MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
@@ -52,12 +52,6 @@ CREATE TABLE IF NOT EXISTS body (
 CREATE TABLE IF NOT EXISTS place (hash INTEGER PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL);
 """
 _FIND = "SELECT key, model, wall, up, boot, used, data FROM place JOIN body USING (id) WHERE hash = ?"
-
-
-class CacheFileError(EdgekitError):
-    """The file named for the disk tier is something else's."""
-
-    code = "cache-file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit_runtime.cache.disk_file import MARK, AnswerFile, CacheFileError, Written, file_bytes, foreign
+from edgekit_runtime.cache.disk_file import MARK, AnswerFile, Written, file_bytes, foreign
+from edgekit_runtime.errors import CacheFileError
 from edgekit_runtime.sqlite_file import delete, owner
 
 __all__ = ["LEAST_BYTES", "Medium", "trouble_of"]

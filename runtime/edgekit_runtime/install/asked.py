@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.fetch import Fetching
 from edgekit_runtime.install.journal import TrialBy
 from edgekit_runtime.install.layout import Root
@@ -66,10 +66,12 @@ class Installed:
 
 def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | None = None) -> Slot:
     """What the root was told, with what it is told now. profile: said for the same install before, which is not finished. A slot.json that cannot be read is made anew where the owner says
-    again whom to trust: nothing else of it decides what may come in. Raises InstallRootError."""
+    again whom to trust: nothing else of it decides what may come in. Raises InstallError (install-root)."""
     try:
         slot = root.slot()
-    except InstallRootError:
+    except InstallError as error:
+        if error.code != "install-root":
+            raise
         if not asked.trust:
             raise
         slot = Slot()

@@ -19,9 +19,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
 from edgekit_runtime.install.disk import drop_folder, free_bytes, names_in, remove
-from edgekit_runtime.install.errors import DiskFullError, InstallError
 from edgekit_runtime.install.fetch import drop_part
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
@@ -51,7 +50,7 @@ class Collected:
 def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> Collected:
     """unfinished: give up an install that was cut off as well, with what it fetched.
 
-    Raises InstallRootError, InstallBusyError, StorageError."""
+    Raises InstallError (install-root), InstallError (install-busy), StorageError."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = root.journal()
@@ -119,16 +118,17 @@ def _drop_parts(root: Root, journal: Journal, done: Collected) -> None:
 
 
 def make_room(root: Root, journal: Journal, size: int) -> None:
-    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises DiskFullError."""
+    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises StorageError (disk-full)."""
     need = size + _SPARE_BYTES
     if free_bytes(root.path) < need:
         sweep(root, journal)
     free = free_bytes(root.path)
     if free < need:
-        raise DiskFullError(
+        raise StorageError(
             f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free",
             where=str(root.path),
             do="Make room, then install again",
+            code="disk-full",
         )
 
 

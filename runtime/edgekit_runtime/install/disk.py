@@ -1,7 +1,7 @@
 """Writing that survives a power cut, and opening that follows nobody's links.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
-    with open_regular(path) as file: ...         # PlantedError for a link, a pipe, a file with a second name
+    with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
 
 Rules:
 - a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never stands
@@ -22,7 +22,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgekit_runtime.install.errors import DiskFullError, InstallError, ReadOnlyError, StorageError
+from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install.planted import planted
 from edgekit_runtime.whole_file import NOFOLLOW, Draft, draft_in, replace_in
 
@@ -88,9 +88,11 @@ def unreadable(error: OSError, path: Path) -> InstallError:
 def _typed(error: OSError, path: Path) -> InstallError:
     where, why = str(path), error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"there is no room: {why}", where=where, do="Make room, then try again")
+        return StorageError(f"there is no room: {why}", where=where, do="Make room, then try again", code="disk-full")
     if error.errno == errno.EROFS:
-        return ReadOnlyError("the file system is read-only", where=where, do="Mount it for writing, then try again")
+        return StorageError(
+            "the file system is read-only", where=where, do="Mount it for writing, then try again", code="read-only"
+        )
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return planted("a symbolic link stands where edgekit keeps a file", path)
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -99,7 +101,7 @@ def _typed(error: OSError, path: Path) -> InstallError:
 
 
 def open_folder(folder: Path) -> int:
-    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, PlantedError for a link."""
+    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, InstallError (planted) for a link."""
     below = _below_root(folder)
     base = folder.parents[below - 1] if below else folder
     descriptor = _opened(base, base, None)
@@ -148,7 +150,7 @@ def _beside(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file with one name. Raises OSError where there is none, PlantedError for anything else."""
+    """A descriptor of a regular file with one name. Raises OSError where there is none, InstallError (planted) for anything else."""
     try:
         with _beside(path) as (folder, name):
             flags |= NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
@@ -170,7 +172,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file that edgekit keeps; None where there is none. Raises StorageError, PlantedError."""
+    """The text of a file that edgekit keeps; None where there is none. Raises StorageError, InstallError (planted)."""
     with reading(path):
         try:
             descriptor = open_regular(path)
@@ -181,7 +183,7 @@ def read_text(path: Path) -> str | None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing, durably. Raises StorageError, DiskFullError, ReadOnlyError, PlantedError."""
+    """All of it or nothing, durably. Raises StorageError, StorageError (disk-full), StorageError (read-only), InstallError (planted)."""
     draft = path.with_name(f"{path.name}.new")
     with create_draft(draft) as file:
         file.write(text.encode("utf-8"))
@@ -221,7 +223,7 @@ def move(draft: Path, path: Path) -> None:
 
 
 def move_between(old: Path, new: Path) -> None:
-    """Rename from one folder of a root to another, durably. Raises OSError, PlantedError."""
+    """Rename from one folder of a root to another, durably. Raises OSError, InstallError (planted)."""
     with _beside(old) as (source, name), _beside(new) as (target, other):
         os.replace(name, other, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -229,7 +231,7 @@ def move_between(old: Path, new: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to the disk. Raises OSError, PlantedError."""
+    """Flush a folder's names to the disk. Raises OSError, InstallError (planted)."""
     if os.name == "nt":
         return
     descriptor = open_folder(folder)
@@ -253,7 +255,7 @@ def make_folders(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of ours, durably. Raises PlantedError where a link or a file has its name."""
+    """A folder of ours, durably. Raises InstallError (planted) where a link or a file has its name."""
     with storing(folder), _beside(folder) as (above, name):
         try:
             os.mkdir(name, dir_fd=above)
@@ -292,7 +294,7 @@ def _drop(name: str, above: int) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What is in a folder of a root, in order. Raises OSError, PlantedError."""
+    """What is in a folder of a root, in order. Raises OSError, InstallError (planted)."""
     descriptor = open_folder(folder)
     try:
         return sorted(os.listdir(descriptor))  # noqa: PTH208 - of a descriptor
@@ -301,19 +303,19 @@ def names_in(folder: Path) -> list[str]:
 
 
 def read_link(link: Path) -> str:
-    """Where a link in a root leads, as it says. Raises OSError, PlantedError."""
+    """Where a link in a root leads, as it says. Raises OSError, InstallError (planted)."""
     with _beside(link) as (folder, name):
         return os.readlink(name, dir_fd=folder)
 
 
 def make_link(link: Path, target: str) -> None:
-    """A link under a name that is free. Not yet flushed. Raises OSError, PlantedError."""
+    """A link under a name that is free. Not yet flushed. Raises OSError, InstallError (planted)."""
     with _beside(link) as (folder, name):
         os.symlink(target, name, dir_fd=folder)
 
 
 def clear_link(link: Path, folder: str) -> None:
-    """Away with a link into `folder` that a cut left there. Raises PlantedError for anything else under that name."""
+    """Away with a link into `folder` that a cut left there. Raises InstallError (planted) for anything else under that name."""
     with storing(link), _beside(link) as (above, name):
         try:
             found = Path(os.readlink(name, dir_fd=above))

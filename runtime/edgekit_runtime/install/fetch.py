@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import DownloadError, EdgekitError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
-from edgekit_runtime.install.errors import DownloadError, DownloadSizeError, DownloadSlowError, FinalError
 from edgekit_runtime.install.http import Limits, WrongPartError
+from edgekit_runtime.install.proxy import FinalError
 from edgekit_runtime.install.source import Source, Stream
 
 __all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
@@ -120,13 +120,8 @@ class _Part:
             try:
                 validator = self._pull(source, validator)
                 break
-            except DownloadSlowError:
-                raise
             except FinalError as error:
                 raise DownloadError(error.what, where=error.where or self._told, do=error.do) from error
-            except DownloadSizeError:
-                self._restart()
-                raise
             except WrongPartError:
                 validator = ""
                 self._restart()
@@ -134,12 +129,16 @@ class _Part:
                 failed: DownloadError = DownloadError(what, do="Offer the file on a server that is right about ranges")
                 tries += 1
             except DownloadError as error:
+                if error.code == "download-size":
+                    self._restart()
+                if error.code != "download":
+                    raise
                 failed = error
                 tries = 1 if self._size > before else tries + 1
                 validator, _ = self._known()
             if tries >= limits.tries:
                 do = f"{failed.do}; what arrived is kept" if self._size and validator else failed.do
-                raise type(failed)(failed.what, where=self._told, do=do) from failed
+                raise DownloadError(failed.what, where=self._told, do=do) from failed
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
         sync_folder(self._path.parent)
@@ -245,25 +244,32 @@ class _Part:
             return
         raise self._wrong_size(total)
 
-    def _wrong_size(self, total: int | None) -> DownloadSizeError:
+    def _wrong_size(self, total: int | None) -> DownloadError:
         is_ = f"it is {total:,} bytes long" if total is not None else "it does not end where it should"
-        return DownloadSizeError(
-            f"{is_}, and its signed head says {self._wanted:,}", where=self._told, do="Copy or build the bundle again"
+        return DownloadError(
+            f"{is_}, and its signed head says {self._wanted:,}",
+            where=self._told,
+            do="Copy or build the bundle again",
+            code="download-size",
         )
 
     def _check_pace(self) -> None:
         limits, now = self._how.limits, self._how.clock()
         if now - self._began > limits.total_s:
-            raise DownloadSlowError(
-                f"it took longer than {limits.total_s:,.0f} s", where=self._told, do="Install again: it goes on there"
+            raise DownloadError(
+                f"it took longer than {limits.total_s:,.0f} s",
+                where=self._told,
+                do="Install again: it goes on there",
+                code="download-slow",
             )
         if now - self._slow_from < limits.slow_s:
             return
         came = self._size - self._slow_bytes
         if came < limits.least_rate * (now - self._slow_from):
-            raise DownloadSlowError(
+            raise DownloadError(
                 f"{came:,} bytes came in {now - self._slow_from:.0f} s",
                 where=self._told,
                 do="Install again when the network is better: it goes on there",
+                code="download-slow",
             )
         self._slow_from, self._slow_bytes = now, self._size

@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.errors import DownloadError, FinalError
-from edgekit_runtime.install.proxy import Proxy, basic, proxy_for
+from edgekit_runtime.errors import DownloadError, EdgekitError, HostError
+from edgekit_runtime.install.proxy import FinalError, Proxy, basic, proxy_for
 from edgekit_runtime.remote.endpoint import Endpoint
-from edgekit_runtime.remote.errors import HostUnreachableError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -187,7 +185,7 @@ def _ask(
     except BaseException as error:
         if wire is not None:
             wire.end()
-        if not isinstance(error, (OSError, HTTPException, ValueError, HostUnreachableError)):
+        if not isinstance(error, (OSError, HTTPException, ValueError, HostError)):
             raise
         place = f"{connection.host}:{connection.port}" + (f" through {proxy.told}" if proxy is not None else "")
         late = isinstance(error, TimeoutError)
@@ -196,7 +194,7 @@ def _ask(
 
 
 def _connect(parts: SplitResult, proxy: Proxy | None, deadline: Deadline) -> TimedSocket:
-    """A socket to the server, encrypted where the URL says so. Raises OSError, HostUnreachableError, DownloadError."""
+    """A socket to the server, encrypted where the URL says so. Raises OSError, HostError, DownloadError."""
     host, port = parts.hostname or "", _port(parts)
     name, number = (host, port) if proxy is None else (proxy.host, proxy.port)
     place = Endpoint(f"http://{f'[{name}]' if ':' in name else name}:{number}", connect_timeout_s=math.inf)

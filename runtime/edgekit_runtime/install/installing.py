@@ -18,18 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import DownloadError, EdgekitError, InstallError
 from edgekit_runtime.install.asked import Asked, Installed, told_now
 from edgekit_runtime.install.collecting import make_room
-from edgekit_runtime.install.errors import (
-    DowngradeError,
-    DownloadError,
-    DownloadSizeError,
-    InstallError,
-    InstallRootError,
-    TrialFailedError,
-    TrialPendingError,
-)
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.fetch import Fetched, fetch
 from edgekit_runtime.install.journal import Attempt
@@ -119,10 +110,11 @@ class _Installing:
     def run(self) -> Installed:
         pending = self._journal.on_trial
         if pending is not None:
-            raise TrialPendingError(
+            raise InstallError(
                 f"generation {pending} is on trial with the application",
                 where=str(self._root.path),
                 do=f"Wait for it; or decide: edgekit activate --root {self._root.path}, or edgekit rollback",
+                code="trial-pending",
             )
         try:
             event: Event | None = self._first()
@@ -139,8 +131,11 @@ class _Installing:
             return self._done(already=not self._repaired)
         failure = self._journal.failure
         if self._journal.attempt is None and failure is not None:  # it went down too often: that was the end of it
-            raise TrialFailedError(
-                failure.what, where=self._source.told, do="Look for what took it down; then install again"
+            raise InstallError(
+                failure.what,
+                where=self._source.told,
+                do="Look for what took it down; then install again",
+                code="trial-failed",
             )
         return self._done()
 
@@ -194,7 +189,7 @@ class _Installing:
             return self._do(work)
         except EdgekitError as error:
             self._source.answers_for(error, self._stored())
-            keep = isinstance(error, DownloadError) and not isinstance(error, DownloadSizeError)
+            keep = isinstance(error, DownloadError) and error.code != "download-size"
             with contextlib.suppress(EdgekitError):  # the first error is the one to tell
                 self._take(Failed(error.code, str(error), self._now(), keep))
             raise
@@ -244,7 +239,9 @@ class _Installing:
         judging, same = self._judging(), self._answers(name_of(header))
         try:
             head = judging.head(header)
-        except DowngradeError:  # after a rollback: what answers is no step back
+        except InstallError as error:  # after a rollback: what answers is no step back
+            if error.code != "downgrade":
+                raise
             if same is None:
                 raise
             head = replace(judging, binding=None).head(header)
@@ -293,7 +290,7 @@ class _Installing:
     def _remember(self) -> None:
         """What the owner said beside the bundle, once it is good enough to be said for."""
         keep(self._root.path, self._named)
-        with contextlib.suppress(InstallRootError):
+        with contextlib.suppress(InstallError):
             if self._root.slot() == self._slot:
                 return
         self._root.write_slot(self._slot)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.errors import BundleError, InstallError
 from edgekit_runtime.install.planted import aside
 from edgekit_runtime.strict_json import is_format, strict_json
 
@@ -150,7 +149,7 @@ class Journal:
 
 
 def parse_journal(text: str, where: str) -> Journal:
-    """Raises InstallRootError."""
+    """Raises InstallError (install-root)."""
     try:
         value: Any = strict_json(text.encode("utf-8"))
         if not isinstance(value, dict) or not is_format(value.get("format"), FORMAT):
@@ -159,11 +158,12 @@ def parse_journal(text: str, where: str) -> Journal:
         _check(journal)
     except (ValueError, BundleError) as error:
         why = error.what if isinstance(error, BundleError) else str(error)
-        raise InstallRootError(
+        raise InstallError(
             f"the journal cannot be understood: {why}",
             where=where,
             do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a rollback "
             "leads is forgotten",
+            code="install-root",
         ) from error
     return journal
 

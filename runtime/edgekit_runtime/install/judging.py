@@ -16,7 +16,7 @@ from edgekit_runtime.bundle.header import Header, aligned
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Opening
-from edgekit_runtime.install.errors import DownloadSizeError
+from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install.rules import Board, admit
 from edgekit_runtime.trust import Moment, TrustPolicy, TrustStore, Vouched
 
@@ -49,14 +49,14 @@ class Judging:
     allow_unsigned: bool = False
 
     def head(self, header: Header) -> Head:
-        """Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadSizeError."""
+        """Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadError (download-size)."""
         opening = Opening(self.where, TrustPolicy(self.store, self.allow_unsigned, now=self.moment))
         manifest = opening.judge(header)
         self.admit(manifest, header.digest)
         total = aligned(header.blobs_at + max((blob.offset + blob.size for blob in manifest.blobs), default=0))
         if total > MAX_BUNDLE_BYTES:
             what = f"{total:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})"
-            raise DownloadSizeError(what, where=self.where)
+            raise DownloadError(what, where=self.where, code="download-size")
         return Head(manifest, opening.vouched, name_of(header), total)
 
     def admit(self, manifest: Manifest, digest: str) -> None:

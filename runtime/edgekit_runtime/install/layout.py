@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
@@ -47,7 +48,6 @@ from edgekit_runtime.install.disk import (
     unreadable,
     write_file,
 )
-from edgekit_runtime.install.errors import InstallError, InstallRootError, NoGenerationError, StorageError
 from edgekit_runtime.install.events import Events
 from edgekit_runtime.install.journal import Burned, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
@@ -91,31 +91,36 @@ class Root:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Root:
-        """Raises InstallRootError."""
+        """Raises InstallError (install-root)."""
         root = cls(_absolute(path))
         if not is_root(root.path):
-            raise InstallRootError("no bundle was ever installed here", where=os.fspath(path), do=_NO_ROOT)
+            raise InstallError(
+                "no bundle was ever installed here", where=os.fspath(path), do=_NO_ROOT, code="install-root"
+            )
         return root
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Root:
         """The root that is there, or a new one in a folder that is missing or empty. The lock is not taken yet.
 
-        Raises InstallRootError, StorageError, PlantedError.
+        Raises InstallError (install-root), StorageError, InstallError (planted).
         """
         root = cls(_absolute(path))
         if is_root(root.path):
             return root
         with storing(root.path):
             if root.path.exists() and not root.path.is_dir():
-                raise InstallRootError("is no folder", where=str(root.path), do="Name a folder, new or empty")
+                raise InstallError(
+                    "is no folder", where=str(root.path), do="Name a folder, new or empty", code="install-root"
+                )
             make_folders(root.path)
             strangers = sorted(entry.name for entry in root.path.iterdir() if entry.name not in _OWN | _DRAFTS)
         if strangers:
-            raise InstallRootError(
+            raise InstallError(
                 f"the folder holds other things ({strangers[0]:.40})",
                 where=str(root.path),
                 do="Name a new or empty folder",
+                code="install-root",
             )
         return root
 
@@ -161,11 +166,13 @@ class Root:
         return self.incoming / f"{hashlib.sha256(source.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.part"
 
     def slot(self) -> Slot:
-        """Raises InstallRootError."""
+        """Raises InstallError (install-root)."""
         file = self.path / "slot.json"
         text = read_text(file)
         if text is None:
-            raise InstallRootError("is missing, and with it whom this root trusts", where=str(file), do=_MAKE_ANEW)
+            raise InstallError(
+                "is missing, and with it whom this root trusts", where=str(file), do=_MAKE_ANEW, code="install-root"
+            )
         slot: Slot = parsed(Slot, file, text, _TELL_AGAIN)
         return slot
 
@@ -173,7 +180,7 @@ class Root:
         write_file(self.path / "slot.json", json.dumps(to_json(slot), sort_keys=True, indent=1) + "\n")
 
     def journal(self) -> Journal:
-        """Where there is none, one that knows what `current` and the generations say. Raises InstallRootError."""
+        """Where there is none, one that knows what `current` and the generations say. Raises InstallError (install-root)."""
         file = self.path / "journal.json"
         text = read_text(file)
         if text is not None:
@@ -197,7 +204,7 @@ class Root:
         write_file(self.path / "journal.json", journal.text())
 
     def pointed(self) -> int | None:
-        """The generation that `current` points at, None where there is none. Raises PlantedError."""
+        """The generation that `current` points at, None where there is none. Raises InstallError (planted)."""
         try:
             target = read_link(self.current)
         except FileNotFoundError:
@@ -262,16 +269,16 @@ class Root:
         return f"There are generations {', '.join(others)} and {last}"
 
     def record(self, number: int) -> Generation:
-        """Raises NoGenerationError, InstallRootError."""
+        """Raises InstallError (no-generation), InstallError (install-root)."""
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
             told = f"{self.told_numbers()}: edgekit status --root {self.path}"
-            raise NoGenerationError(f"there is no generation {number}", where=str(self.path), do=told)
+            raise InstallError(f"there is no generation {number}", where=str(self.path), do=told, code="no-generation")
         do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
         found: Generation = parsed(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
-            raise InstallRootError("the record is of something else", where=str(file), do=do)
+            raise InstallError("the record is of something else", where=str(file), do=do, code="install-root")
         return found
 
     def perhaps(self, number: int | None) -> Generation | None:
@@ -281,14 +288,17 @@ class Root:
         return None
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
-        """The object of a generation, held. Raises NoGenerationError, InstallRootError, PlantedError, StorageError."""
+        """The object of a generation, held. Raises InstallError (no-generation), InstallError (install-root), InstallError (planted), StorageError."""
         generation = self.record(number)
         path = self.object(generation.object)
         try:
             return hold(path), generation
         except FileNotFoundError as error:
-            raise NoGenerationError(
-                f"the bundle of generation {number} is gone", where=str(path), do="Install it again"
+            raise InstallError(
+                f"the bundle of generation {number} is gone",
+                where=str(path),
+                do="Install it again",
+                code="no-generation",
             ) from error
         except OSError as error:
             raise unreadable(error, path) from error
@@ -298,12 +308,17 @@ class Root:
         for last in (False, False, True):
             number = self.pointed()
             if number is None:
-                raise NoGenerationError(
-                    "nothing answers here yet", where=str(self.path), do="Run: edgekit install BUNDLE --root ROOT"
+                raise InstallError(
+                    "nothing answers here yet",
+                    where=str(self.path),
+                    do="Run: edgekit install BUNDLE --root ROOT",
+                    code="no-generation",
                 )
             try:
                 return self.hold(number)
-            except NoGenerationError:
+            except InstallError as error:
+                if error.code != "no-generation":
+                    raise
                 if last:
                     raise
         raise AssertionError("the last round returns or raises")
@@ -318,9 +333,11 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
         with contextlib.suppress(RuntimeError):  # links in a circle, before Python 3.13
             found = found.resolve()
         if found.is_symlink():
-            raise InstallRootError("its links lead to each other", where=os.fspath(path), do=_NO_ROOT)
+            raise InstallError("its links lead to each other", where=os.fspath(path), do=_NO_ROOT, code="install-root")
         return found
     except (TypeError, ValueError) as error:
-        raise InstallRootError(f"no path: {error}", do=_NO_ROOT) from error
+        raise InstallError(f"no path: {error}", do=_NO_ROOT, code="install-root") from error
     except OSError as error:
-        raise InstallRootError(f"the link leads nowhere: {error}", where=os.fspath(path), do=_NO_ROOT) from error
+        raise InstallError(
+            f"the link leads nowhere: {error}", where=os.fspath(path), do=_NO_ROOT, code="install-root"
+        ) from error

@@ -1,6 +1,6 @@
 """Whose turn it is: one install at a time in a root, and what is in use stays.
 
-    with alone(root.lock_file, wait_s=600): ...        # InstallBusyError where another does not end in time
+    with alone(root.lock_file, wait_s=600): ...        # InstallError (install-busy) where another does not end in time
     lease = hold(path)                                 # a model that is open: `in_use(path)` is True elsewhere
     lease.release()
 
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.disk import open_regular, storing
-from edgekit_runtime.install.errors import InstallBusyError, InstallError
 
 __all__ = ["Lease", "alone", "hold", "in_use"]
 
@@ -39,7 +39,7 @@ def alone(
 ) -> Iterator[None]:
     """path: the lock's file, made where there is none. waiting: called once where another is at work.
 
-    Raises InstallBusyError after wait_s seconds, StorageError where the file cannot be made, and for whatever the system
+    Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for whatever the system
     refuses inside.
     """
     descriptor = _open_lock(path)
@@ -51,10 +51,11 @@ def alone(
                     told = True
                     waiting()
                 if clock() >= end:
-                    raise InstallBusyError(
+                    raise InstallError(
                         f"another install works here, and has not ended within {wait_s:g} s",
                         where=str(path.parent),
                         do="Wait for it, or end it",
+                        code="install-busy",
                     )
                 threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
             yield

@@ -26,13 +26,14 @@ from edgekit_runtime.errors import (
     BundleError,
     EdgekitError,
     EngineError,
+    InstallError,
     IntegrityError,
     MemoryExceeded,
     MissingExtraError,
     SelfTestError,
+    StorageError,
     errno_of,
 )
-from edgekit_runtime.install.errors import InstallError, InstallRootError, StorageError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.promise import terms_of
@@ -63,7 +64,7 @@ _MACHINES = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: Callable[[Bundle], Opened]) -> Opened:
     """make: from a checked bundle to one that is ready to answer.
 
-    Raises InstallRootError, NoGenerationError, StorageError, and what reading the bundle and `make` raise.
+    Raises InstallError, StorageError, and what reading the bundle and `make` raise.
     """
     root = Root.open(path)
     try:
@@ -127,7 +128,9 @@ def of_the_machine(error: BaseException) -> bool:
 def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
     try:
         journal = root.journal()
-    except InstallRootError:  # a reader needs `current` alone; `status` and `install` say what is amiss
+    except InstallError as error:  # a reader needs `current` alone; `status` and `install` say what is amiss
+        if error.code != "install-root":
+            raise
         return (*root.hold_current(), None)
     if journal.on_trial is None and root.pointed() == journal.answering:
         return (*root.hold_current(), None)

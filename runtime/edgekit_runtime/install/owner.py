@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.errors import InstallError, NoGenerationError
+from edgekit_runtime.errors import EdgekitError, InstallError
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
 from edgekit_runtime.install.layout import Root
@@ -48,16 +47,17 @@ def activate(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation:
-    """number: None for the one on trial. Raises NoGenerationError, and what reading it raises."""
+    """number: None for the one on trial. Raises InstallError (no-generation), and what reading it raises."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = settle(root, clock)
         wanted = number if number is not None else journal.on_trial
         if wanted is None:
-            raise NoGenerationError(
+            raise InstallError(
                 "no generation is on trial",
                 where=str(root.path),
                 do=f"Name one: edgekit activate --root {root.path} N; t{root.told_numbers()[1:]}",
+                code="no-generation",
             )
         return _switch(root, journal, wanted, "activated", trust)
 
@@ -69,7 +69,7 @@ def rollback(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation | None:
-    """What answers now; None where the only generation there was had been on trial. Raises NoGenerationError."""
+    """What answers now; None where the only generation there was had been on trial. Raises InstallError (no-generation)."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = settle(root, clock)
@@ -81,10 +81,11 @@ def rollback(
             root.events.tell("rolled-back", generation=trial, what="the owner rolled it back")
             return back
         if journal.previous is None:
-            raise NoGenerationError(
+            raise InstallError(
                 "there is no generation before this one",
                 where=str(root.path),
                 do="What answers is all there is; install the bundle that you want",
+                code="no-generation",
             )
         return _switch(root, journal, journal.previous, "rolled-back", trust)
 

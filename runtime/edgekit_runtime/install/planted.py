@@ -15,7 +15,7 @@ import shlex
 import stat
 from pathlib import Path
 
-from edgekit_runtime.install.errors import PlantedError
+from edgekit_runtime.errors import InstallError
 
 __all__ = ["aside", "planted"]
 
@@ -27,9 +27,9 @@ _KEPT = {
 }
 
 
-def planted(what: str, path: Path) -> PlantedError:
+def planted(what: str, path: Path) -> InstallError:
     """what: that it is not ours. path: where edgekit keeps something."""
-    return PlantedError(what, where=str(path), do=_away(path))
+    return InstallError(what, where=str(path), do=_away(path), code="planted")
 
 
 def aside(path: Path) -> str:

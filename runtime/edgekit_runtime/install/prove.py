@@ -17,11 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_runtime import errors
 from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.errors import EdgekitError, MissingExtraError, SelfTestError
-from edgekit_runtime.install.errors import InstallError, TrialFailedError
+from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError, from_json
 from edgekit_runtime.install.promise import Seen, judge, memory_promised, terms_of
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ class Proof:
 
 
 def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
-    """Raises SelfTestError, TrialFailedError, EngineError, MissingExtraError, MemoryExceeded, InstallError."""
+    """Raises SelfTestError, InstallError (trial-failed), EngineError, MissingExtraError, MemoryExceeded, InstallError."""
     how = how or Proving()
     terms = terms_of(bundle.manifest, how.least, 0.0)
     job = {
@@ -84,8 +82,11 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
     promised = replace(terms, peak_mb=memory_promised(bundle.manifest, recipe, engine.partition(" ")[0]))
     verdict = judge(seen, promised)
     if verdict.says != "keep":
-        raise TrialFailedError(
-            f"on trial with {recipe} on {engine}: {verdict.why}", where=str(bundle.path), do=verdict.do
+        raise InstallError(
+            f"on trial with {recipe} on {engine}: {verdict.why}",
+            where=str(bundle.path),
+            do=verdict.do,
+            code="trial-failed",
         )
     return Proof(engine, recipe, verdict.why, seen)
 
@@ -125,13 +126,15 @@ def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: Proving) -> 
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise InstallError(f"the {doing} came to no end: {last:.200}", where=str(bundle.path), do="Install it again")
     if "error" in facts:
-        raise _told_by_child(facts["error"])
+        raise from_json(facts["error"], InstallError)
     return facts
 
 
 def _failed(what: What, bundle: Bundle, why: str) -> EdgekitError:
-    kind = SelfTestError if what == "selftest" else TrialFailedError
-    return kind(why, where=str(bundle.path), do="Do not use this bundle here: another engine or version may run it")
+    where, do = str(bundle.path), "Do not use this bundle here: another engine or version may run it"
+    if what == "selftest":
+        return SelfTestError(why, where=where, do=do)
+    return InstallError(why, where=where, do=do, code="trial-failed")
 
 
 def _last(text: str) -> dict[str, Any] | None:
@@ -143,18 +146,3 @@ def _last(text: str) -> dict[str, Any] | None:
         if isinstance(value, dict) and ("error" in value or "engine" in value):
             return value
     return None
-
-
-def _told_by_child(error: dict[str, str]) -> EdgekitError:
-    """The child's own error, by its code."""
-    kinds: dict[str, type[EdgekitError]] = {
-        kind.code: kind
-        for kind in (getattr(errors, name) for name in errors.__all__)
-        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind not in (EdgekitError, MissingExtraError)
-    }
-    kind = kinds.get(error["code"], InstallError)
-    if error["code"] == MissingExtraError.code:
-        made: EdgekitError = MissingExtraError.__new__(MissingExtraError)
-        EdgekitError.__init__(made, error["what"], where=error["where"], do=error["do"])
-        return made
-    return kind(error["what"], where=error["where"], do=error["do"])

@@ -18,12 +18,16 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from edgekit_runtime.deadline import TimedSocket
-from edgekit_runtime.install.errors import DownloadError, FinalError
+from edgekit_runtime.errors import DownloadError
 
 __all__ = ["Proxy", "basic", "proxy_for"]
 
 _MOST_HEAD = 16 << 10
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})([^\r\n]{0,80})")
+
+
+class FinalError(DownloadError):
+    """A second try would fail in the same way. `fetch` raises it as its parent."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.install.errors import InstallRootError
+from edgekit_runtime.errors import BundleError, InstallError
 
 __all__ = ["Generation", "Slot", "parsed"]
 
@@ -69,7 +68,7 @@ class Generation:
 
 
 def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
-    """One of them, out of the text of its file; None is a file that is missing. Raises InstallRootError with `do`."""
+    """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with `do`."""
     from edgekit_runtime.strict_json import is_format, strict_json
 
     try:
@@ -81,4 +80,4 @@ def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
         return from_json(kind, value, file.name)
     except (ValueError, BundleError) as error:
         why = error.what if isinstance(error, BundleError) else str(error)
-        raise InstallRootError(f"cannot be understood: {why}", where=str(file), do=do) from error
+        raise InstallError(f"cannot be understood: {why}", where=str(file), do=do, code="install-root") from error

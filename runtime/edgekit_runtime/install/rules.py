@@ -14,13 +14,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.install.errors import (
-    BundleExpiredError,
-    BundleNotYetValidError,
-    DowngradeError,
-    IncompatibleError,
-    SequenceReusedError,
-)
+from edgekit_runtime.errors import InstallError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Manifest
@@ -46,72 +40,79 @@ class Board:
 
 
 def admit(manifest: Manifest, digest: str, board: Board, burned: Burned | None, moment: Moment, where: str) -> None:
-    """Raises IncompatibleError, DowngradeError, SequenceReusedError, BundleExpiredError, BundleNotYetValidError."""
+    """Raises InstallError (incompatible), InstallError (downgrade), InstallError (rollout-seq-reused), InstallError (expired), InstallError (not-yet-valid)."""
     check_board(manifest, board, where)
     check_dates(manifest, moment, where)
     check_sequence(manifest.rollout_seq, digest, burned, where)
 
 
 def check_board(manifest: Manifest, board: Board, where: str) -> None:
-    """Raises IncompatibleError."""
+    """Raises InstallError (incompatible)."""
     wanted = manifest.compatible
     if board.profiles:
         if not set(wanted) & set(board.profiles):
-            raise IncompatibleError(
+            raise InstallError(
                 f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
                 where=where,
                 do="Install one that was built for this board (--profile, --compatible); if it is another board, name it with "
                 "--profile",
+                code="incompatible",
             )
         return
     arch = manifest.target.arch
     if _SAME.get(arch.lower(), arch.lower()) != board.arch:
-        raise IncompatibleError(
+        raise InstallError(
             f"it is for {arch}, and this machine is {board.arch}",
             where=where,
             do="Build it for a profile of this architecture",
+            code="incompatible",
         )
 
 
 def check_dates(manifest: Manifest, moment: Moment, where: str) -> None:
-    """Raises BundleExpiredError, BundleNotYetValidError."""
+    """Raises InstallError (expired), InstallError (not-yet-valid)."""
     from edgekit_runtime.trust.clock import parse_time
 
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
-        raise BundleExpiredError(
+        raise InstallError(
             f"the bundle expired on {manifest.expires} {moment.told}",
             where=where,
             do="Install a newer one; or set the clock, if that is what is wrong",
+            code="expired",
         )
     if manifest.not_before is not None and moment.at_s < parse_time(manifest.not_before):
-        raise BundleNotYetValidError(
+        raise InstallError(
             f"the bundle is not to be used before {manifest.not_before} {moment.told}",
             where=where,
             do="Install it then; or set the clock, if that is what is wrong",
+            code="not-yet-valid",
         )
 
 
 def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: str) -> None:
-    """Raises DowngradeError, SequenceReusedError."""
+    """Raises InstallError (downgrade), InstallError (rollout-seq-reused)."""
     if burned is None:
         return
     if seq is None:
-        raise DowngradeError(
+        raise InstallError(
             f"it has no rollout_seq, and {burned.seq} was accepted here before",
             where=where,
             do=_higher(burned),
+            code="downgrade",
         )
     if seq < burned.seq:
-        raise DowngradeError(
+        raise InstallError(
             f"its rollout_seq {seq} is older than {burned.seq}, which was accepted here before",
             where=where,
             do=f"{_higher(burned)}; `edgekit rollback` and `edgekit activate` go back to what is still here",
+            code="downgrade",
         )
     if seq == burned.seq and digest != burned.bundle:
-        raise SequenceReusedError(
+        raise InstallError(
             f"its rollout_seq {seq} was accepted here before, of another bundle ({burned.bundle[:12]})",
             where=where,
             do=_higher(burned),
+            code="rollout-seq-reused",
         )
 
 

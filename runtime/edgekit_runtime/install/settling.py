@@ -29,7 +29,7 @@ __all__ = ["apply", "settle"]
 
 
 def apply(root: Root, before: Journal, step: Step) -> Journal:
-    """Write a step's journal and tidy up after it. Raises StorageError, PlantedError: then `before` is in force."""
+    """Write a step's journal and tidy up after it. Raises StorageError, InstallError (planted): then `before` is in force."""
     after = step.journal
     if Tidy.POINT in step.tidy:
         if after != before or root.pointed() != after.answering or os.path.lexists(root.path / "current.new"):
@@ -43,7 +43,7 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
 
 
 def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
-    """Raises InstallRootError, StorageError, PlantedError."""
+    """Raises InstallError (install-root), StorageError, InstallError (planted)."""
     journal = root.journal()
     with storing(root.path):  # whoever wrote it may have been killed before its name was flushed
         sync_folder(root.path)

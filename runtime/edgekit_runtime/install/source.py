@@ -23,8 +23,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import BundleError, EdgekitError
-from edgekit_runtime.install.errors import DownloadError, InstallError, TrialFailedError
+from edgekit_runtime.errors import BundleError, DownloadError, EdgekitError, InstallError
 from edgekit_runtime.install.http import Limits, get, told_url
 
 __all__ = ["Source", "Stream", "head_of", "source_of"]
@@ -57,7 +56,7 @@ class Source:
 
     def answers_for(self, error: EdgekitError, stored: Path) -> None:
         """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is read."""
-        if not isinstance(error, InstallError) or isinstance(error, TrialFailedError):
+        if not isinstance(error, InstallError) or error.code == "trial-failed":
             error.where = error.where.replace(str(stored), self.told)
 
 

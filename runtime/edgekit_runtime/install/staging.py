@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.disk import (
     drop_folder,
     drop_twin,
@@ -29,7 +30,6 @@ from edgekit_runtime.install.disk import (
     sync_folder,
     write_file,
 )
-from edgekit_runtime.install.errors import InstallError, NoGenerationError, PlantedError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.records import Generation
 
@@ -74,7 +74,7 @@ def stage(root: Root, generation: Generation) -> None:
                 sync_folder(root.generations)
             return
         what = "a generation that was not made yet stands there"
-        raise PlantedError(what, where=str(folder), do="Install again, which takes the next number")
+        raise InstallError(what, where=str(folder), do="Install again, which takes the next number", code="planted")
     drop_folder(draft)
     make_folder(draft)
     write_file(draft / "generation.json", json.dumps(to_json(generation), sort_keys=True, indent=1) + "\n")
@@ -87,7 +87,9 @@ def stage(root: Root, generation: Generation) -> None:
 def _recorded(root: Root, generation: Generation) -> bool:
     try:
         return root.record(generation.number) == generation
-    except NoGenerationError:
+    except InstallError as error:
+        if error.code != "no-generation":
+            raise
         return False
 
 
@@ -138,7 +140,7 @@ def _there(path: Path) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    """Of a file of ours. Raises OSError, PlantedError."""
+    """Of a file of ours. Raises OSError, InstallError (planted)."""
     digest, descriptor = hashlib.sha256(), open_regular(path)
     try:
         while chunk := os.read(descriptor, _READ_BYTES):

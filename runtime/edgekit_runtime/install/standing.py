@@ -20,9 +20,8 @@ from typing import Any, Literal
 
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import EdgekitError, IntegrityError
+from edgekit_runtime.errors import EdgekitError, InstallError, IntegrityError, StorageError
 from edgekit_runtime.install.disk import storing
-from edgekit_runtime.install.errors import InstallBusyError, NoGenerationError, StorageError
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
@@ -84,16 +83,18 @@ class Status:
 
 
 def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Status:
-    """Raises InstallRootError, PlantedError, StorageError."""
+    """Raises InstallError (install-root), InstallError (planted), StorageError."""
     root = Root.open(path)
     busy = False
     try:
         with alone(root.lock_file, wait_s=0.0):
             journal = settle(root, clock)
-    except InstallBusyError:
-        journal, busy = root.journal(), True
     except StorageError:  # it may only be read
         journal = root.journal()
+    except InstallError as error:
+        if error.code != "install-busy":
+            raise
+        journal, busy = root.journal(), True
     return _told(root, journal, busy)
 
 
@@ -127,11 +128,13 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
     )
 
 
-def _current(root: Root, number: int | None) -> tuple[Generation | None, NoGenerationError | None]:
+def _current(root: Root, number: int | None) -> tuple[Generation | None, InstallError | None]:
     """What `current` leads to; where somebody took that away, this is what there is to tell."""
     try:
         return (None if number is None else root.record(number)), None
-    except NoGenerationError as error:
+    except InstallError as error:
+        if error.code != "no-generation":
+            raise
         return None, error
 
 

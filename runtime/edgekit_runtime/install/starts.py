@@ -16,8 +16,8 @@ import contextlib
 import re
 from pathlib import Path
 
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.disk import create_empty, make_folder, names_in, remove, storing, sync_folder
-from edgekit_runtime.install.errors import InstallError
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, hold, in_use
 
@@ -44,7 +44,7 @@ class Start:
 
 
 def begin(root: Root, number: int) -> Start:
-    """Under the lock of the root. Raises StorageError, PlantedError."""
+    """Under the lock of the root. Raises StorageError, InstallError (planted)."""
     folder = _folder(root, number)
     make_folder(folder)
     taken = [int(name) for name in _names(folder)]

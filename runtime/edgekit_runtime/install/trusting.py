@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit_runtime.errors import TrustError
 from edgekit_runtime.install.disk import make_folder, read_text, write_file
-from edgekit_runtime.trust.errors import TrustError, UnsafePathError
 from edgekit_runtime.trust.finding import read_trusted, store_in
 from edgekit_runtime.trust.root import is_document
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
@@ -57,7 +57,7 @@ def named(trust: Sequence[str | Path]) -> Named:
 
 
 def keep(root: Path, said: Named) -> None:
-    """Raises StorageError, PlantedError."""
+    """Raises StorageError, InstallError (planted)."""
     if said.copies:
         make_folder(root / "trust")
     for name, text in said.copies:
@@ -65,7 +65,7 @@ def keep(root: Path, said: Named) -> None:
 
 
 def kept(root: Path, names: Sequence[str]) -> TrustStore | None:
-    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, PlantedError."""
+    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, InstallError (planted)."""
     return store_in([_content(root, name) for name in names])
 
 
@@ -82,9 +82,9 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
     if Path(name).is_absolute():
         try:
             return name, read_trusted(Path(name))
-        except UnsafePathError:
-            raise
         except TrustError as error:
+            if error.code == "unsafe-path":
+                raise
             error.do = f"This root remembers where it lay (slot.json): put it back there. Or name another: {command}"
             raise
     path = root / name

@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.errors import InstallBusyError, InstallError, TrialFailedError
+from edgekit_runtime.errors import EdgekitError, InstallError
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, alone
@@ -153,9 +152,11 @@ class TrialWatch:
                     root.events.tell("committed", **{**self._held.generation.facts(), "why": verdict.why})
             return self._follow(kept=True)
         if verdict.says == "back":
-            give_up(root, number, TrialFailedError(verdict.why, where=f"generation {number}"))
+            give_up(root, number, InstallError(verdict.why, where=f"generation {number}", code="trial-failed"))
             if root.journal().on_trial == number:
-                raise InstallBusyError("the trial failed, and the root cannot be written yet", where=str(root.path))
+                raise InstallError(
+                    "the trial failed, and the root cannot be written yet", where=str(root.path), code="install-busy"
+                )
             return replace(self._follow(kept=False), why=verdict.why)
         return verdict
 
@@ -192,7 +193,7 @@ class TrialWatch:
 
     def _go(self) -> None:
         while not self._over.wait(_LOOK_S):
-            with contextlib.suppress(InstallBusyError), _told("the trial cannot be looked after"):
+            with _told("the trial cannot be looked after"):
                 self.look()
 
 
@@ -210,9 +211,9 @@ def give_up(root: Root, number: int, error: EdgekitError) -> None:
 def _told(what: str) -> Iterator[None]:
     try:
         yield
-    except InstallBusyError:
-        raise
     except EdgekitError as error:
+        if error.code == "install-busy":
+            return
         logging.getLogger("edgekit_runtime").warning("%s: %s", what, error)
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import shlex
 
-from edgekit_runtime.errors import EdgekitError, NewerBundleError
-from edgekit_runtime.install.errors import NoGenerationError
+from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.layout import Root
 
 __all__ = ["with_way_out"]
@@ -35,7 +34,7 @@ _DO = {
     "model-file": "Install another bundle, and tell its sender",
     "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was made with",
 }
-_MENDED = (NewerBundleError, NoGenerationError)
+_MENDED = ("bundle-newer", "no-generation")
 """What another bundle mends, too."""
 
 
@@ -43,7 +42,7 @@ def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> Ed
     """The same error. back: the generation that a rollback leads to, None where there is none."""
     if error.code in _DO and not error.of_the_caller:
         error.do = _DO[error.code]
-    elif not isinstance(error, _MENDED):
+    elif error.code not in _MENDED:
         return error
     if back is not None:
         error.do += f"; or go back to generation {back}: edgekit rollback --root {shlex.quote(str(root.path))}"

@@ -17,19 +17,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import MetricsError
 from edgekit_runtime.metrics.text import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-__all__ = ["MetricsError", "MetricsServer", "serve_metrics"]
-
-
-class MetricsError(EdgekitError):
-    """The page cannot be served there."""
-
-    code = "metrics"
+__all__ = ["MetricsServer", "serve_metrics"]
 
 
 class Telling(Protocol):

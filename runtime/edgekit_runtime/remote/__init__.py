@@ -6,24 +6,4 @@ which a device without hosts never pays for.
 
 from __future__ import annotations
 
-from edgekit_runtime.remote.errors import (
-    HostAddressError,
-    HostBusyError,
-    HostError,
-    HostLateError,
-    HostProtocolError,
-    HostRefusedError,
-    HostUnreachableError,
-    WireError,
-)
-
-__all__ = [
-    "HostAddressError",
-    "HostBusyError",
-    "HostError",
-    "HostLateError",
-    "HostProtocolError",
-    "HostRefusedError",
-    "HostUnreachableError",
-    "WireError",
-]
+__all__ = []

@@ -8,7 +8,7 @@ Rules:
 - one deadline holds for everything: looking up the name, connecting, sending, each read, a retry;
 - the host is told what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
 - every failure is a HostError; none of them leaves a thread or a broken connection behind;
-- an answer of another model or version, or with NaN or infinity in it, is no answer: HostProtocolError;
+- an answer of another model or version, or with NaN or infinity in it, is no answer: HostError (host-protocol);
 - binary tensors go to hosts that advertise them; any other host is tried once, and JSON is used where it will not have
   them. What was learnt is kept until the host is gone.
 """
@@ -29,16 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.errors import shortened
+from edgekit_runtime.errors import HostError, WireError, shortened
 from edgekit_runtime.remote.endpoint import Endpoint
-from edgekit_runtime.remote.errors import (
-    HostBusyError,
-    HostLateError,
-    HostProtocolError,
-    HostRefusedError,
-    HostUnreachableError,
-    WireError,
-)
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -152,7 +144,7 @@ class HostClient:
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float) -> HostAnswer:
         """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds.
 
-        Raises HostUnreachableError, HostBusyError, HostRefusedError, HostLateError, HostProtocolError.
+        Raises HostError (host-unreachable), HostError (host-busy), HostError (host-refused), HostError (host-late), HostError (host-protocol).
         """
         start = self._clock()
         deadline = Deadline(timeout_s, self._clock)
@@ -175,7 +167,7 @@ class HostClient:
         return (self._clock() - start) * 1e3
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether the host has the model ready. Raises HostUnreachableError, HostLateError, HostProtocolError."""
+        """Whether the host has the model ready. Raises HostError (host-unreachable), HostError (host-late), HostError (host-protocol)."""
         reply = self._exchange(Call("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
         return reply.status == 200  # Triton says 400 to a model that it does not know
 
@@ -210,29 +202,35 @@ class HostClient:
     def _extensions(self, deadline: Deadline) -> tuple[str, ...]:
         try:
             return _extensions(self._get("/v2", deadline))
-        except HostRefusedError:  # it may know its models all the same
+        except HostError as error:  # it may know its models all the same
+            if error.code != "host-refused":
+                raise
             return ()
 
     def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
-            raise HostRefusedError(
+            raise HostError(
                 f"this server does not say that it serves '{self.model}' from an edgekit bundle",
                 where=self.url,
                 do="Serve the host's bundle of the same build with: edgekit host serve",
+                code="host-refused",
             )
         for key, kind in (("contract_digest", "contract"), ("model_id", "model")):
             if edgekit.get(key) != getattr(expects, key):
-                raise HostRefusedError(
+                raise HostError(
                     f"it serves another {kind} under the name '{self.model}'",
                     where=self.url,
                     do="Serve the host's bundle of the same build as this device's",
+                    code="host-refused",
                 )
 
     def _probe(self, known: _Known, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
         """Try binary once; JSON where the host will not have it."""
         try:
             reply = self._post(tensors, known, True, deadline)
-        except HostUnreachableError:  # MLServer hangs up on what it cannot parse
+        except HostError as error:  # MLServer hangs up on what it cannot parse
+            if error.code != "host-unreachable":
+                raise
             reply = None
         binary = reply is not None and reply.status not in _NOT_BINARY
         if reply is None or not binary:
@@ -250,7 +248,9 @@ class HostClient:
             wire = encode_request(tensors, binary=binary, timeout_us=max(1, left_us), parameters=own)
         except WireError as error:
             form = "" if binary else "; this host takes JSON only"
-            raise HostRefusedError(f"{error.what}{form}", where=error.where or self.url, do=error.do) from error
+            raise HostError(
+                f"{error.what}{form}", where=error.where or self.url, do=error.do, code="host-refused"
+            ) from error
         return self._exchange(Call("POST", f"{self._path}/infer", wire.headers, wire.parts), deadline)
 
     def _decoded(self, reply: Reply) -> InferResponse:
@@ -260,21 +260,25 @@ class HostClient:
             answer = decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
         except WireError as error:
             where = f"{self.url}, {error.where}" if error.where else self.url
-            raise HostProtocolError(error.what, where=where) from error
+            raise HostError(error.what, where=where, code="host-protocol") from error
         self._check_answer(answer)
         return answer
 
     def _check_answer(self, answer: InferResponse) -> None:
-        """Refuse an answer of another model or version, and one that is not finite. Raises HostProtocolError."""
+        """Refuse an answer of another model or version, and one that is not finite. Raises HostError (host-protocol)."""
         named, version = answer.model_name, answer.model_version
         ours = self._expects
         if named != self.model and (named is not None or ours is not None):
-            raise HostProtocolError(f"model '{self.model}' was asked, and '{named}' answered", where=self.url)
+            raise HostError(
+                f"model '{self.model}' was asked, and '{named}' answered", where=self.url, code="host-protocol"
+            )
         if ours is not None and version != ours.version:
-            raise HostProtocolError(f"version {ours.version} was asked, and {version} answered", where=self.url)
+            raise HostError(
+                f"version {ours.version} was asked, and {version} answered", where=self.url, code="host-protocol"
+            )
         for name, array in answer.outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise HostProtocolError(f"output '{name}' holds NaN or infinity", where=self.url)
+                raise HostError(f"output '{name}' holds NaN or infinity", where=self.url, code="host-protocol")
 
     def _metadata(self, deadline: Deadline) -> HostMetadata:
         server, model = self._get("/v2", deadline), self._get(self._path, deadline)
@@ -301,14 +305,16 @@ class HostClient:
     def _exchange(self, call: Call, deadline: Deadline) -> Reply:
         try:
             return self._pool.exchange(call, deadline)
-        except HostUnreachableError:
+        except HostError as error:
+            if error.code != "host-unreachable":
+                raise
             self._known = None  # what comes back may be another server
             raise
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:  # TLS that breaks, a network that goes down
             self._known = None
-            raise HostUnreachableError(f"the connection broke ({error})", where=self.url) from error
+            raise HostError(f"the connection broke ({error})", where=self.url, code="host-unreachable") from error
 
     def _left(self, deadline: Deadline) -> float:
         try:
@@ -316,23 +322,23 @@ class HostClient:
         except TimeoutError as error:
             raise self._late() from error
 
-    def _late(self) -> HostLateError:
-        return HostLateError("no answer within the time given", where=self.url)
+    def _late(self) -> HostError:
+        return HostError("no answer within the time given", where=self.url, code="host-late")
 
     def _raise(self, reply: Reply) -> NoReturn:
         said = _complaint(reply)
         what = f"{reply.status} {said}" if said else f"status {reply.status}"
         if reply.status in (429, 503):
-            raise HostBusyError(what, where=self.url)
+            raise HostError(what, where=self.url, code="host-busy")
         if reply.status in (408, 504):
-            raise HostLateError(what, where=self.url)
+            raise HostError(what, where=self.url, code="host-late")
         if 300 <= reply.status < 500:
-            refused = HostRefusedError(what, where=self.url)
+            refused = HostError(what, where=self.url, code="host-refused")
             refused.status = reply.status
             if reply.status == 409:
                 self._known = None  # it serves another model or contract by now
             raise refused
-        raise HostProtocolError(what, where=self.url)
+        raise HostError(what, where=self.url, code="host-protocol")
 
 
 def server_timing(header: str) -> dict[str, float]:

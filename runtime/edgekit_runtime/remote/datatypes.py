@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.errors import shortened
-from edgekit_runtime.remote.errors import WireError
+from edgekit_runtime.errors import WireError, shortened
 
 __all__ = ["DATATYPES", "MAX_DIMS", "datatype_of", "dtype_of", "from_bytes", "from_json", "to_bytes", "to_json"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.remote.errors import HostAddressError, HostUnreachableError
+from edgekit_runtime.errors import HostError
 from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Endpoint:
         self._lookup: Future[tuple[Address, ...]] | None = None
 
     def connect(self, deadline: Deadline) -> socket.socket:
-        """A connected socket, after the TLS handshake for https. Raises TimeoutError, HostUnreachableError."""
+        """A connected socket, after the TLS handshake for https. Raises TimeoutError, HostError (host-unreachable)."""
         last: OSError | None = None
         for address in self._resolve(deadline):
             try:
@@ -52,8 +52,11 @@ class Endpoint:
                 last = error
         self._addresses = ()
         why = "no connection in time" if isinstance(last, TimeoutError) else _reason(last)
-        raise HostUnreachableError(
-            why, where=self.url, do="Check that the host runs and that a firewall lets it be reached"
+        raise HostError(
+            why,
+            where=self.url,
+            do="Check that the host runs and that a firewall lets it be reached",
+            code="host-unreachable",
         )
 
     def _open(self, address: Address, deadline: Deadline) -> socket.socket:
@@ -99,10 +102,11 @@ class Endpoint:
         except TimeoutError:  # of the deadline
             raise
         except OSError as error:
-            raise HostUnreachableError(
+            raise HostError(
                 f"the name '{self.name}' is not known here",
                 where=self.url,
                 do="Check the spelling, or give the address",
+                code="host-unreachable",
             ) from error
 
     def _answer(self, lookup: Future[tuple[Address, ...]]) -> None:
@@ -129,8 +133,10 @@ def _parse(url: str) -> tuple[bool, str, int, str]:
     return parts.scheme == "https", parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path
 
 
-def _no_address(url: str) -> HostAddressError:
-    return HostAddressError(f"{url[:200]!r} is no host's address", do="Write it as http://name:8000 or https://name")
+def _no_address(url: str) -> HostError:
+    return HostError(
+        f"{url[:200]!r} is no host's address", do="Write it as http://name:8000 or https://name", code="host-address"
+    )
 
 
 def _look_up(name: str, port: int) -> tuple[Address, ...]:

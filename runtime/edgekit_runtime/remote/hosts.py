@@ -31,9 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.budget import Learned, Prospect
-from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.errors import ClosedError, HostError
 from edgekit_runtime.remote.breaker import Breaker
-from edgekit_runtime.remote.errors import HostBusyError, HostError, HostProtocolError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Manifest
@@ -94,7 +93,7 @@ class _Host:
 
     def failed(self, error: HostError) -> None:
         self.last_error = str(error)
-        if isinstance(error, HostBusyError):  # it is alive
+        if error.code == "host-busy":  # it is alive
             self.breaker.succeeded()
             self.busy.failed()
         else:
@@ -182,13 +181,14 @@ class Hosts:
         return outputs, answer
 
     def _checked(self, output: OutputContract, answer: HostAnswer, host: _Host) -> NDArray[Any]:
-        """One item's output as the contract has it, or HostProtocolError."""
+        """One item's output as the contract has it, or HostError (host-protocol)."""
         value = answer.outputs.get(output.name)
         if value is None or value.shape != (1, *output.shape) or value.dtype != np.dtype(output.dtype):
             got = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-            raise HostProtocolError(
+            raise HostError(
                 f"output '{output.name}' came as {got}, not as {output.dtype} {[1, *output.shape]}",
                 where=host.client.url,
+                code="host-protocol",
             )
         item: NDArray[Any] = value[0]
         return item

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.datatypes import MAX_DIMS, datatype_of, dtype_of, from_bytes, from_json, to_bytes, to_json
-from edgekit_runtime.remote.errors import WireError
 from edgekit_runtime.strict_json import JsonSizeError, load_json
 
 __all__ = [

@@ -20,8 +20,8 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import Any
 
 from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
+from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.endpoint import Endpoint
-from edgekit_runtime.remote.errors import HostProtocolError, HostUnreachableError
 
 __all__ = ["Call", "Pool", "Reply"]
 
@@ -88,7 +88,7 @@ class Pool:
         self._closed = False
 
     def exchange(self, call: Call, deadline: Deadline) -> Reply:
-        """Raises TimeoutError, HostUnreachableError, HostProtocolError."""
+        """Raises TimeoutError, HostError (host-unreachable), HostError (host-protocol)."""
         if not self._free.acquire(timeout=deadline.left()):
             raise TimeoutError("every connection is busy")
         try:
@@ -100,10 +100,11 @@ class Pool:
                     self.forget()  # its neighbours died with it
             return self._once(_Connection(self._endpoint, deadline), call)
         except ConnectionError as error:
-            raise HostUnreachableError(
+            raise HostError(
                 f"the connection broke before an answer ({type(error).__name__})",
                 where=self._endpoint.url,
                 do="Look at the host's own log",
+                code="host-unreachable",
             ) from error
         finally:
             self._free.release()
@@ -141,17 +142,22 @@ class Pool:
         except ConnectionError:
             raise
         except TooManyBytesError as error:
-            raise HostProtocolError("the answer never ends", where=self._endpoint.url) from error
+            raise HostError("the answer never ends", where=self._endpoint.url, code="host-protocol") from error
         except (HTTPException, ValueError) as error:
-            raise HostProtocolError(
-                f"what answered is no HTTP ({type(error).__name__})", where=self._endpoint.url, do="Check the port"
+            raise HostError(
+                f"what answered is no HTTP ({type(error).__name__})",
+                where=self._endpoint.url,
+                do="Check the port",
+                code="host-protocol",
             ) from error
         finally:
             self._return(connection, keep)
 
     def _read(self, response: HTTPResponse) -> bytearray:
-        """The whole body. Raises ConnectionError when it is cut short, HostProtocolError when it is too large."""
-        too_large = HostProtocolError(f"the answer is larger than {self._most_bytes:,} bytes", where=self._endpoint.url)
+        """The whole body. Raises ConnectionError when it is cut short, HostError (host-protocol) when it is too large."""
+        too_large = HostError(
+            f"the answer is larger than {self._most_bytes:,} bytes", where=self._endpoint.url, code="host-protocol"
+        )
         length = response.length
         if length is None:  # chunked, or until the connection closes
             body = bytearray()

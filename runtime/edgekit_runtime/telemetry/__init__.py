@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
     from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
     from edgekit_runtime.telemetry.reporter import ROOT, Reporter, Reporting, TelemetryStats
-    from edgekit_runtime.telemetry.spool import Spool, SpoolError
+    from edgekit_runtime.telemetry.spool import Spool
     from edgekit_runtime.telemetry.window import (
         DEVICE_ID,
         About,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Seal,
         System,
         Window,
-        WindowError,
         device_id,
         encode,
         origin,
@@ -51,12 +50,10 @@ __all__ = [
     "Reporting",
     "Seal",
     "Spool",
-    "SpoolError",
     "System",
     "TelemetryStats",
     "Will",
     "Window",
-    "WindowError",
     "device_id",
     "encode",
     "origin",
@@ -87,10 +84,7 @@ __getattr__ = lazily(
             "Reporting",
             "TelemetryStats",
         ),
-        "edgekit_runtime.telemetry.spool": (
-            "Spool",
-            "SpoolError",
-        ),
+        "edgekit_runtime.telemetry.spool": ("Spool",),
         "edgekit_runtime.telemetry.window": (
             "DEVICE_ID",
             "About",
@@ -98,7 +92,6 @@ __getattr__ = lazily(
             "Seal",
             "System",
             "Window",
-            "WindowError",
             "device_id",
             "encode",
             "origin",

@@ -22,14 +22,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit_runtime.errors import TelemetryError
+from edgekit_runtime.errors import TelemetryError, WindowError
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.spool import Spool, SpoolError
+from edgekit_runtime.telemetry.spool import Spool
 from edgekit_runtime.telemetry.system import Board, clock_is_set, hardware
-from edgekit_runtime.telemetry.window import About, Report, Seal, WindowError, device_id, encode, sealed
+from edgekit_runtime.telemetry.window import About, Report, Seal, device_id, encode, sealed
 from edgekit_runtime.threads import begin
 
 __all__ = ["ROOT", "Reporter", "Reporting", "TelemetryStats"]
@@ -235,10 +235,10 @@ class Reporter:
         try:
             self._spool = Spool.open(self._to.spool)
             self._disk_trouble = ""
-        except SpoolError as error:
+        except TelemetryError as error:
             self._to_memory(error)
 
-    def _to_memory(self, error: SpoolError) -> None:
+    def _to_memory(self, error: TelemetryError) -> None:
         if not self._disk_trouble:
             _LOG.warning("telemetry of %s is kept in memory: %s", self._about.device, error)
         self._disk_trouble = str(error)
@@ -254,7 +254,7 @@ class Reporter:
             self._back_to_disk()
         try:
             self._spooled.append(body)
-        except SpoolError as error:
+        except TelemetryError as error:
             self._to_memory(error)
             self._spooled.append(body)
             self._link.reconnect()
@@ -264,7 +264,7 @@ class Reporter:
         self._retry_at = self._windows + _RETRY_DISK_WINDOWS
         try:
             disk = Spool.open(self._to.spool)
-        except SpoolError:
+        except TelemetryError:
             return
         self._spooled.close()
         self._spool, self._disk_trouble = disk, ""

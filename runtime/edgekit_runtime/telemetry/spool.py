@@ -14,7 +14,7 @@ Rules:
     spool.after(0, limit=20)                # [(seq, body), ...]
     spool.forget(seq)
 
-One thread uses a spool. What SQLite or the disk raises passes through as `SpoolError`.
+One thread uses a spool. What SQLite or the disk raises passes through as `TelemetryError (telemetry-spool)`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import TelemetryError
 from edgekit_runtime.sqlite_file import owner, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["Spool", "SpoolError", "refuse_foreign"]
+__all__ = ["Spool", "refuse_foreign"]
 
 MOST_BYTES = 16 * 2**20
 MOST_BYTES_IN_MEMORY = 1 * 2**20
@@ -44,12 +44,6 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
 _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
-
-
-class SpoolError(EdgekitError):
-    """The spool's file cannot be used. Opening refuses one that is something else's; later, the reporter goes on in memory."""
-
-    code = "telemetry-spool"
 
 
 class Spool:
@@ -65,7 +59,7 @@ class Spool:
 
     @classmethod
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
-        """Open or make the file. Raises SpoolError when it is in use, something else's, cannot be written, or the disk fails."""
+        """Open or make the file. Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be written, or the disk fails."""
         import sqlite3
 
         for attempt in ("as it is", "anew"):
@@ -79,7 +73,7 @@ class Spool:
                         raise _foreign(path)
                     _configure(connection)
                 return cls(connection, most_bytes, path)
-            except SpoolError as error:
+            except TelemetryError as error:
                 if connection is not None:
                     connection.close()
                 if attempt == "anew" or not _damaged(error.__cause__):
@@ -98,7 +92,7 @@ class Spool:
         return cls(connection, most_bytes, None)
 
     def append(self, body: bytes) -> int:
-        """Commit one window and return its seq. Raises SpoolError."""
+        """Commit one window and return its seq. Raises TelemetryError (telemetry-spool)."""
         with _disk(self.path), self._transaction():
             self._sweep()
             gone = self._make_room()
@@ -148,7 +142,7 @@ class Spool:
         """Write what was forgotten, and close. Never raises."""
         import sqlite3
 
-        with contextlib.suppress(sqlite3.Error, SpoolError), _disk(self.path), self._transaction():
+        with contextlib.suppress(sqlite3.Error, TelemetryError), _disk(self.path), self._transaction():
             self._sweep()
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
@@ -219,7 +213,7 @@ class Spool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises SpoolError for a file that is none of ours, before anything is opened; one that cannot be looked at may be."""
+    """Raises TelemetryError (telemetry-spool) for a file that is none of ours, before anything is opened; one that cannot be looked at may be."""
     import sqlite3
 
     with contextlib.suppress(OSError, sqlite3.Error):
@@ -232,8 +226,13 @@ def refuse_foreign(path: Path) -> None:
             raise _foreign(path)
 
 
-def _foreign(path: Path) -> SpoolError:
-    return SpoolError("this is no telemetry spool, and it is left alone", where=str(path), do="Name another file")
+def _foreign(path: Path) -> TelemetryError:
+    return TelemetryError(
+        "this is no telemetry spool, and it is left alone",
+        where=str(path),
+        do="Name another file",
+        code="telemetry-spool",
+    )
 
 
 def _may_be_ours(connection: sqlite3.Connection) -> bool:
@@ -262,14 +261,16 @@ def _configure(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _disk(path: Path | None) -> Iterator[None]:
-    """SQLite's and the operating system's errors become SpoolError, with the cause kept."""
+    """SQLite's and the operating system's errors become TelemetryError (telemetry-spool), with the cause kept."""
     import sqlite3
 
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         where = "memory" if path is None else str(path)
-        raise SpoolError(f"the telemetry spool cannot be used ({error})", where=where) from error
+        raise TelemetryError(
+            f"the telemetry spool cannot be used ({error})", where=where, code="telemetry-spool"
+        ) from error
 
 
 def _damaged(error: BaseException | None) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import WindowError
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.histogram import Histogram
 
@@ -33,7 +33,6 @@ __all__ = [
     "Seal",
     "System",
     "Window",
-    "WindowError",
     "device_id",
     "encode",
     "is_text",
@@ -57,16 +56,6 @@ _SOURCE = re.compile(r"[a-z]{1,16}\Z")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOST_TEXT = 64
 _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
-
-
-class WindowError(EdgekitError):
-    """A telemetry payload that is not one. `word` is what is counted: json, size, version, shape, device."""
-
-    code = "telemetry-payload"
-
-    def __init__(self, word: str, what: str) -> None:
-        super().__init__(what)
-        self.word = word
 
 
 @dataclass(frozen=True)

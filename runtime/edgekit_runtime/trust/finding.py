@@ -19,9 +19,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.errors import SignatureError, TrustError
 from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.trust.errors import NoTrustError, TrustError, UnsafePathError
 from edgekit_runtime.trust.root import is_document, parse_root, read_root
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
@@ -93,9 +92,9 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
     file that is damaged: nobody else can follow one that cannot be read."""
     try:
         return load(path)
-    except UnsafePathError:
-        raise
     except SignatureError as error:
+        if error.code == "unsafe-path":
+            raise
         if not isinstance(error, TrustError) and path.suffix != ".json":
             raise  # of a public key, which says what it lacks
         if isinstance(error.__cause__, PermissionError):
@@ -130,12 +129,13 @@ def config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
-def no_trust(where: str = "") -> NoTrustError:
+def no_trust(where: str = "") -> TrustError:
     """What to raise where something must be checked and there is nothing to check it by."""
-    return NoTrustError(
+    return TrustError(
         "this machine was never told whom to trust",
         where=where,
         do="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
+        code="no-trust-store",
     )
 
 
@@ -162,14 +162,14 @@ def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
 
 
 def read_trusted(path: Path) -> bytes:
-    """The bytes of a root.json or public key that is to be relied on. Raises UnsafePathError where another user could have
+    """The bytes of a root.json or public key that is to be relied on. Raises TrustError (unsafe-path) where another user could have
     replaced it (see `strict_modes`), TrustError for what cannot be read."""
     refuse_unsafe(path)
     return read_root(path)
 
 
 def refuse_unsafe(path: Path) -> None:
-    """Raises UnsafePathError where another user could replace a file of keys (see `strict_modes`)."""
+    """Raises TrustError (unsafe-path) where another user could replace a file of keys (see `strict_modes`)."""
     if found := first_unsafe(path):
         do = f"{found.do}. Then check that it still holds your keys: edgekit keys list"
-        raise UnsafePathError(found.what, where=str(found.where), do=do)
+        raise TrustError(found.what, where=str(found.where), do=do, code="unsafe-path")

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgekit_runtime.canonical import canonical_bytes
+from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import is_format, strict_json
 from edgekit_runtime.trust.clock import parse_time
-from edgekit_runtime.trust.errors import RootRollbackError, TrustError
 from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
 
@@ -100,7 +100,7 @@ def parse_root(data: bytes, where: str) -> TrustStore:
 def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
     """The root.json `data` as the successor of `old`; `old` itself when it is the very same version of the same content.
 
-    Raises RootRollbackError for one that is older, leaves a version out or claims the version in force with other
+    Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with other
     content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is malformed.
     """
     new = parse_root(data, where)
@@ -150,7 +150,7 @@ def _refuse_version(old: int, new: int, where: str) -> NoReturn:
     else:
         what = f"version {new} does not follow version {old}, which is in force here"
         do = f"Bring those in between as well, {old + 1} first: edgekit keys update takes several files"
-    raise RootRollbackError(what, where=where, do=do)
+    raise TrustError(what, where=where, do=do, code="root-rollback")
 
 
 def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[Signature, ...], whose: str) -> None:

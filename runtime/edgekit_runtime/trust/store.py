@@ -17,17 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.errors import SignatureError, TrustError
 from edgekit_runtime.trust.clock import Moment, judge, tell_time
-from edgekit_runtime.trust.errors import (
-    BadSignatureError,
-    KeyExpiredError,
-    RevokedKeyError,
-    RootExpiredError,
-    TooFewSignaturesError,
-    UnknownKeyError,
-    UnsignedError,
-)
 from edgekit_runtime.trust.signature import PAYLOAD_TYPE, Signature, verify
 
 __all__ = ["Revoked", "Role", "TrustStore", "TrustedKey"]
@@ -104,12 +95,13 @@ class TrustStore:
         raise self._refusal([name for name, _ in signatures], good, counted, moment, where)
 
     def check_date(self, now: Moment) -> None:
-        """Raises RootExpiredError when this root.json is past its date."""
+        """Raises TrustError (root-expired) when this root.json is past its date."""
         if self.expires_s is not None and now.at_s >= self.expires_s:
-            raise RootExpiredError(
+            raise TrustError(
                 f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.told}",
                 where=self.where,
                 do="Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json",
+                code="root-expired",
             )
 
     def suffices(self, keyids: Collection[str]) -> bool:
@@ -133,30 +125,29 @@ class TrustStore:
         revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
         late = [name for name in good if name not in counted]
         false = [name for name in dict.fromkeys(named) if name in role and name not in good]
-        kind: type[SignatureError]
         if not named:
-            kind, what, do = UnsignedError, "the bundle is not signed", _SIGN
+            code, what, do = "unsigned", "the bundle is not signed", _SIGN
         elif revoked:
             why = self.revoked[revoked[0]].why
-            kind, what = RevokedKeyError, f"the bundle is signed by {self._names(revoked)}, which was revoked"
+            code, what = "revoked-key", f"the bundle is signed by {self._names(revoked)}, which was revoked"
             what, do = (
                 what + (f": {why}" if why else ""),
                 "Ask its sender to sign it with another key; nothing else lets it in",
             )
         elif late:
-            kind, do = KeyExpiredError, "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
+            code, do = "key-expired", "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
             until = tell_time(self.keys[late[0]].expires_s or 0)
             what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.told}"
         elif false:
-            kind, do = BadSignatureError, "Copy it again: it was damaged, or changed by somebody else"
+            code, do = "bad-signature", "Copy it again: it was damaged, or changed by somebody else"
             what = f"the signature in the name of {self._names(false)} does not hold"
         elif counted:
-            kind, do = TooFewSignaturesError, "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
+            code, do = "too-few-signatures", "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
             what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
         else:
-            kind, do = UnknownKeyError, "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
+            code, do = "unknown-key", "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
             what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
-        return kind(what, where=where, do=do)
+        return SignatureError(what, where=where, do=do, code=code)
 
     def _names(self, keyids: Collection[str]) -> str:
         shown = [self.name_of(keyid) for keyid in list(keyids)[:4]]

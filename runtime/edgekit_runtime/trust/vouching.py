@@ -16,7 +16,6 @@ from typing import Literal
 
 from edgekit_runtime.errors import SignatureError
 from edgekit_runtime.trust.clock import Moment
-from edgekit_runtime.trust.errors import NoTrustError, TooFewSignaturesError, UnknownKeyError, UnsignedError
 from edgekit_runtime.trust.finding import no_trust
 from edgekit_runtime.trust.signature import Signature
 from edgekit_runtime.trust.store import TrustStore
@@ -60,7 +59,7 @@ class TrustPolicy:
     mode: Literal["require", "if-known", "show"] = "require"
 
     def vouch(self, manifest: bytes, signatures: Sequence[Signature], where: str = "") -> Vouched:
-        """Raises NoTrustError without a store, and what `TrustStore.check` raises."""
+        """Raises TrustError (no-trust-store) without a store, and what `TrustStore.check` raises."""
         store = self.store
         if store is None and self.mode != "require":
             return Vouched((), f"{UNCHECKED.told}: this machine was never told whom to trust")
@@ -77,7 +76,7 @@ class TrustPolicy:
     def _unvouched(self, refusal: SignatureError) -> Vouched:
         if self.mode == "show":
             return Vouched((), f"NOT trusted here: {refusal.what}", refusal.code)
-        waivable = isinstance(refusal, (NoTrustError, UnsignedError, UnknownKeyError, TooFewSignaturesError))
+        waivable = refusal.code in ("no-trust-store", "unsigned", "unknown-key", "too-few-signatures")
         if waivable and self.allow_unsigned:
             told = f"{refusal.what}; taken because of --allow-unsigned"
             return Vouched((), told, refusal.code, refusal.what)

@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 import rooted
 import tiny
+from refusing import has_code
 
 from edgekit.packaging import BundleDraft, SigningKey, write_bundle
 from edgekit.packaging.encryption import Encryption
 from edgekit.packaging.writer import canonical_json
-from edgekit_runtime import SecretMissingError, SecretWrongError, open_bundle
+from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, aligned, read_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.errors import BundleError, IntegrityError, SelfTestError, SignatureError
+from edgekit_runtime.errors import BundleError, IntegrityError, SecretError, SelfTestError, SignatureError
 
 KEY, OTHER = Secret([bytes(range(100, 132))]), Secret([bytes(range(160, 192))])
 MODEL = tiny.model_bytes("tflite-int8")
@@ -71,9 +72,9 @@ def test_without_the_key_everything_is_checked_and_nothing_opened(path: Path, pl
     assert opened.manifest.encrypted_with == KEY.id
     assert opened.manifest.requires == ("encrypted-blobs",)
     assert opened.manifest.contract == plain.manifest.contract
-    with pytest.raises(SecretMissingError, match=KEY.id[:12]):
+    with pytest.raises(SecretError, match=KEY.id[:12], check=has_code("secret-missing")):
         opened.blob(opened.artifact().blob)
-    with pytest.raises(SecretMissingError):
+    with pytest.raises(SecretError, check=has_code("secret-missing")):
         opened.golden_items(opened.manifest.golden[0])
 
 
@@ -89,7 +90,7 @@ def test_a_changed_byte_is_found_without_the_key(path: Path, tmp_path: Path):
 
 
 def test_another_key_is_refused_by_its_id(path: Path):
-    with pytest.raises(SecretWrongError, match=f"{KEY.id[:12]}.*{OTHER.id[:12]}"):
+    with pytest.raises(SecretError, match=f"{KEY.id[:12]}.*{OTHER.id[:12]}", check=has_code("secret-wrong")):
         read_bundle(path, secret=OTHER)
 
 
@@ -113,7 +114,7 @@ def test_an_application_opens_it_and_gets_the_same_answers(path: Path):
 def test_an_application_without_a_key_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("EDGEKIT_SECRET", raising=False)
-    with pytest.raises(SecretMissingError):
+    with pytest.raises(SecretError, check=has_code("secret-missing")):
         open_bundle(path)
     place = tmp_path / "edgekit" / "secret"
     place.parent.mkdir()
@@ -129,7 +130,7 @@ def test_another_bundle_of_another_key_takes_its_place_where_both_keys_are_there
     with open_bundle(path, secret=both) as model:
         model.swap(following)
         assert model.predict(tiny.RED).top(1)[0].label == "red"
-    with open_bundle(path, secret=KEY) as model, pytest.raises(SecretWrongError):
+    with open_bundle(path, secret=KEY) as model, pytest.raises(SecretError, check=has_code("secret-wrong")):
         model.swap(following)
 
 
@@ -267,7 +268,7 @@ def test_a_part_may_be_encrypted_and_the_rest_is_read_without_the_key(path: Path
     mixed = forged(path, tmp_path, change)
     locked = read_bundle(mixed)
     assert (locked.golden_items(locked.manifest.golden[0])["image"] == tiny.RED).all()
-    with pytest.raises(SecretMissingError):
+    with pytest.raises(SecretError, check=has_code("secret-missing")):
         locked.blob(locked.artifact().blob)
     assert read_bundle(mixed, secret=KEY).blob(locked.artifact().blob) == MODEL
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import MISS, CacheFileError, DiskCache
+from edgekit_runtime.cache import MISS, DiskCache
 from edgekit_runtime.cache.age import PLAUSIBLE_S, Moment
 from edgekit_runtime.cache.disk_file import AnswerFile
+from edgekit_runtime.errors import CacheFileError
 
 MB = 1 << 20
 

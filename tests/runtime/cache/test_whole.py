@@ -10,7 +10,8 @@ import pytest
 import tiny
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.cache import CacheFileError, Semantic
+from edgekit_runtime.cache import Semantic
+from edgekit_runtime.errors import CacheFileError
 
 
 def scores(answer):

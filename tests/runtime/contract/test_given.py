@@ -10,10 +10,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edgekit_runtime import Frame, InputError
+from edgekit_runtime import Frame
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
 from edgekit_runtime.contract.given import Encoded, kept, taken
 from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS
+from edgekit_runtime.errors import InputError
 
 IMAGE = Decoder(InputContract("image", (8, 8, 3), "float32", ImageSpec(8, 8, (0.0,) * 3, (1.0,) * 3)))
 TENSOR = Decoder(InputContract("x", (3,), "float32"))

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit_runtime import EngineError, EngineHung, open_bundle
+from edgekit_runtime import open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.isolated import MOST_DEATHS
+from edgekit_runtime.errors import EngineError, EngineHung
 
 
 @pytest.fixture

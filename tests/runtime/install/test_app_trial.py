@@ -14,10 +14,12 @@ from dataclasses import replace
 import pytest
 import tiny
 from installed import UNSIGNED, current, events, names
+from refusing import has_code
 
 from edgekit.packaging.terms import Terms
-from edgekit_runtime import EdgekitError, StorageError, TrialPendingError, open_bundle
+from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle import Promise
+from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install import activate, collect, rollback, status
 from edgekit_runtime.install.promise import Seen, Verdict, judge
 from edgekit_runtime.install.promise import Terms as Asked
@@ -167,7 +169,7 @@ def test_an_owner_commits_it_without_waiting(on_trial, root, clock):
 
 
 def test_nothing_else_is_installed_meanwhile(on_trial, made, put, root):
-    with pytest.raises(TrialPendingError):
+    with pytest.raises(InstallError, check=has_code("trial-pending")):
         put(made("3"))
     assert current(root) == "generations/2"
     assert events(root)[-1]["code"] == "trial-pending"
@@ -305,11 +307,10 @@ def test_starts_that_go_on_are_no_failed_ones(on_trial, root):
 
 
 def test_where_a_start_cannot_be_written_down_the_committed_one_answers(on_trial, root, monkeypatch):
-    from edgekit_runtime import ReadOnlyError
     from edgekit_runtime.install import opening
 
     def refuse(root, number):
-        raise ReadOnlyError("the file system is read-only")
+        raise StorageError("the file system is read-only", code="read-only")
 
     monkeypatch.setattr(opening, "begin", refuse)
     with open_bundle(root) as model:

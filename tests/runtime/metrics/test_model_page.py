@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BudgetExceeded, InputError, open_bundle
+from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.contract.adapt import CLIP_EVERY
+from edgekit_runtime.errors import InputError
 from edgekit_runtime.metrics import metrics_text
 
 

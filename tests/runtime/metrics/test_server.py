@@ -12,8 +12,9 @@ import weakref
 import pytest
 import tiny
 
-from edgekit_runtime import ClosedError, open_bundle
-from edgekit_runtime.metrics import CONTENT_TYPE, MetricsError, serve_metrics
+from edgekit_runtime import open_bundle
+from edgekit_runtime.errors import ClosedError, MetricsError
+from edgekit_runtime.metrics import CONTENT_TYPE, serve_metrics
 
 PAGE = 'edgekit_healthy{model="digits"} 1\n'
 

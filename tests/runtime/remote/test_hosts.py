@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 import tiny
+from refusing import has_code
 from scripted import Scripted, http
 
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available
-from edgekit_runtime.remote import HostBusyError
+from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.hosts import Hosts
 from edgekit_runtime.remote.oip import InferResponse, encode_response
 
@@ -79,7 +80,7 @@ def until(hosts, condition):
 
 def test_a_host_that_said_503_is_asked_again_within_half_a_second(hosts, host, clock):
     host.busy = True
-    with pytest.raises(HostBusyError):
+    with pytest.raises(HostError, check=has_code("host-busy")):
         hosts.infer(0, ITEM, 200.0)
     assert not hosts.prospects()[0].ready
     for _ in range(20):  # a second of it
@@ -95,7 +96,7 @@ def test_a_host_that_said_503_is_asked_again_within_half_a_second(hosts, host, c
 
 def test_a_busy_host_is_not_flooded_with_questions(hosts, host, clock):
     host.busy = True
-    with pytest.raises(HostBusyError):
+    with pytest.raises(HostError, check=has_code("host-busy")):
         hosts.infer(0, ITEM, 200.0)
     before = host.asked
     for _ in range(1000):  # ten seconds
@@ -144,7 +145,7 @@ def test_a_host_is_measured_by_what_it_computes_and_not_by_its_cache(item, clock
 def test_a_503_neither_opens_the_breaker_nor_keeps_it_open(hosts, host):
     host.busy = True
     for _ in range(5):
-        with pytest.raises(HostBusyError):
+        with pytest.raises(HostError, check=has_code("host-busy")):
             hosts.infer(0, ITEM, 200.0)
     assert hosts.describe()[0]["breaker"] == "closed"
     assert hosts.describe()[0]["busy"]

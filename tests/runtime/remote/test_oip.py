@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgekit_runtime.remote import WireError
+from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.datatypes import DATATYPES
 from edgekit_runtime.remote.oip import (
     HEADER_LENGTH,

@@ -17,7 +17,8 @@ pytest.importorskip("paho.mqtt.client")
 
 from listener import Listener
 
-from edgekit_runtime import MissingExtraError, TelemetryError, open_bundle
+from edgekit_runtime import open_bundle
+from edgekit_runtime.errors import MissingExtraError, TelemetryError
 from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting, Spool, parse_window
 
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"

@@ -11,10 +11,12 @@ import sys
 
 import pytest
 import tiny
+from refusing import has_code
 
 from edgekit_runtime import open_bundle
+from edgekit_runtime.errors import TelemetryError
 from edgekit_runtime.sqlite_file import MOST_SET_ASIDE
-from edgekit_runtime.telemetry import Spool, SpoolError
+from edgekit_runtime.telemetry import Spool
 from edgekit_runtime.telemetry.spool import refuse_foreign
 
 
@@ -133,7 +135,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(path, name):
     connection.close()
     before = path.read_bytes()
     for refuse in (Spool.open, refuse_foreign):
-        with pytest.raises(SpoolError, match="no telemetry spool"):
+        with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
             refuse(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["porch-1.db"]
@@ -155,12 +157,12 @@ def test_a_spool_from_before_spools_were_marked_is_taken_up(path):
 def test_a_file_of_something_else_is_refused_when_the_bundle_is_opened(tmp_path):
     bundle, reports = tiny.bundle(tmp_path), {"telemetry": "mqtt://127.0.0.1:1", "device": "porch-1"}
     (tmp_path / "photo.png").write_bytes(b"holiday photo" * 100)
-    with pytest.raises(SpoolError, match="no telemetry spool"):
+    with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
         open_bundle(bundle, spool=tmp_path / "photo.png", **reports)
     with pytest.raises(ValueError, match="name the same file"):
         open_bundle(bundle, spool=tmp_path / "x.db", disk_cache=str(tmp_path / "x.db"), **reports)
     open_bundle(bundle, disk_cache=tmp_path / "answers.db").close()
-    with pytest.raises(SpoolError, match="no telemetry spool"):
+    with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
         open_bundle(bundle, spool=tmp_path / "answers.db", **reports)
 
 
@@ -174,7 +176,7 @@ def test_an_emptied_file_is_a_new_spool(path):
 
 def test_a_file_in_use_is_refused_and_not_shared(path):
     spool = Spool.open(path)
-    with pytest.raises(SpoolError, match="locked"):
+    with pytest.raises(TelemetryError, match="locked", check=has_code("telemetry-spool")):
         Spool.open(path)
     spool.append(b"still mine")
     spool.close()
@@ -182,7 +184,7 @@ def test_a_file_in_use_is_refused_and_not_shared(path):
 
 def test_a_folder_that_cannot_be_written_is_a_spool_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpoolError):
+    with pytest.raises(TelemetryError, check=has_code("telemetry-spool")):
         Spool.open(tmp_path / "file" / "porch-1.db")
 
 
@@ -193,7 +195,7 @@ def test_a_disk_that_is_full_is_a_spool_error_and_loses_nothing_committed(path):
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(SpoolError):
+        with pytest.raises(TelemetryError, check=has_code("telemetry-spool")):
             spool.append(b"x" * 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, WindowError, encode, parse_window, sealed
+from edgekit_runtime.errors import WindowError
+from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed
 from edgekit_runtime.telemetry.window import MOST_BYTES, device_id, origin
 
 ABOUT = About("porch-1", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import rooted
+from refusing import has_code
 
-from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust import TrustError, UnsafePathError, find_trust, load_trust, trust_paths
+from edgekit_runtime.errors import SignatureError, TrustError
+from edgekit_runtime.trust import find_trust, load_trust, trust_paths
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_what_everybody_may_write_decides_nothing(places, what):
     path = put("own", 2)
     changed = {"the file": path, "its folder": path.parent, "a folder above": path.parents[2]}[what]
     changed.chmod(changed.stat().st_mode | 0o002)
-    with pytest.raises(UnsafePathError, match="other users may write to it") as caught:
+    with pytest.raises(TrustError, match="other users may write to it", check=has_code("unsafe-path")) as caught:
         find_trust(environ, system=system)
     assert caught.value.do == f"Run: chmod go-w {changed}. Then check that it still holds your keys: edgekit keys list"
 
@@ -101,7 +102,7 @@ def test_a_named_file_that_others_may_replace_decides_nothing_either(files):
     for changed in (key, folder):
         before = changed.stat().st_mode
         changed.chmod(before | 0o002)
-        with pytest.raises(UnsafePathError) as caught:
+        with pytest.raises(TrustError, check=has_code("unsafe-path")) as caught:
             load_trust([key])
         assert caught.value.where == str(changed)
         changed.chmod(before)

@@ -6,22 +6,10 @@ import base64
 
 import pytest
 import rooted
+from refusing import has_code
 
-from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust import (
-    BadSignatureError,
-    KeyExpiredError,
-    NoTrustError,
-    RevokedKeyError,
-    RootExpiredError,
-    TooFewSignaturesError,
-    TrustPolicy,
-    UnknownKeyError,
-    UnsignedError,
-    judge,
-    parse_root,
-    parse_time,
-)
+from edgekit_runtime.errors import SignatureError, TrustError
+from edgekit_runtime.trust import TrustPolicy, judge, parse_root, parse_time
 
 MANIFEST = b'{"format":1}'
 NOW = judge(rooted.IN_TIME)
@@ -56,20 +44,20 @@ CASES = {
     "one of three": (1, good("ben"), None),
     "two of three": (2, good("bea", "bob"), None),
     "all, and a stranger": (3, good("mallory", "bea", "ben", "bob"), None),
-    "nobody": (1, (), UnsignedError),
-    "a stranger": (1, good("mallory"), UnknownKeyError),
-    "the key of the role root": (1, good("ann"), UnknownKeyError),
-    "k-1 of k": (2, good("bea"), TooFewSignaturesError),
-    "k-1 of k, one of them twice": (2, good("bea", "bea"), TooFewSignaturesError),
-    "k-1 of k, and a stranger": (2, good("bea", "mallory"), TooFewSignaturesError),
-    "k-1 of k, and the role root": (3, good("bea", "ben", "ann"), TooFewSignaturesError),
-    "a signature over other bytes": (1, (false("bea"),), BadSignatureError),
-    "one that holds, and one that does not": (2, (*good("bea"), false("ben")), BadSignatureError),
+    "nobody": (1, (), "unsigned"),
+    "a stranger": (1, good("mallory"), "unknown-key"),
+    "the key of the role root": (1, good("ann"), "unknown-key"),
+    "k-1 of k": (2, good("bea"), "too-few-signatures"),
+    "k-1 of k, one of them twice": (2, good("bea", "bea"), "too-few-signatures"),
+    "k-1 of k, and a stranger": (2, good("bea", "mallory"), "too-few-signatures"),
+    "k-1 of k, and the role root": (3, good("bea", "ben", "ann"), "too-few-signatures"),
+    "a signature over other bytes": (1, (false("bea"),), "bad-signature"),
+    "one that holds, and one that does not": (2, (*good("bea"), false("ben")), "bad-signature"),
     "one that does not, where one is enough": (1, (false("ben"), *good("bea")), None),
     "twice in one name, the second one holds": (1, (false("bea"), *good("bea")), None),
-    "the payload type of a root": (1, (of_another_type("bea"),), BadSignatureError),
-    "a second spelling of a signature": (1, (longer("bea"),), BadSignatureError),
-    "zeros": (1, ((rooted.keyid("bea"), bytes(64)),), BadSignatureError),
+    "the payload type of a root": (1, (of_another_type("bea"),), "bad-signature"),
+    "a second spelling of a signature": (1, (longer("bea"),), "bad-signature"),
+    "zeros": (1, ((rooted.keyid("bea"), bytes(64)),), "bad-signature"),
 }  # fmt: skip
 
 
@@ -79,18 +67,10 @@ def test_enough_different_keys_must_have_signed_these_very_bytes(needed, signatu
     if refused is None:
         assert len(store(needed=needed).check(MANIFEST, signatures, NOW)) >= needed
         return
-    with pytest.raises(refused) as caught:
+    with pytest.raises(SignatureError, check=has_code(refused)) as caught:
         store(needed=needed).check(MANIFEST, signatures, NOW, where="net.ekb")
-    assert type(caught.value) is refused
     assert caught.value.where == "net.ekb"
     assert caught.value.do
-
-
-def test_every_reason_has_a_code_of_its_own():
-    kinds = [UnsignedError, UnknownKeyError, BadSignatureError, RevokedKeyError, KeyExpiredError, TooFewSignaturesError,
-             RootExpiredError, NoTrustError]  # fmt: skip
-    assert len({kind.code for kind in kinds}) == len(kinds)
-    assert all(issubclass(kind, SignatureError) for kind in kinds)
 
 
 def revoking(name, why="laptop stolen", **changes):
@@ -99,27 +79,29 @@ def revoking(name, why="laptop stolen", **changes):
 
 def test_what_a_revoked_key_signed_is_refused_with_the_reason():
     """S4"""
-    with pytest.raises(RevokedKeyError, match=r"bob.*revoked: laptop stolen"):
+    with pytest.raises(SignatureError, match=r"bob.*revoked: laptop stolen", check=has_code("revoked-key")):
         revoking("bob").check(MANIFEST, good("bob"), NOW)
 
 
 def test_a_revoked_key_counts_for_nothing_beside_others():
     """S4"""
     assert revoking("bob").check(MANIFEST, good("bob", "bea"), NOW) == (rooted.keyid("bea"),)
-    with pytest.raises(RevokedKeyError):
+    with pytest.raises(SignatureError, check=has_code("revoked-key")):
         revoking("bob", needed=2).check(MANIFEST, good("bob", "bea"), NOW)
 
 
 def test_revocation_holds_for_what_was_accepted_before():
     """S4"""
-    with pytest.raises(RevokedKeyError):
+    with pytest.raises(SignatureError, check=has_code("revoked-key")):
         revoking("bob").check(MANIFEST, good("bob"), NOW, new=False)
 
 
 def test_an_expired_root_accepts_nothing_new():
     """S7"""
     with pytest.raises(
-        RootExpiredError, match=r"expired on 2027-11-22T00:00:00Z \(this machine's clock says 2027-11-22"
+        TrustError,
+        match=r"expired on 2027-11-22T00:00:00Z \(this machine's clock says 2027-11-22",
+        check=has_code("root-expired"),
     ):
         store().check(MANIFEST, good("bea"), LATER)
 
@@ -143,7 +125,9 @@ def test_an_expired_key_accepts_nothing_new_and_keeps_the_old():
     """S7"""
     early = expiring("bea", "2027-01-01T00:00:00Z")
     with pytest.raises(
-        KeyExpiredError, match=r"trusted until 2027-01-01T00:00:00Z \(this machine's clock says 2027-01-15"
+        SignatureError,
+        match=r"trusted until 2027-01-01T00:00:00Z \(this machine's clock says 2027-01-15",
+        check=has_code("key-expired"),
     ):
         early.check(MANIFEST, good("bea"), NOW)
     assert early.check(MANIFEST, good("bea"), NOW, new=False) == (rooted.keyid("bea"),)
@@ -159,15 +143,19 @@ def test_whether_a_record_still_binds_is_asked_of_the_keys_that_are_trusted_now(
 
 
 def test_names_of_keys_are_shown_and_of_strangers_the_start_of_their_keyid():
-    with pytest.raises(UnknownKeyError, match=rooted.keyid("mallory")[:16]):
+    with pytest.raises(SignatureError, match=rooted.keyid("mallory")[:16], check=has_code("unknown-key")):
         store().check(MANIFEST, good("mallory"), NOW)
-    with pytest.raises(TooFewSignaturesError, match=rf"bea \({rooted.keyid('bea')[:8]}\) alone, and 2 of 3"):
+    with pytest.raises(
+        SignatureError,
+        match=rf"bea \({rooted.keyid('bea')[:8]}\) alone, and 2 of 3",
+        check=has_code("too-few-signatures"),
+    ):
         store(needed=2).check(MANIFEST, good("bea"), NOW)
 
 
 def test_without_a_store_nothing_is_taken_unless_that_is_allowed():
     """S9"""
-    with pytest.raises(NoTrustError, match="never told whom to trust"):
+    with pytest.raises(TrustError, match="never told whom to trust", check=has_code("no-trust-store")):
         TrustPolicy(None, now=NOW).vouch(MANIFEST, good("bea"), "net.ekb")
     allowed = TrustPolicy(None, now=NOW, allow_unsigned=True).vouch(MANIFEST, good("bea"))
     assert (allowed.trusted, allowed.code) == (False, "no-trust-store")
@@ -180,9 +168,9 @@ WAIVED = {
     "too few did": (good("bea"), "too-few-signatures"),
 }
 NOT_WAIVED = {
-    "a false signature": ((false("bea"),), NOW, BadSignatureError),
-    "a revoked key": (good("rob"), NOW, RevokedKeyError),
-    "an expired root": (good("bea", "ben"), LATER, RootExpiredError),
+    "a false signature": ((false("bea"),), NOW, "bad-signature"),
+    "a revoked key": (good("rob"), NOW, "revoked-key"),
+    "an expired root": (good("bea", "ben"), LATER, "root-expired"),
 }
 
 
@@ -198,7 +186,7 @@ def test_an_allowance_stands_for_a_missing_signature_and_shows(signatures, code)
 def test_an_allowance_does_not_stand_for_a_false_one(signatures, now, refused):
     """S9"""
     trusted = store(("bea", "ben"), needed=2, revoked=[{"keyid": rooted.keyid("rob"), "name": "rob"}])
-    with pytest.raises(refused):
+    with pytest.raises(SignatureError, check=has_code(refused)):
         TrustPolicy(trusted, now=now, allow_unsigned=True).vouch(MANIFEST, signatures)
 
 

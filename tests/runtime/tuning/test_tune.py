@@ -18,9 +18,10 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import Shipped, assemble, write_bundle
-from edgekit_runtime import EngineError, MemoryExceeded, SelfTestError, children
+from edgekit_runtime import children
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
+from edgekit_runtime.errors import EngineError, MemoryExceeded, SelfTestError
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
 from edgekit_runtime.tuning.candidates import Candidate

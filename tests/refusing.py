@@ -1,0 +1,13 @@
+"""`with pytest.raises(InstallError, check=has_code("downgrade"))`: an error of this class that carries this code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["has_code"]
+
+
+def has_code(*codes: str) -> Callable[[EdgekitError], bool]:
+    return lambda error: error.code in codes
