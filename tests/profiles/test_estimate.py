@@ -20,6 +20,7 @@ from edgekit_profiles import (
     Workload,
     caution,
     estimate,
+    layer_terms,
     load,
     measured,
     mobilenet_v1,
@@ -249,6 +250,25 @@ def test_a_network_far_smaller_than_any_that_was_tested_has_a_wider_range_and_sa
         got = estimate(board, tiny, "litert", known=known)
         assert factors(got)[1] > bands(name)[1] * 1.3
         assert any("0.01 million multiply-accumulates" in note for note in got.notes)
+
+
+def test_up_to_a_known_factor_beyond_what_was_tested_the_range_stays():
+    least, most = constants()["tested"]["macs"]
+    beyond = constants()["tested"]["beyond"]
+    for macs, wider in (
+        (math.ceil(least / beyond), False),
+        (math.ceil(least / beyond) - 1, True),
+        (most * beyond, False),
+        (most * beyond + 1, True),
+    ):
+        notes = estimate(PI4, Workload("int8", (Op("fc", int(macs), 300, 10_000),)), "litert").notes
+        assert any("was tested, so the range is wider" in note for note in notes) == wider, macs
+
+
+def test_layers_of_a_dynamic_network_are_those_of_float():
+    floats, dynamic = (layer_terms(PI4, mobilenet_v1(precision), "litert", 4) for precision in ("float32", "dynamic"))
+    assert floats == dynamic
+    assert len(floats) == 29
 
 
 def test_a_measured_time_is_its_own_range():

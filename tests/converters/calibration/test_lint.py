@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration import Example, digest, findings, lint, open_dataset, split, survey, without
+from edgekit_converters.calibration import Example, Survey, digest, findings, lint, open_dataset, split, survey, without
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 
@@ -122,6 +122,67 @@ def test_pixels_saved_as_floats_for_a_normalised_input_are_told(give):
     assert finding.code == "out-of-range"
     assert "mean and std make pixels -1 to 1" in finding.what
     assert lint(give((pixels - 127.5) / 127.5, IMAGES), None, IMAGES) == ()
+
+
+@pytest.mark.parametrize(("low", "high", "told"), [(-1.1, 1.1, False), (-1.11, 1.0, True), (-1.0, 1.11, True)])
+def test_a_twentieth_of_the_range_beside_it_is_rounding(low, high, told):
+    found = Survey("set", items=100, reach={"image": (low, high)})
+    assert ("out-of-range" in codes(findings(found, None, IMAGES))) == told
+
+
+@pytest.mark.parametrize(("bad", "level"), [(10, "warning"), (11, "error")])
+def test_more_than_a_tenth_that_cannot_be_read_is_an_error(bad, level):
+    found = Survey("set", items=100 - bad, unreadable={n: f"item {n} is torn" for n in range(bad)})
+    assert codes(findings(found, None, VECTORS))["unreadable"] == level
+
+
+@pytest.mark.parametrize(("bad", "rest"), [(3, "item 2 is torn"), (4, "item 2 is torn; and 1 more")])
+def test_three_that_cannot_be_read_are_named_and_the_others_counted(bad, rest):
+    found = Survey("set", items=200, unreadable={n: f"item {n} is torn" for n in range(bad)})
+    assert findings(found, None, VECTORS)[0].what.endswith(f": item 0 is torn; item 1 is torn; {rest}")
+
+
+@pytest.mark.parametrize(("items", "told"), [(0, False), (1, True), (99, True), (100, False)])
+def test_an_evaluation_set_below_a_hundred_is_told(items, told):
+    found = findings(Survey("first", items=200), Survey("second", items=items), VECTORS)
+    assert ("few-evaluation" in codes(found)) == told
+
+
+def test_an_interval_is_advised_where_there_are_labels_to_score_by():
+    classifier = replace(VECTORS, task="classification")
+    done = [
+        next(
+            finding.do
+            for finding in findings(Survey("first", items=200), second, contract)
+            if finding.code == "few-evaluation"
+        )
+        for second in (Survey("second", items=20, labelled=True), Survey("second", items=20))
+        for contract in (classifier, VECTORS)
+    ]
+    assert ["interval" in words for words in done] == [True, False, False, False]
+
+
+def test_a_single_item_or_value_is_not_called_the_same_throughout():
+    one = Survey("set")
+    one.add(Example({"x": np.array([5.0], np.float32)}, None, "item 0"))
+    assert set(codes(findings(one, None, VECTORS))) == {"few-samples"}
+
+
+def test_two_surveys_joined_are_the_survey_of_all_items():
+    values = [[1, 2, 3], [4, 4, 4], [7, np.nan, 0], [1, 2, 3], [-9, 0, 1]]
+    labels = [None, 3, np.array([1, 0]), np.array([1, 1]), 3]
+    examples = [
+        Example({"x": np.array(value, np.float32)}, label, f"item {n}")
+        for n, (value, label) in enumerate(zip(values, labels, strict=True))
+    ]
+    for at in range(6):
+        first, second, whole = Survey("set"), Survey("set"), Survey("set")
+        for n, example in enumerate(examples):
+            (first if n < at else second).add(example)
+            whole.add(example)
+        assert first.joined(second).__dict__ == whole.__dict__
+    assert len(set(whole.labels)) == 4
+    assert whole.reach["x"][0] != whole.reach["x"][1]
 
 
 def test_errors_come_first_and_nan_is_one():

@@ -17,7 +17,7 @@ from edgekit_converters.contract_file import describe
 from edgekit_converters.errors import CalibrationError, MetricError
 from edgekit_converters.fidelity import Evaluation, compare, named_metric, reference, task_metrics
 from edgekit_converters.fidelity.metric_function import FunctionMetric
-from edgekit_converters.fidelity.metrics import MeanAbsoluteError, TopK, macro_f1
+from edgekit_converters.fidelity.metrics import MeanAbsoluteError, TopK, macro_f1, rehearse
 
 SOURCE = linear((-1, 8), 8, weights=np.eye(8))
 CLASSES = describe(SOURCE, None)
@@ -77,6 +77,41 @@ def test_an_answer_that_is_not_finite_is_as_wrong_as_can_be():
     broken = [metric.keep(None, value) for value in labels]
     score = metric.compare(right, broken)
     assert (score.original, score.artifact) == (0.0, pytest.approx((10 + 10 + 5) / 3))
+
+
+def test_the_farthest_answer_is_measured_from_the_labels_of_the_whole_set():
+    metric = MeanAbsoluteError("scores")
+    labels = [np.array([0.0, 4.0]), np.array([5.0, 10.0])]
+    off = [metric.keep({"scores": label + 1}, label) for label in labels]
+    broken = metric.compare(off, [metric.keep(None, label) for label in labels])
+    assert (broken.original, broken.artifact, broken.drop) == (1.0, 10.0, 9.0)
+
+
+def test_an_answer_that_is_not_finite_names_no_class():
+    assert TopK("scores").keep(None, 0) is False
+    assert TopK("scores", 5).keep(None, 0) is False
+
+
+@pytest.mark.parametrize(("classes", "names"), [(5, ["top1", "f1"]), (6, ["top1", "top5", "f1"])])
+def test_five_classes_have_no_top5(classes, names):
+    contract = replace(CLASSES, outputs=(replace(CLASSES.outputs[0], shape=(classes,)),))
+    assert [metric.name for metric in task_metrics(contract, [0], None)] == names
+
+
+def test_labels_that_do_not_fit_are_refused_before_anything_is_converted():
+    with pytest.raises(MetricError, match="mae compares 3 values") as caught:
+        rehearse([MeanAbsoluteError("scores")], [{"scores": np.zeros(8)}], [np.zeros(3)], "set.npz")
+    assert caught.value.where == "set.npz"
+
+
+def test_what_to_do_instead_follows_the_model():
+    with pytest.raises(MetricError) as caught:
+        named_metric("top1", RAW)
+    assert 'task = "classification"' in caught.value.do
+    for contract, name in ((CLASSES, "mae"), (replace(RAW, outputs=(replace(RAW.outputs[0], shape=(2, 4)),)), "top1")):
+        with pytest.raises(MetricError) as caught:
+            named_metric(name, contract)
+        assert "module:function" in caught.value.do
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 4)), min_size=1, max_size=50))

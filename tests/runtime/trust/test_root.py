@@ -44,6 +44,11 @@ def second_name(signed):
     signed["roles"]["bundle"] = {"keyids": [rooted.keyid("bea"), "ab" * 32], "threshold": 2}
 
 
+def many_keys(signed, count):
+    left = count - len(signed["keys"])
+    signed["keys"].update((rooted.keyid(f"k{n}"), rooted.key(f"k{n}")) for n in range(left))
+
+
 def small_order(signed):
     import hashlib
 
@@ -68,6 +73,8 @@ MALFORMED = {
     "version 0": (lambda s: s.update(version=0), "version 0"),
     "a version of text": (lambda s: s.update(version="1"), "version '1'"),
     "version true": (lambda s: s.update(version=True), "version True"),
+    "no list of revoked keys": (lambda s: s.update(revoked={}), "revoked is missing or no list"),
+    "257 keys": (lambda s: many_keys(s, 257), "257 keys are more than 256"),
     "no date": (lambda s: s.pop("expires"), "time of expires is missing"),
     "a date of another form": (lambda s: s.update(expires="2027-11-22"), "no time of the form"),
     "a day that does not exist": (lambda s: s.update(expires="2027-02-30T00:00:00Z"), "no time of the form"),
@@ -113,6 +120,22 @@ def test_a_root_that_breaks_a_rule_is_refused_however_well_it_is_signed(change, 
     with pytest.raises(TrustError, match=words) as caught:
         parse_root(altered(change), "root.json")
     assert caught.value.where == "root.json"
+
+
+def to_the_limits(signed):
+    many_keys(signed, 256)
+    signed["keys"][rooted.keyid("bea")]["name"] = "n" * 64
+    signed["revoked"].append({"keyid": "ef" * 32, "name": "old", "why": "x" * 500})
+
+
+def test_as_many_and_as_long_as_is_allowed_is_taken():
+    store = parse_root(altered(to_the_limits), "root.json")
+    assert (len(store.keys), len(store.revoked)) == (256, 1)
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    with pytest.raises(TrustError, match="not a regular file"):
+        load_root(tmp_path)
 
 
 NO_ROOTS = {
