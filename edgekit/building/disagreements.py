@@ -24,6 +24,7 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Reference
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.finish import top
+from edgekit_runtime.contract.kinds import pictures
 
 __all__ = ["MOST", "Watcher", "shown"]
 
@@ -86,7 +87,7 @@ def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Co
             told.append(
                 {
                     "item": example.origin,
-                    "image": _thumbnail(pixels) if contract.inputs[0].image is not None else None,
+                    "image": _thumbnail(pixels) if pictures(contract.inputs[:1]) else None,
                     "original": entry["original"],
                     "artifact": entry["artifact"],
                     "truth": entry.get("truth"),

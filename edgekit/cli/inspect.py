@@ -15,6 +15,7 @@ from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
+from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
@@ -113,12 +114,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
     for spec in contract.caller_inputs:
-        size = " x ".join(map(str, spec.shape))
-        if spec.image:
-            i = spec.image
-            yield f"  input      {spec.name}: {i.color} image, {i.resize} to {size}, (pixel - {_each(i.mean)}) / {_each(i.std)}"
-        else:
-            yield f"  input      {spec.name}: {spec.dtype} [{size}]"
+        yield f"  input      {spec.name}: {kind_of(spec).describe(spec)}"
     yield from _state_lines(contract)
     for entry in manifest.artifacts:
         yield from _artifact_lines(entry)
@@ -226,7 +222,3 @@ def _tensor(tensor: TensorSpec) -> str:
     shape = " x ".join("any" if n == -1 else str(n) for n in tensor.shape)
     q = tensor.quantization
     return f"{tensor.dtype} [{shape}]" + (f", scale {q.scale:.6g}, zero-point {q.zero_point}" if q else "")
-
-
-def _each(values: tuple[float, ...]) -> str:
-    return f"{values[0]:g}" if len(set(values)) == 1 else "[" + ", ".join(f"{v:g}" for v in values) + "]"

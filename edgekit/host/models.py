@@ -28,6 +28,7 @@ from edgekit_runtime import Answer, Model, open_bundle
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, read_vouched
 from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.remote.datatypes import datatype_of
 
 __all__ = ["MAX_ITEMS", "Repository", "Served"]
@@ -111,18 +112,17 @@ class Served:
 
     @staticmethod
     def _datatype(spec: InputContract) -> str:
-        return "UINT8" if spec.image is not None else datatype_of(np.dtype(spec.dtype))
+        return datatype_of(kind_of(spec).dtypes(spec)[0])
 
     def _checked(self, spec: InputContract, array: NDArray[Any]) -> NDArray[Any]:
         if array.ndim != len(spec.shape) + 1 or array.shape[1:] != tuple(spec.shape):
             raise RequestError(400, f"input '{spec.name}' has shape {list(array.shape)}; {[-1, *spec.shape]} is taken")
         original = np.dtype(spec.dtype)
-        if array.dtype == original or (spec.image is not None and array.dtype == np.uint8):
+        if array.dtype in kind_of(spec).dtypes(spec):
             return array
         if array.dtype.kind == original.kind == "f":
             return array.astype(original)
-        takes = self._datatype(spec)
-        takes += f" or {datatype_of(original)}" if spec.image is not None and takes != datatype_of(original) else ""
+        takes = " or ".join(dict.fromkeys(map(datatype_of, kind_of(spec).dtypes(spec))))
         raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; {takes} is taken")
 
 

@@ -13,13 +13,13 @@ Rules:
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.errors import EdgekitError
 
 if TYPE_CHECKING:
@@ -95,9 +95,6 @@ def load(given: str, contract: Contract) -> Any:
     if not given.lower().endswith(ARRAYS):
         return given
     from edgekit_runtime.array_file import read_arrays
-    from edgekit_runtime.contract.decode import MAX_PIXELS
 
-    # The widest numbers of the shape, or the largest picture that the decoder takes.
-    most = sum(16 * math.prod(spec.shape) + (spec.image is not None) * 4 * MAX_PIXELS for spec in contract.inputs)
-    arrays = read_arrays(Path(given), most)
+    arrays = read_arrays(Path(given), sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.inputs.files import ARRAYS, InputsError
+from edgekit_runtime.contract.kinds import takes_rows
 
 if TYPE_CHECKING:
     from edgekit_runtime.contract import Contract
@@ -42,8 +43,7 @@ def _of_recording(given: str, contract: Contract) -> Iterator[tuple[str, Any]]:
     from edgekit_converters.calibration.wav import read_wav
 
     spec = contract.inputs[0]
-    row = len(contract.inputs) == 1 and spec.image is None and sum(size != 1 for size in spec.shape) <= 1
-    if not row or not spec.dtype.startswith("float"):
+    if not takes_rows(contract):
         raise InputsError(
             "the model does not take pieces of a recording",
             where=given,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from edgekit.shipping.errors import NoWheelError
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle import Bundle, Manifest
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.engines.registry import ENGINES
 
 __all__ = ["Plan", "package_name", "planned"]
@@ -44,13 +45,13 @@ def planned(bundle: Bundle, profile: Profile, engine: str | None, extras: tuple[
     """engine: None to choose. extras: more than the bundle itself needs. Raises NoWheelError."""
     manifest = bundle.manifest
     chosen = _engine(manifest, profile, engine)
-    image = ("image",) if any(spec.image for spec in manifest.contract.caller_inputs) else ()
+    kinds = {extra for spec in manifest.contract.caller_inputs for extra in kind_of(spec).extras}
     return Plan(
         name=package_name(manifest.name),
         title=f"{manifest.name} version {manifest.version} for {profile.name}",
         version=_debian_version(manifest.version),
         engine=chosen,
-        extras=tuple(sorted({*image, *extras})),
+        extras=tuple(sorted({*kinds, *extras})),
         proven=_proven(manifest, chosen),
         notes=tuple(_notes(manifest, profile)),
     )

@@ -25,12 +25,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
 from edgekit_runtime.contract.given import kept
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError
 from edgekit_runtime.faults import Faults
@@ -303,7 +302,7 @@ class Journey:
     def _may_travel(self, items: Items) -> bool:
         """A host takes pixels, or what the original took; not what was made ready for this device's artifact."""
         specs = self.contract.inputs
-        return all(items[spec.name].dtype in (np.uint8 if spec.image else spec.dtype, spec.dtype) for spec in specs)
+        return all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
 
     def _ask_host(self, request: Request, away: _Away) -> Answer:
         """The host answers; where it fails, the device does, late or not: no request goes without."""

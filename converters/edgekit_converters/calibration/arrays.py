@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical, check_kind
+from edgekit_converters.calibration.input_kinds import sets_of
 from edgekit_converters.calibration.labels import Classes
 from edgekit_converters.calibration.mapped import map_npy, map_npz, memory_bytes, npz_names
 from edgekit_converters.errors import CalibrationError
@@ -160,14 +161,8 @@ def checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | 
 
 
 def _check_shape(spec: InputContract, array: NDArray[Any], where: str) -> None:
-    shape = tuple(array.shape[1:])
     check_kind(spec, array.dtype, where)
-    if spec.image is not None and array.dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and 0 not in shape)):
-        return  # pixels of any size: the decoder resizes them, and says what is no picture
-    fitting = [spec.shape]
-    if spec.image is not None:
-        fitting.append((spec.shape[2], spec.shape[0], spec.shape[1]))
-    if array.ndim == 0 or shape not in fitting:
+    if array.ndim == 0 or not sets_of(spec).fits(spec, array.dtype, tuple(array.shape[1:])):
         expected = ", ".join(["N", *(str(n) for n in spec.shape)])
         raise CalibrationError(
             f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]", where=where

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.contract.check import check_dtype
 from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import InputError
 
@@ -44,7 +44,7 @@ class Canonical:
             # A file's own error already says which file.
             what = error.what if error.where == origin else f"{error.where}: {error.what}"
             raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
-        if spec.image is not None and array.dtype == np.uint8:
+        if array.dtype in kind_of(spec).free_dtypes(spec):
             return array
         with np.errstate(over="ignore"):
             result = np.array(array, spec.dtype, order="C")
@@ -58,6 +58,6 @@ class Canonical:
 def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
     """Raises CalibrationError where values of this dtype cannot stand for the input without guessing."""
     try:
-        check_dtype(dtype, spec)
+        kind_of(spec).check_dtype(dtype, spec)
     except InputError as error:
         raise CalibrationError(f"{error.where}: {error.what}", where=where, do=error.do) from error

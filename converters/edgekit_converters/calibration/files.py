@@ -26,6 +26,7 @@ from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.folder import files_in, labels_of, refuse_unreadable
 from edgekit_converters.calibration.wav import loudest, read_wav
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.kinds import takes_rows
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["PREPROCESSINGS", "FileFolder", "open_files", "open_recordings"]
@@ -120,8 +121,7 @@ def _rates(files: Iterable[Path]) -> Iterator[int]:
 
 def _check(root: Path, contract: Contract, kinds: str, what: str, files: tuple[Path, ...]) -> None:
     spec = contract.inputs[0]
-    row = len(contract.inputs) == 1 and spec.image is None and sum(size != 1 for size in spec.shape) <= 1
-    if not row or not spec.shape or np.dtype(spec.dtype).kind not in kinds:
+    if not takes_rows(contract, kinds) or not spec.shape:
         taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
         raise CalibrationError(
             f"a folder of {what} does not fit a model that takes {taken}",

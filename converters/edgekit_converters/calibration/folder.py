@@ -15,6 +15,7 @@ from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.labels import Classes
 from edgekit_converters.errors import CalibrationError, UnlabelledError
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["EXTENSIONS", "ImageFolder", "files_in", "labels_of", "open_folder", "refuse_unreadable"]
@@ -54,7 +55,7 @@ class ImageFolder:
 def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> ImageFolder:
     """Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class
     (UnlabelledError when none of them is)."""
-    if len(contract.inputs) != 1 or contract.inputs[0].image is None:
+    if len(contract.inputs) != 1 or not pictures(contract.inputs):
         raise CalibrationError(
             "a folder of images does not fit a model that takes "
             + ("tensors" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"),

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
+from edgekit_converters.calibration.input_kinds import sets_of
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.contract.spec import Contract
@@ -270,17 +271,17 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
 def _reach(found: Survey, contract: Contract) -> Iterator[Finding]:
     """Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here."""
     for spec in contract.inputs:
-        if spec.image is None or spec.name not in found.reach:
+        expected = sets_of(spec).normalised(spec)
+        if expected is None or spec.name not in found.reach:
             continue
-        ends = [(pixel - m) / s for m, s in zip(spec.image.mean, spec.image.std, strict=True) for pixel in (0.0, 255.0)]
-        low, high = found.reach[spec.name]
-        slack = 0.05 * (max(ends) - min(ends))
-        if low < min(ends) - slack or high > max(ends) + slack:
+        (least, most), (low, high) = expected, found.reach[spec.name]
+        slack = 0.05 * (most - least)
+        if low < least - slack or high > most + slack:
             yield Finding(
                 "out-of-range",
                 "warning",
                 f"{found.name}: values from {low:g} to {high:g} for '{spec.name}', but mean and std make pixels "
-                f"{min(ends):g} to {max(ends):g}",
+                f"{least:g} to {most:g}",
                 "Save uint8 pixels, or normalise the floats as the contract says",
             )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example
-from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_converters.calibration.input_kinds import sets_of
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["RandomDataset", "random_dataset"]
 
@@ -46,26 +46,10 @@ class RandomDataset:
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         for index in indexes:
             generator = np.random.default_rng((self.seed, index))
-            inputs = {spec.name: _values(spec, generator) for spec in self.contract.inputs}
+            inputs = {spec.name: sets_of(spec).noise(spec, generator) for spec in self.contract.inputs}
             yield Example(inputs, None, f"{self.name}, item {index}")
 
 
 def random_dataset(contract: Contract, count: int, seed: int = 0) -> RandomDataset:
     """Pictures are patches of random colours, of another size in each; floats are normal, whole numbers 0 or 1."""
     return RandomDataset(contract, count, seed)
-
-
-def _values(spec: InputContract, generator: np.random.Generator) -> NDArray[Any]:
-    if spec.image is not None:
-        return _picture(spec.shape, generator)
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
-        return generator.standard_normal(spec.shape).astype(dtype)
-    return generator.integers(0, 2, spec.shape).astype(dtype)
-
-
-def _picture(shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.uint8]:
-    height, width, channels = shape
-    cell = int(generator.integers(1, 1 + max(1, min(height, width) // 4)))
-    patches = generator.integers(0, 256, (-(-height // cell), -(-width // cell), channels), np.uint8)
-    return np.ascontiguousarray(patches.repeat(cell, 0).repeat(cell, 1)[:height, :width])

@@ -12,6 +12,7 @@ from edgekit_converters.calibration.files import PREPROCESSINGS, open_files, ope
 from edgekit_converters.calibration.folder import files_in, open_folder
 from edgekit_converters.calibration.function import open_function
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["open_dataset"]
@@ -28,7 +29,7 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
     """
     place = Path(path)
     if place.is_dir():
-        if any(spec.image is None for spec in contract.inputs) and files_in(place, {".wav"}):
+        if len(pictures(contract.inputs)) < len(contract.inputs) and files_in(place, {".wav"}):
             return open_recordings(place, contract, labelled=labelled)
         return open_folder(place, contract, labelled=labelled)
     if place.is_file():

@@ -25,6 +25,7 @@ from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.folder import files_in, refuse_unreadable
 from edgekit_converters.calibration.wav import read_wav
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.contract.kinds import takes_rows
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["Streams", "open_streams", "pieces"]
@@ -87,8 +88,7 @@ def open_streams(place: Path, contract: Contract) -> Streams:
     model takes no row of floats, or the rates differ."""
     files = (place,) if place.is_file() else files_in(place, {".wav"})
     spec = contract.inputs[0]
-    row = len(contract.inputs) == 1 and spec.image is None and sum(size != 1 for size in spec.shape) <= 1
-    if not row or np.dtype(spec.dtype).kind != "f":
+    if not takes_rows(contract):
         taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
         raise CalibrationError(
             f"recordings do not fit a model that takes {taken}",

@@ -38,6 +38,7 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract, ImageSpec
 
 __all__ = ["suspicions"]
@@ -63,7 +64,7 @@ def suspicions(
     """Findings of level `warning`. Runs the original some 150 times on up to 32 items, and on up to 200 where labels leave
     a doubt; passes over those that cannot be read.
     """
-    if len(contract.inputs) != 1 or contract.inputs[0].image is None or contract.state != "none":
+    if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.state != "none":
         return ()
     examples = list(_readable(dataset, _ITEMS))
     if len(examples) < _FEWEST:
@@ -96,9 +97,7 @@ class _Trial:
 
     @property
     def image(self) -> ImageSpec:
-        image = self.contract.inputs[0].image
-        assert image is not None
-        return image
+        return pictures(self.contract.inputs)[0]
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -114,7 +113,7 @@ class _Trial:
 
     def scores(self, image: ImageSpec | None = None, *, exchanged: bool = False) -> Scores:
         """[items, classes], each row a distribution. exchanged: the first channel for the last."""
-        given = self.contract.inputs[0] if image is None else replace(self.contract.inputs[0], image=image)
+        given = replace(self.contract.inputs[0], image=image) if image else self.contract.inputs[0]
         spec = next(spec for spec in self.source.inputs if spec.name == given.name)
         adapter = Adapter(given, spec)
         pictures = [example.inputs[given.name] for example in self.examples]

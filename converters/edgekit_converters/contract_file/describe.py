@@ -15,6 +15,7 @@ from edgekit_converters.contract_file.states import StateKeys, carried_by_names,
 from edgekit_converters.contract_file.tasks import check_tasks, detection_spec, embedding_spec
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
+from edgekit_runtime.contract.kinds import network_size
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
 from edgekit_runtime.tensors import TensorSpec
 
@@ -54,14 +55,13 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
     told = _told(outputs, kept)
     task = _task(document, told)
     inputs = _inputs(document, source.inputs)
-    picture = next((spec.image for spec in inputs if spec.image is not None), None)
     contract = Contract(
         task=task,
         inputs=inputs,
         outputs=outputs,
         labels=_labels(document, task, told),
         scores=_scores(document, task),
-        detection=detection_spec(document, told, picture) if task == "detection" else None,
+        detection=detection_spec(document, told, network_size(inputs)) if task == "detection" else None,
         embedding=embedding_spec(document, told) if task == "embedding" else None,
         **kept,
     )
@@ -152,7 +152,9 @@ def _lines(document: Table, name: str) -> list[str]:
 def _inputs(document: Table, specs: tuple[TensorSpec, ...]) -> tuple[InputContract, ...]:
     tables = _input_tables(document, specs)
     return tuple(
-        _image(tables[spec.name], spec) if _is_image(tables.get(spec.name)) else _tensor(spec, str(document.file))
+        _KINDS[_kind(tables[spec.name])](tables[spec.name], spec)
+        if spec.name in tables
+        else _tensor(spec, str(document.file))
         for spec in specs
     )
 
@@ -176,18 +178,19 @@ def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, T
     return {name: table for name in several.values if (table := several.table(name)) is not None}
 
 
-def _is_image(table: Table | None) -> bool:
-    if table is None:
-        return False
+def _kind(table: Table) -> str:
     table.only(("kind", *IMAGE_KEYS))
-    kind = table.choice("kind", ("image", "tensor"), None)
+    kind = table.choice("kind", tuple(_KINDS), None)
     if kind is None:
         raise table.refuse("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
-    if kind == "tensor":
-        for key in IMAGE_KEYS:
-            if key in table:
-                raise table.refuse(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
-    return kind == "image"
+    return kind
+
+
+def _plain(table: Table, spec: TensorSpec) -> InputContract:
+    for key in IMAGE_KEYS:
+        if key in table:
+            raise table.refuse(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
+    return _tensor(spec, str(table.file))
 
 
 def _image(table: Table, spec: TensorSpec) -> InputContract:
@@ -210,3 +213,7 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
             do="Save the model with a fixed shape",
         )
     return InputContract(spec.name, tuple(spec.shape[1:]), spec.dtype)
+
+
+_KINDS = {"image": _image, "tensor": _plain}
+"""What `kind` may say of an input -> what makes its contract of the file's table."""

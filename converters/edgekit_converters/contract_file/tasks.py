@@ -14,7 +14,7 @@ from typing import Any, get_args
 from edgekit_converters.contract_file.document import Table
 from edgekit_converters.errors import ContractFileError
 from edgekit_runtime.contract.sense import nonsense
-from edgekit_runtime.contract.spec import Contract, ImageSpec, OutputContract
+from edgekit_runtime.contract.spec import Contract, OutputContract
 from edgekit_runtime.contract.tasks import (
     Activation,
     Background,
@@ -47,8 +47,8 @@ DETECTION_KEYS = (
 EMBEDDING_KEYS = ("output", "normalize")
 
 
-def detection_spec(document: Table, outputs: tuple[OutputContract, ...], image: ImageSpec | None) -> DetectionSpec:
-    """image: the picture that the boxes are of; None where the model has none, which `check_tasks` refuses."""
+def detection_spec(document: Table, outputs: tuple[OutputContract, ...], size: tuple[int, int]) -> DetectionSpec:
+    """size: (width, height) of the picture that the boxes are of; a model without one is refused by `check_tasks`."""
     table = document.table("detection")
     if table is None:
         raise document.refuse("detection", "is missing: nothing says where the boxes are", "Write [detection]")
@@ -70,7 +70,7 @@ def detection_spec(document: Table, outputs: tuple[OutputContract, ...], image: 
         boxes=boxes,
         row=row,
         format=format_,
-        span=_span(table, image),
+        span=_span(table, size),
         scores=table.text("scores"),
         classes=table.text("classes"),
         count=table.text("count"),
@@ -129,12 +129,12 @@ def _axis(table: Table, boxes: str, row: Row, outputs: tuple[OutputContract, ...
     )
 
 
-def _span(table: Table, image: ImageSpec | None) -> tuple[float, float]:
+def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
     unit = table.values.get("unit")
     if unit == "fraction":
         return 1.0, 1.0
     if unit == "pixels":
-        return (float(image.width), float(image.height)) if image is not None else (1.0, 1.0)
+        return float(size[0]), float(size[1])
     if isinstance(unit, list):
         sides = [float(side) for side in unit if isinstance(side, (int, float)) and not isinstance(side, bool)]
         if len(sides) == len(unit) == 2 and all(math.isfinite(side) and side > 0 for side in sides):

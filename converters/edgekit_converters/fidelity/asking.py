@@ -14,10 +14,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example
+from edgekit_converters.calibration.input_kinds import sets_of
 from edgekit_converters.errors import CalibrationError, SourceError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.progress import Progress, silent
@@ -60,7 +60,7 @@ def ask(
 def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> None:
     """Ask the original for every item where an input is whole numbers: ids that it has no row for stop it, and every conversion
     of it, in the middle. Raises CalibrationError."""
-    if not any(np.dtype(spec.dtype).kind in "iu" and spec.image is None for spec in contract.inputs):
+    if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
         return
     intake, done = Intake(contract, source.inputs, AT_ONCE), 0
     for group, tensors in intake.batches(dataset):

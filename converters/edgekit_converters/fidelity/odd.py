@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.calibration.input_kinds import sets_of
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
@@ -36,7 +37,6 @@ from edgekit_runtime.tensors import Quantization, TensorSpec
 __all__ = ["ODD_SAMPLES", "OddInput", "odd_inputs", "odd_samples"]
 
 TIMEOUT_S = 120.0
-_LARGE = 1e4
 
 ODD_SAMPLES = {
     "zeros": "an input of zeros",
@@ -98,17 +98,9 @@ def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any
     for name, make in makers.items():
         inputs = {}
         for spec in contract.inputs:
-            dtype, low, high = _extent(spec)
+            dtype, low, high = sets_of(spec).extent(spec)
             inputs[spec.name] = np.asarray(make(np.zeros(spec.shape), low, high)).astype(dtype)
         yield name, inputs
-
-
-def _extent(spec: InputContract) -> tuple[np.dtype[Any], float, float]:
-    """Pixels are 0..255. Whole numbers are indexes or flags more often than not: larger ones than 1 may be no index."""
-    if spec.image is not None:
-        return np.dtype(np.uint8), 0.0, 255.0
-    dtype = np.dtype(spec.dtype)
-    return (dtype, -_LARGE, _LARGE) if dtype.kind == "f" else (dtype, 0.0, 1.0)
 
 
 def _child(task: Path, names: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]]) -> list[OddInput]:
@@ -187,9 +179,8 @@ def _verdict(name: str, answer: Callable[[], Any]) -> OddInput:
 
 
 def _input(entry: dict[str, Any]) -> InputContract:
-    image = entry["image"]
-    if image is not None:
-        image = ImageSpec(**{**image, "mean": tuple(image["mean"]), "std": tuple(image["std"])})
+    given = entry["image"]
+    image = ImageSpec(**{**given, "mean": tuple(given["mean"]), "std": tuple(given["std"])}) if given else None
     return InputContract(entry["name"], tuple(entry["shape"]), entry["dtype"], image)
 
 

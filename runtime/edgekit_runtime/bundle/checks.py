@@ -20,8 +20,9 @@ from edgekit_runtime.bundle.header import aligned
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest, contract_digest
 from edgekit_runtime.bundle.policy import ENCRYPTED, check_words
 from edgekit_runtime.canonical import canonical_bytes, parse_canonical
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.sense import nonsense
-from edgekit_runtime.contract.spec import Contract, ImageSpec
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.trust.clock import seconds_of
@@ -207,21 +208,14 @@ def _contract(check: _Checks, contract: Contract) -> None:
         for spec in specs:
             check(all(n > 0 for n in spec.shape), f"'{spec.name}' has an impossible form")
     for spec in contract.inputs:
-        if spec.image is not None:
-            _image(check.of(f"'{spec.name}'"), spec.image, spec.shape)
+        for problem in kind_of(spec).problems(spec):
+            check.of(f"'{spec.name}'")(False, problem)
     if contract.labels is not None:
         check(len(contract.labels) <= limits.MAX_LABELS, f"more than {limits.MAX_LABELS:,} labels")
         check(all(len(label) <= limits.MAX_TEXT for label in contract.labels), "a label is too long")
     _state(check, contract)
     wrong = nonsense(contract)
     check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
-
-
-def _image(check: _Checks, image: ImageSpec, shape: tuple[int, ...]) -> None:
-    check(shape == (image.height, image.width, image.channels), f"a picture of another shape than {list(shape)}")
-    check(len(image.mean) == len(image.std) == image.channels, "mean and std are not one a channel")
-    check(all(image.std), "a std is zero")
-    check(0 < image.crop <= 1, f"a crop of {image.crop:g} is not within 0 and 1")
 
 
 def _state(check: _Checks, contract: Contract) -> None:

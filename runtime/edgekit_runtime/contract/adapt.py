@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.pixels import Step, pixel_step, quantize
+from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.pixels import Step, quantize
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import TensorSpec
@@ -52,11 +53,10 @@ class Adapter:
         self._foreign = None if same or ready is None or ready.quantization is None else ready
         self._dtype = np.dtype(tensor.dtype)
         self._item_shape = tuple(tensor.shape[1:])
-        self._axes = self._turned(contract, tensor)
-        self._way = "cast"
-        self._from_pixels: Step | None = None
-        if contract.image is not None:
-            self._way, self._from_pixels = pixel_step(contract, tensor)
+        kind = kind_of(contract)
+        self._axes = kind.axes(contract, tensor, fits=self._fits(contract.shape))
+        self._from_pixels: Step | None
+        self._way, self._from_pixels = kind.step(contract, tensor)
         self._passes = same if tensor.quantization is not None else self._axes is None
         pixels = self._from_pixels is not None and self._dtype == np.uint8 and self._item_shape == contract.shape
         self._ready_shape = self._item_shape if self._passes and not pixels else None
@@ -110,15 +110,6 @@ class Adapter:
         return len(shape) == len(self._item_shape) and all(
             w in (-1, h) for w, h in zip(self._item_shape, shape, strict=True)
         )
-
-    def _turned(self, contract: InputContract, tensor: TensorSpec) -> tuple[int, int, int] | None:
-        """The order of axes that this artifact takes, where it is another. An image is [H, W, C]; a tensor input keeps
-        the original's own axes, so only a shape that does not fit is turned."""
-        if contract.image is not None:
-            return (2, 0, 1) if tensor.layout == "NCHW" else None
-        if tensor.layout is None or len(contract.shape) != 3 or self._fits(contract.shape):
-            return None
-        return (2, 0, 1) if tensor.layout == "NCHW" else (1, 2, 0)
 
     def _layout(self, item: NDArray[Any]) -> NDArray[Any]:
         return item if self._axes is None else np.ascontiguousarray(item.transpose(self._axes))

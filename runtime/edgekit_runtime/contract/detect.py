@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.geometry import Geometry
+from edgekit_runtime.contract.kinds import network_size
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.contract.suppress import suppress
 from edgekit_runtime.contract.tasks import DetectionSpec
 from edgekit_runtime.errors import ContractError
 
-__all__ = ["Box", "Candidates", "boxes", "candidates", "network_size"]
+__all__ = ["Box", "Candidates", "boxes", "candidates"]
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -68,7 +69,7 @@ def boxes(
     if contract.task != "detection" or contract.detection is None:
         raise ContractError(f"boxes are for detectors; this model's task is {contract.task}", do="Read answer.outputs")
     found = candidates(outputs, contract, score_threshold)
-    width, height = network_size(contract)
+    width, height = network_size(contract.inputs)
     placed = geometry or Geometry(width, height)
     corners = placed.to_caller(found.corners)
     corners[:, 0::2] = corners[:, 0::2].clip(0, placed.width)
@@ -97,7 +98,7 @@ def candidates(outputs: Outputs, contract: Contract, score_threshold: float | No
     if (classes < 0).any():
         above, classes = above[classes >= 0], classes[classes >= 0]
     scores = scores[above].astype(np.float64)
-    corners = _corners(rows[above, :4].astype(np.float64), spec, network_size(contract))
+    corners = _corners(rows[above, :4].astype(np.float64), spec, network_size(contract.inputs))
     finite = np.isfinite(corners).all(axis=1)
     if not finite.all():
         corners, scores, classes = corners[finite], scores[finite], classes[finite]
@@ -106,12 +107,6 @@ def candidates(outputs: Outputs, contract: Contract, score_threshold: float | No
     else:
         kept = suppress(corners, scores, classes if spec.class_aware else None, spec.iou_threshold, spec.max_boxes)
     return Candidates(corners[kept], scores[kept], classes[kept])
-
-
-def network_size(contract: Contract) -> tuple[int, int]:
-    """(width, height) of the picture that the boxes are of: the first input that is one."""
-    image = next(spec.image for spec in contract.inputs if spec.image is not None)
-    return image.width, image.height
 
 
 def _rows(value: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:

@@ -7,7 +7,7 @@ The way is chosen once, from the specs, and is as short as the numbers allow:
   come out exactly as the definition says; where none do, `table`: one look-up a channel;
 - `cast`, `float`: an artifact that takes floats: one multiply and one add.
 
-    way, step = pixel_step(contract, tensor)
+    way, step = pixel_step(image, tensor)
     tensor = step(pixels)[None]
 
 Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and slow
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.spec import InputContract
+from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 __all__ = ["Step", "pixel_step", "quantize"]
@@ -42,10 +42,8 @@ def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any
     return quantized
 
 
-def pixel_step(contract: InputContract, tensor: TensorSpec) -> tuple[str, Step]:
+def pixel_step(image: ImageSpec, tensor: TensorSpec) -> tuple[str, Step]:
     """(the way's name, uint8 [H, W, C] -> the artifact's numbers [H, W, C], or [C, H, W] where that is its layout)."""
-    image = contract.image
-    assert image is not None
     mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
     dtype, turned = np.dtype(tensor.dtype), tensor.layout == "NCHW"
     if tensor.quantization is None:

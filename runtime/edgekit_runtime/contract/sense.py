@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract, OutputContract
 from edgekit_runtime.contract.tasks import DetectionSpec
 
@@ -55,7 +56,7 @@ def _all(contract: Contract) -> Iterator[Nonsense]:
     spec = contract.detection
     if contract.task != "detection" or spec is None:
         return
-    if not any(inputs.image for inputs in contract.inputs):
+    if not pictures(contract.inputs):
         yield Nonsense("", "boxes are of a picture, and no input is one", 'Write [input] with kind = "image"')
     for key in ("boxes", "scores", "classes", "count"):
         name = getattr(spec, key)

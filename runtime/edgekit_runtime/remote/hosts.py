@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.budget import Learned, Prospect
+from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.errors import ClosedError, HostError
 from edgekit_runtime.remote.breaker import Breaker
 
@@ -112,7 +113,7 @@ class Hosts:
         self._hosts = [_Host(client, clock) for client in clients]
         self._outputs = manifest.contract.outputs
         self._probe = probe
-        self._images = frozenset(spec.name for spec in manifest.contract.inputs if spec.image is not None)
+        self._free = {spec.name: kind_of(spec).free_dtypes(spec) for spec in manifest.contract.inputs}
         self._random = np.random.default_rng()
         self._closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="edgekit-host")
@@ -207,16 +208,16 @@ class Hosts:
 
     def _send_probe(self, host: _Host) -> None:
         with contextlib.suppress(HostError):  # the breaker has counted it
-            probe = {name: self._varied(item, image=name in self._images) for name, item in self._probe.items()}
+            probe = {name: self._varied(item, self._free[name]) for name, item in self._probe.items()}
             self._ask(host, probe, PROBE_TIMEOUT_S)
 
-    def _varied(self, item: NDArray[Any], *, image: bool) -> NDArray[Any]:
-        """The item with the last bits of its first values drawn at random; other integers than pixels stay as they are."""
+    def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
+        """The item with the last bits of its first values drawn at random; integers that may be indexes stay as they are."""
         varied = np.array(item)
         first = varied.reshape(-1)[:32]
         if varied.dtype.kind == "f":
             first[:] = np.nextafter(first, first.dtype.type(0), where=self._random.random(first.size) < 0.5, out=first)
-        elif image and varied.dtype == np.uint8:
+        elif varied.dtype in free:
             first ^= self._random.integers(0, 2, first.size, np.uint8)
         return varied
 
