@@ -13,8 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,27 +21,31 @@ from typing import Any
 
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle.secret_key import Secret
-from edgekit_runtime.children import environment, python_code
+from edgekit_runtime.children import python_code
+from edgekit_runtime.jobs import ask
 
 __all__ = ["Cold", "cold_start"]
 
 LONGEST_S = 120.0
 
 _CHILD = """
-import json, sys
-from edgekit_runtime import open_bundle
-path, options, key = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.stdin.readline())
-if key:
-    from edgekit_runtime.bundle.secret_key import Secret
-    options["secret"] = Secret.received(key)
-model = open_bundle(path, **options)
-try:
-    lines = open("/proc/self/status").read().splitlines()
-except OSError:
-    lines = []
-kib = [int(line.split()[1]) for line in lines if line.startswith("VmRSS:")]
-print(json.dumps(kib[0] * 1024 / 1e6 if kib else None), flush=True)
-model.close()
+import sys
+from edgekit_runtime.jobs import serve
+def work(job, say):
+    from time import perf_counter
+    from edgekit_runtime import open_bundle
+    options = job["options"]
+    if job["key"]:
+        from edgekit_runtime.bundle.secret_key import Secret
+        options["secret"] = Secret.received(job["key"])
+    with open_bundle(job["path"], **options):
+        try:
+            lines = open("/proc/self/status").read().splitlines()
+        except OSError:
+            lines = []
+        kib = [int(line.split()[1]) for line in lines if line.startswith("VmRSS:")]
+        return {"ready": perf_counter(), "rss_mb": kib[0] * 1024 / 1e6 if kib else None}
+sys.exit(serve(work))
 """
 
 
@@ -72,33 +74,20 @@ def cold_start(path: Path, options: Mapping[str, Any], secret: Secret | None = N
 
 
 def _started(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> tuple[float, float | None] | None:
-    command = python_code(_CHILD, str(path), json.dumps(dict(options)))
-    key = json.dumps(secret.handed() if secret is not None else None)
+    job = {
+        "path": str(path),
+        "options": dict(options),
+        "key": secret.handed() if secret is not None else None,
+    }
     start = perf_counter()
     try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(),
-        ) as child:
-            try:
-                assert child.stdin is not None
-                assert child.stdout is not None
-                child.stdin.write(f"{key}\n")
-                child.stdin.close()
-                line = child.stdout.readline()
-                took_ms = (perf_counter() - start) * 1e3
-                child.wait(LONGEST_S)
-            except BaseException:
-                child.kill()
-                raise
-        rss_mb = json.loads(line)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        came = ask(python_code(_CHILD), job, silence_s=LONGEST_S)
+    except OSError:
         return None
-    return took_ms, rss_mb
+    if came.result is None:
+        return None
+    # The clock counts from the machine's start, in every process.
+    return (came.result["ready"] - start) * 1e3, came.result["rss_mb"]
 
 
 def _kept() -> set[str]:

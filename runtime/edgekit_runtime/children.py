@@ -1,6 +1,6 @@
 """Starting a Python of our own beside the application: for what may crash, hang or take memory with it.
 
-    done = subprocess.run(python_module("edgekit_runtime.tuning.trial"), env=environment(), ...)
+    done = run(python_module("edgekit_runtime.tuning.trial"), env=environment(), ...)        # `jobs.ask` does it
 
 Rules:
 - a fresh interpreter, never a fork: the application may have threads;

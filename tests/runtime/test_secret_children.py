@@ -18,7 +18,7 @@ from edgekit_runtime import children, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, load_secret
 from edgekit_runtime.engines import Setup, available, load_with
-from edgekit_runtime.errors import SelfTestError
+from edgekit_runtime.errors import SecretError
 from edgekit_runtime.selftest import first_open
 from edgekit_runtime.tuning import Tuning, Wanted, tune
 
@@ -159,7 +159,7 @@ def test_a_child_that_is_not_given_the_key_does_not_open_it(opened, tmp_path: Pa
     entry = opened.artifact()
     with (
         load_with(ENGINE, entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine,
-        pytest.raises(SelfTestError, match="the bundle is encrypted"),
+        pytest.raises(SecretError, match="the bundle is encrypted"),
     ):
         first_open(opened, entry, engine.info, folder=tmp_path, run=forgetful)
 

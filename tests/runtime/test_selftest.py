@@ -102,23 +102,23 @@ def test_another_engine_version_is_asked_again(bundle, engine, tmp_path):
 
     def run(command, **options):
         asked.append(command)
-        return subprocess.CompletedProcess(command, 0, "{}", "")
+        return subprocess.CompletedProcess(command, 0, '{"result": {}}', "")
 
     assert first_open(bundle, bundle.artifact(), replace(engine.info, version="9"), folder=tmp_path, run=run)
     assert asked
 
 
 @pytest.mark.parametrize(
-    ("returncode", "stderr", "why"),
+    ("returncode", "stdout", "why"),
     [
         (-4, "", "crashed with SIGILL"),
         (-11, "", "crashed with SIGSEGV"),
-        (1, "failed: worst", "failed: worst"),
+        (1, '{"error": {"code": "selftest", "what": "worst", "where": "", "do": ""}}', "failed: worst"),
     ],
 )
-def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, returncode, stderr, why):
+def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, returncode, stdout, why):
     def run(command, **options):
-        return subprocess.CompletedProcess(command, returncode, "", stderr)
+        return subprocess.CompletedProcess(command, returncode, stdout, "")
 
     with pytest.raises(SelfTestError, match=why):
         first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run)

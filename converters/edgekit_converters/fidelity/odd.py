@@ -11,9 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +24,14 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.input_kinds import sets_of
 from edgekit_converters.targets.artifact import Artifact
+from edgekit_runtime.children import python_module
+from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.jobs import Outcome, Run, Say, ask, serve
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 __all__ = ["ODD_SAMPLES", "OddInput", "odd_inputs", "odd_samples"]
@@ -64,7 +64,7 @@ def odd_inputs(
     contract: Contract,
     *,
     engine: str | None = None,
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    run: Run = run_child,
 ) -> tuple[OddInput, ...]:
     """Every odd sample through the artifact, one child process for all and another after each crash.
 
@@ -74,11 +74,10 @@ def odd_inputs(
     names = [name for name, _ in odd_samples(contract)]
     found: dict[str, OddInput] = {}
     with tempfile.TemporaryDirectory() as folder:
-        task = Path(folder) / "task.json"
-        task.with_suffix(".model").write_bytes(artifact.data)
+        model = Path(folder) / "model"
+        model.write_bytes(artifact.data)
         while left := [name for name in names if name not in found]:
-            task.write_text(json.dumps(_task(artifact, contract, engine, left)))
-            for verdict in _child(task, left, run):
+            for verdict in _child({**_job(artifact, contract, engine, left), "model": str(model)}, run):
                 found[verdict.name] = verdict
     return tuple(found[name] for name in names)
 
@@ -103,38 +102,28 @@ def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any
         yield name, inputs
 
 
-def _child(task: Path, names: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]]) -> list[OddInput]:
+def _child(job: dict[str, Any], run: Run) -> list[OddInput]:
     """Verdicts of one child; where it died, the first sample without one is what killed it."""
-    command = [sys.executable, "-m", __name__, str(task)]
-    died = ""
-    try:
-        done = run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
-        output = done.stdout
-        if done.returncode != 0:
-            died = _death(done)
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-        died = f"there was no answer within {TIMEOUT_S:.0f} s"
-    lines = [line for line in output.splitlines() if line.startswith('{"name"')]
-    verdicts = [OddInput(**json.loads(line)) for line in lines]
+    came = ask(python_module(__name__), job, silence_s=TIMEOUT_S, run=run)
+    verdicts = [OddInput(**fact) for fact in came.facts if "name" in fact]
     answered = {verdict.name for verdict in verdicts}
-    missing = [name for name in names if name not in answered]
+    missing = [name for name in job["names"] if name not in answered]
     # before the first sample it was the file itself, which fails for every one
-    blamed = missing[:1] if "loaded" in output.split() else missing
-    return [*verdicts, *(OddInput(name, False, died or "the process ended without an answer") for name in blamed)]
+    blamed = missing[:1] if {"loaded": True} in came.facts else missing
+    return [*verdicts, *(OddInput(name, False, _death(came)) for name in blamed)]
 
 
-def _death(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        try:
-            return f"the engine died with {signal.Signals(-done.returncode).name}"
-        except ValueError:
-            return f"the engine died with signal {-done.returncode}"
-    lines = done.stderr.strip().splitlines()
-    return f"the engine failed: {lines[-1] if lines else f'exit code {done.returncode}'}"
+def _death(came: Outcome) -> str:
+    if came.silent:
+        return f"there was no answer within {TIMEOUT_S:.0f} s"
+    if signal := came.crashed or came.interrupted:
+        return f"the engine died with {signal}"
+    if came.error is not None:
+        return f"the engine failed: {came.error}"
+    return f"the engine failed: {came.last_words}" if came.last_words else "the process ended without an answer"
 
 
-def _task(artifact: Artifact, contract: Contract, engine: str | None, names: Sequence[str]) -> dict[str, Any]:
+def _job(artifact: Artifact, contract: Contract, engine: str | None, names: Sequence[str]) -> dict[str, Any]:
     return {
         "format": artifact.recipe.format,
         "engine": engine,
@@ -146,24 +135,23 @@ def _task(artifact: Artifact, contract: Contract, engine: str | None, names: Seq
     }
 
 
-def _main(path: Path) -> int:
-    """The child: one JSON line a sample, each flushed before the next is tried."""
-    task = json.loads(path.read_text())
-    inputs = tuple(_input(entry) for entry in task["inputs"])
-    outputs = tuple(OutputContract(e["name"], tuple(e["shape"]), e["dtype"]) for e in task["outputs"])
-    contract = Contract(task["task"], inputs, outputs)
-    took, gave = ([_tensor(entry) for entry in side] for side in task["tensors"])
+def _work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    """The child: one fact a sample, each said before the next is tried."""
+    inputs = tuple(_input(entry) for entry in job["inputs"])
+    outputs = tuple(OutputContract(e["name"], tuple(e["shape"]), e["dtype"]) for e in job["outputs"])
+    contract = Contract(job["task"], inputs, outputs)
+    took, gave = ([_tensor(entry) for entry in side] for side in job["tensors"])
     adapters, finish = [Adapter(contract.input(spec.name), spec) for spec in took], Finisher(contract, gave)
     samples = dict(odd_samples(contract))
-    with load_engine(task["format"], path.with_suffix(".model").read_bytes(), engine=task["engine"]) as engine:
-        print("loaded", flush=True)
-        for name in task["names"]:
+    with load_engine(job["format"], Path(job["model"]).read_bytes(), engine=job["engine"]) as engine:
+        say({"loaded": True})
+        for name in job["names"]:
             values = samples[name]
             arrays = [adapt(values[spec.name]) for adapt, spec in zip(adapters, took, strict=True)]
             rows = max((spec.shape[0] for spec in took if spec.shape), default=1)
             filled = [np.repeat(array, rows, axis=0) if rows > 1 else array for array in arrays]
-            print(json.dumps(asdict(_verdict(name, partial(_answer, engine, finish, filled)))), flush=True)
-    return 0
+            say(asdict(_verdict(name, partial(_answer, engine, finish, filled))))
+    return {}
 
 
 def _answer(engine: Engine, finish: Finisher, arrays: list[NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -190,4 +178,4 @@ def _tensor(entry: dict[str, Any]) -> TensorSpec:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(serve(_work))

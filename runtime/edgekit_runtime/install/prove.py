@@ -12,19 +12,16 @@ Rules:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
+from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError, from_json
+from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError
 from edgekit_runtime.install.promise import Seen, judge, memory_promised, terms_of
+from edgekit_runtime.jobs import Run, ask, bundle_job
 
 if TYPE_CHECKING:
-    import subprocess
-
     from edgekit_runtime.bundle import Bundle
 
 __all__ = ["Proof", "Proving", "prove"]
@@ -46,7 +43,7 @@ class Proving:
     silence_s: float = 120.0
     recipe: str | None = None
     engine: str | None = None
-    run: Callable[..., subprocess.CompletedProcess[str]] = field(default=run_child)
+    run: Run = field(default=run_child)
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
     terms = terms_of(bundle.manifest, how.least, 0.0)
     job = {
         "what": what,
-        "path": str(bundle.path),
-        "digest": bundle.digest,
+        **bundle_job(bundle),
         "answers": how.answers,
         "most_s": how.most_s,
         "least": how.least,
@@ -74,7 +70,7 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
         "recipe": how.recipe,
         "engine": how.engine,
     }
-    facts = _in_child(what, bundle, job, how) if may_start() else _here(bundle, job)
+    facts = _in_child(what, bundle, job, how) if may_start() else _here(job)
     engine, recipe = facts["engine"], facts["recipe"]
     if what == "selftest":
         return Proof(engine, recipe, facts["told"])
@@ -91,43 +87,33 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
     return Proof(engine, recipe, verdict.why, seen)
 
 
-def _here(bundle: Bundle, job: dict[str, Any]) -> dict[str, Any]:
+def _here(job: dict[str, Any]) -> dict[str, Any]:
     from edgekit_runtime.install.prove_child import proved
 
-    return proved(job, bundle.secret, lambda: None)
+    return proved(job, lambda fact: None)
 
 
 def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: Proving) -> dict[str, Any]:
-    from subprocess import TimeoutExpired
-
-    job = {**job, "key": bundle.secret.handed() if bundle.secret is not None else None}
     doing = "self-test" if what == "selftest" else "trial"
     try:
-        done = how.run(
-            python_module("edgekit_runtime.install.prove_child"),
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=how.silence_s,
-            env=environment(),
-        )
-    except TimeoutExpired as error:
-        raise _failed(what, bundle, f"the {doing} did not come back within {how.silence_s:.0f} s") from error
+        command = python_module("edgekit_runtime.install.prove_child")
+        came = ask(command, job, silence_s=how.silence_s, otherwise=InstallError, run=how.run)
     except OSError as error:
         raise InstallError(
             f"no process can be started for the {doing}: {error.strerror or error}",
             where=str(bundle.path),
             do="Make room for one, then install again",
         ) from error
-    if name := crashed(done.returncode) or interrupted(done.returncode):
+    if came.silent:
+        raise _failed(what, bundle, f"the {doing} did not come back within {how.silence_s:.0f} s")
+    if name := came.crashed or came.interrupted:
         raise _failed(what, bundle, f"the {doing} ended with {name}")
-    facts = _last(done.stdout)
-    if facts is None:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if came.error is not None:
+        raise came.error
+    if came.result is None:
+        last = came.last_words or "it said nothing"
         raise InstallError(f"the {doing} came to no end: {last:.200}", where=str(bundle.path), do="Install it again")
-    if "error" in facts:
-        raise from_json(facts["error"], InstallError)
-    return facts
+    return came.result
 
 
 def _failed(what: What, bundle: Bundle, why: str) -> EdgekitError:
@@ -135,14 +121,3 @@ def _failed(what: What, bundle: Bundle, why: str) -> EdgekitError:
     if what == "selftest":
         return SelfTestError(why, where=where, do=do)
     return InstallError(why, where=where, do=do, code="trial-failed")
-
-
-def _last(text: str) -> dict[str, Any] | None:
-    for line in reversed(text.splitlines()):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and ("error" in value or "engine" in value):
-            return value
-    return None

@@ -1,14 +1,13 @@
-"""The child of `prove`: the job on stdin, one line of JSON with what came of it on stdout, and dots while it works.
+"""The child of `prove`: a self-test or a trial of the bundle that the job names.
 
-{"what": "trial", "path": "objects/ab12.ekb", "digest": "...", "answers": 200, "most_s": 60, "least": 20, "p99_ms": 12.5,
- "recipe": null, "engine": null}
+{"what": "trial", "path": "objects/ab12.ekb", "digest": "...", "key": null, "answers": 200, "most_s": 60, "least": 20,
+ "p99_ms": 12.5, "recipe": null, "engine": null}
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,24 +15,22 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import cores, peak_mb
-from edgekit_runtime.bundle import Bundle, read_bundle
-from edgekit_runtime.children import die_with_parent
-from edgekit_runtime.errors import BundleError, EdgekitError, MemoryExceeded
+from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.errors import BundleError
+from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.rlimits import limit_this_process
 
 if TYPE_CHECKING:
     from edgekit_runtime.model import Model
 
-__all__ = ["main", "proved"]
+__all__ = ["proved"]
 
 _TELL_EVERY_S = 1.0
 
 
-def proved(job: dict[str, Any], secret: Any, tell: Callable[[], object]) -> dict[str, Any]:
-    """What the parent reads. tell: called after an inference, now and then. Raises EdgekitError."""
-    bundle = read_bundle(job["path"], secret=secret)
-    if bundle.digest != job["digest"]:
-        raise BundleError("the file was replaced while it was installed", where=job["path"], do="Install it again")
+def proved(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    """say: called after an inference, now and then, that there was one. Raises EdgekitError."""
+    bundle = bundle_of(job)
     with closing(_opened(bundle, job["recipe"], job["engine"])) as model:
         told = model.describe()
         engine = f"{told['engine']['name']} {told['engine']['version']}"
@@ -42,7 +39,7 @@ def proved(job: dict[str, Any], secret: Any, tell: Callable[[], object]) -> dict
             tested = told["selftest"]
             examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
             return {**facts, "told": f"gives its {examples}, at most {tested['worst_steps']:.3g} steps apart"}
-        return {**facts, "seen": _seen(model, bundle, job, tell)}
+        return {**facts, "seen": _seen(model, bundle, job, say)}
 
 
 def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
@@ -65,7 +62,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
         raise
 
 
-def _seen(model: Model, bundle: Bundle, job: dict[str, Any], tell: Callable[[], object]) -> dict[str, Any]:
+def _seen(model: Model, bundle: Bundle, job: dict[str, Any], say: Say) -> dict[str, Any]:
     """The golden inputs again and again. Milliseconds of an inference are the engine's own."""
     began = told_at = perf_counter()
     taken: list[float] = []
@@ -74,7 +71,7 @@ def _seen(model: Model, bundle: Bundle, job: dict[str, Any], tell: Callable[[], 
         now = perf_counter()
         if now - told_at > _TELL_EVERY_S:
             told_at = now
-            tell()
+            say({"ran": len(taken)})
         if len(taken) >= job["answers"] or (now - began > job["most_s"] and len(taken) >= job["least"]):
             break
     ordered = sorted(taken)
@@ -104,28 +101,10 @@ def _inferences(model: Model, bundle: Bundle) -> Iterator[float]:
                     yield answer.timings["engine"]
 
 
-def main() -> int:
-    from edgekit_runtime.bundle.secret_key import Secret
-
-    die_with_parent()
-    out, job = sys.stdout, json.load(sys.stdin)
-
-    def say(text: str) -> None:
-        out.write(f"{text}\n")
-        out.flush()
-
-    try:
-        limit_this_process(Path(job["path"]).stat().st_size, cores())
-        say(json.dumps(proved(job, Secret.received(job["key"]), lambda: say("."))))
-    except EdgekitError as error:
-        say(json.dumps({"error": error.as_json()}))
-        return 1
-    except MemoryError:
-        much = MemoryExceeded("it takes more memory than a model of its size may", where=job["path"])
-        say(json.dumps({"error": much.as_json()}))
-        return 1
-    return 0
+def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    limit_this_process(Path(job["path"]).stat().st_size, cores())
+    return proved(job, say)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(work))

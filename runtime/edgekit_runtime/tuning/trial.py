@@ -14,7 +14,6 @@ examples are replayed by who opens it. One line of JSON a fact, as soon as it is
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
 import sys
@@ -26,22 +25,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.board import private_mb
-from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
-from edgekit_runtime.bundle.secret_key import Secret
-from edgekit_runtime.children import die_with_parent
+from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.engines import Engine, load_with
 from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.engines.registry import import_engine
-from edgekit_runtime.errors import BundleError, EdgekitError, EngineError
+from edgekit_runtime.errors import EdgekitError, EngineError
+from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.selftest import check_same_bits, replay
 from edgekit_runtime.tuning.candidates import Candidate
 from edgekit_runtime.tuning.race import HOPELESS, Duel, Enter, Race, Step
 
-__all__ = ["Trial", "main"]
-
-Say = Callable[[dict[str, Any]], None]
+__all__ = ["Trial"]
 _MOST_RUNS = 400
 _TELL_EVERY_S = 1.0
 _SMALL_BYTES = 16_000_000
@@ -240,29 +236,14 @@ def _entry(bundle: Bundle, blob: str) -> ArtifactEntry:
     return next(entry for entry in bundle.manifest.artifacts if entry.blob == blob)
 
 
-def main() -> int:
-    """The child: the job on stdin, facts on stdout."""
-    out = sys.stdout
-
-    def say(fact: dict[str, Any]) -> None:
-        out.write(json.dumps(fact) + "\n")
-        out.flush()
-
-    die_with_parent()
-    job = json.load(sys.stdin)
-    try:
-        bundle = read_bundle(job["path"], secret=Secret.received(job["key"]))
-        if bundle.digest != job["digest"]:
-            raise BundleError("the file was replaced while it was opened", where=job["path"], do="Open it again")
-        offer = [Candidate(**one) for one in job["candidates"]]
-        together = sum(one.bytes for one in bundle.manifest.artifacts)
-        limit_this_process(together, max(one.threads for one in offer))
-        Trial(bundle, offer, say).run(job["bound_s"])
-    except EdgekitError as error:
-        say({"failed": error.as_json()})
-        return 1
-    return 0
+def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    bundle = bundle_of(job)
+    offer = [Candidate(**one) for one in job["candidates"]]
+    together = sum(one.bytes for one in bundle.manifest.artifacts)
+    limit_this_process(together, max(one.threads for one in offer))
+    Trial(bundle, offer, say).run(job["bound_s"])
+    return {}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(work))

@@ -17,17 +17,16 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgekit_runtime.board import cores, fingerprint, state_dir
 from edgekit_runtime.bundle import Bundle
-from edgekit_runtime.children import crashed, environment, interrupted, may_start, python_module
+from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.engines.registry import version_of
@@ -36,16 +35,14 @@ from edgekit_runtime.errors import (
     EngineError,
     MemoryExceeded,
     MissingExtraError,
-    ModelFileError,
     SelfTestError,
+    from_json,
 )
 from edgekit_runtime.file_lock import take
+from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.memory import shown
 from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
 from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
-
-if TYPE_CHECKING:
-    import subprocess
 
 __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 
@@ -58,8 +55,6 @@ _REFUSES_S = 600.0
 _CHANCES = 2
 """How often a candidate is tried whose child others end."""
 _MOST_CHILDREN = 8
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True)
@@ -150,9 +145,8 @@ def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: P
         return Verdict(offer[0], "default", "nothing was measured: the child process came to nothing")
     champion = offer[found.champion] if found.champion is not None else None
     seconds = time.monotonic() - started
-    everything = settled(tried, champion, None)
-    kept = everything is not None and champion is not None and not found.interrupted
-    kept = kept and store(file, replace(everything, seconds=seconds)).kept
+    everything = settled(tried, champion, None) if champion is not None and not found.interrupted else None
+    kept = everything is not None and store(file, replace(everything, seconds=seconds)).kept
     verdict = settled(tried, champion, tuning.memory_mb)
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
@@ -182,32 +176,18 @@ class _Found:
 def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float, run: Run) -> bool:
     """One child over these candidates. True when another should go on: this one died of a candidate."""
     job = {
-        "path": str(bundle.path.absolute()),
-        "digest": bundle.digest,
+        **bundle_job(bundle),
         "candidates": [found.offer[number].as_json() for number in numbers],
         "bound_s": bound_s,
-        "key": bundle.secret.handed() if bundle.secret is not None else None,
     }
-    from subprocess import TimeoutExpired
-
     try:
-        done = run(
-            python_module("edgekit_runtime.tuning.trial"),
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=bound_s + GRACE_S,
-            env=environment(),
-        )
-        output, name = done.stdout, crashed(done.returncode)
-        died, ended = f"crashed with {name}" if name else "", interrupted(done.returncode)
-    except TimeoutExpired as error:
-        partial = error.stdout or ""
-        output = partial.decode() if isinstance(partial, bytes) else partial
-        died, ended = f"did not come back within {bound_s + GRACE_S:.0f} s", ""
+        came = ask(python_module("edgekit_runtime.tuning.trial"), job, silence_s=bound_s + GRACE_S, run=run)
     except OSError:
         return False
-    blame = _listen(output, numbers, found)
+    died, ended = f"crashed with {came.crashed}" if came.crashed else "", came.interrupted
+    if came.silent:
+        died = f"did not come back within {bound_s + GRACE_S:.0f} s"
+    blame = _listen(came.facts, numbers, found)
     if ended:
         return _spared(bundle, blame, found, ended)
     if died and blame is not None:
@@ -236,16 +216,10 @@ def _spared(bundle: Bundle, number: int | None, found: _Found, ended: str) -> bo
     return True
 
 
-def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
+def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Found) -> int | None:
     """Take in what the child said. Returns the candidate that was being loaded when it fell silent."""
     busy: int | None = None
-    for line in output.splitlines():
-        try:
-            fact = json.loads(line)
-        except ValueError:
-            continue  # an engine that writes to stdout, or a line that a crash cut off
-        if not isinstance(fact, dict):
-            continue
+    for fact in facts:
         if "enter" in fact:
             busy = numbers[fact["enter"]]
         elif "entered" in fact:
@@ -263,7 +237,6 @@ def _listen(output: str, numbers: Sequence[int], found: _Found) -> int | None:
 
 _AGAIN = "Open it again; SIGKILL that nobody sent is the system's, short of memory"
 _ELSE = "Do not use this bundle here: another engine or version may run it"
-_KINDS: dict[str, type[EdgekitError]] = {kind.code: kind for kind in (SelfTestError, EngineError, ModelFileError)}
 
 
 def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | None) -> EdgekitError:
@@ -277,9 +250,9 @@ def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | N
         )
     own = [one for one in tried if one.refused is not None]
     first = next((one for one in own if one.candidate.delegate is None), own[0])
-    error = first.refused or {}
-    kind = _KINDS.get(error["code"], EngineError)
-    return kind(error["what"], where=error["where"] or str(bundle.path), do=error["do"])
+    error = from_json(first.refused or {}, EngineError)
+    error.where = error.where or str(bundle.path)
+    return error
 
 
 @contextlib.contextmanager

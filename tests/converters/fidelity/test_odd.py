@@ -14,6 +14,7 @@ from edgekit_converters.contract_file import describe
 from edgekit_converters.fidelity import odd_inputs
 from edgekit_converters.fidelity.odd import odd_samples
 
+LOADED = '{"loaded": true}\n'
 NAMES = ["zeros", "ones", "smallest", "largest", "single", "alternating", "noise"]
 
 
@@ -49,9 +50,9 @@ def test_a_file_that_no_engine_loads_fails_for_all_after_one_child():
 def test_a_crash_is_blamed_on_its_sample_and_the_rest_is_still_tried():
     answered = iter(
         [
-            subprocess.CompletedProcess([], -signal.SIGFPE, 'loaded\n{"name": "zeros", "ok": true, "what": ""}\n', ""),
+            subprocess.CompletedProcess([], -signal.SIGFPE, LOADED + '{"name": "zeros", "ok": true, "what": ""}\n', ""),
             subprocess.CompletedProcess(
-                [], 0, "loaded\n" + "".join(f'{{"name": "{name}", "ok": true, "what": ""}}\n' for name in NAMES[2:]), ""
+                [], 0, LOADED + "".join(f'{{"name": "{name}", "ok": true, "what": ""}}\n' for name in NAMES[2:]), ""
             ),
         ]
     )
