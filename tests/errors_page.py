@@ -15,7 +15,7 @@ HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.
 # Errors of the runtime
 
 Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. `error.code` tells the reasons of
-one class apart, and is stable: `edgekit explain CODE` and [codes.md](codes.md) say why it happens and what to do.
+one class apart, and is stable: `edgekit doctor CODE` and [codes.md](codes.md) say why it happens and what to do.
 
 """
 WITHIN = {"WireError", "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError"}

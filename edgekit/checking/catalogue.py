@@ -60,7 +60,7 @@ def entry(code: str) -> Entry:
     found = entries().get(code)
     if found is None:
         near = difflib.get_close_matches(code, entries(), n=3, cutoff=0.6)
-        do = f"Did you mean {' or '.join(near)}?" if near else "`edgekit explain` lists all codes"
+        do = f"Did you mean {' or '.join(near)}?" if near else "`edgekit doctor --codes` lists all codes"
         raise UnexplainedError(f"there is no code '{code}'", do=do)
     return found
 

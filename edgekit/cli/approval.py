@@ -56,5 +56,5 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
         raise CheckFailedError(
             f"{errors[0].what} ({errors[0].code}{more})",
             where=f"{bundle} on {profile.name}",
-            do=f"Run: edgekit explain {errors[0].code}; or ship it all the same with --no-check",
+            do=f"Run: edgekit doctor {errors[0].code}; or ship it all the same with --no-check",
         )

@@ -54,7 +54,7 @@ def check(
 
     What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory. Then
     the golden examples are replayed with that very version of the runtime, which is installed beside this environment and
-    kept. Each finding has a code: `edgekit explain CODE` says more. Exits 1 when a finding is an error.
+    kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
     """
     from edgekit.checking import Request
     from edgekit.checking import check as checked

@@ -1,11 +1,11 @@
-"""edgekit doctor: what is installed here, and what is missing for what."""
+"""edgekit doctor: what is installed here and what is missing for what; or what a code or an error message means."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.engines import ENGINES
+
+if TYPE_CHECKING:
+    from edgekit.checking import Entry
 
 __all__ = ["doctor", "examine"]
 
@@ -54,9 +57,21 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 
 
 @click.command()
+@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]")
+@click.option("--codes", is_flag=True, help="List every code.")
 @as_json
-def doctor(as_json: bool) -> int:
-    """Look at this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong."""
+def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
+    """Check this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
+
+    With CODE, or the text of an error MESSAGE (quote it): explain it.
+
+    \b
+    edgekit doctor downgrade
+    """
+    text = " ".join(what).strip()
+    if text or codes:
+        _explain(text, as_json)
+        return 0
     found = examine(_version, this_cpu(), missing_parts())
     if as_json:
         print_json(found)
@@ -64,6 +79,55 @@ def doctor(as_json: bool) -> int:
         for line in _lines(found):
             click.echo(line)
     return 0 if found["ok"] else 1
+
+
+def _explain(text: str, as_json: bool) -> None:
+    """text: a code or a message; empty for the list of codes."""
+    from edgekit.checking import entries
+    from edgekit.checking.page import TITLES
+
+    found = _found(text) if text else list(entries().values())
+    if as_json:
+        print_json({"entries": [one.as_json() for one in found]})
+        return
+    if text:
+        for one in found:
+            for line in _entry(one):
+                click.echo(line)
+        return
+    width = max(len(one.code) for one in found)
+    for kind, title in TITLES.items():
+        click.echo(f"{title}:")
+        for one in found:
+            if one.kind == kind:
+                click.echo(f"  {one.code:<{width}}  {one.what}")
+
+
+def _found(text: str) -> list[Entry]:
+    """By code; else by what is in a message. Raises UnexplainedError."""
+    from edgekit.checking import entries, entry, matching
+
+    if text in entries():
+        return [entry(text)]
+    found = matching(text)
+    if found:
+        return found[:1]
+    if len(text.split()) == 1:
+        return [entry(text)]
+    from edgekit.checking.catalogue import UnexplainedError
+
+    raise UnexplainedError(
+        "no entry knows this message",
+        do="Quote the line that names the cause; `edgekit doctor --codes` lists all codes",
+    )
+
+
+def _entry(one: Entry) -> Iterator[str]:
+    yield f"{one.code}: {one.what}"
+    yield f"  why     {one.why}"
+    yield f"  do      {one.do}"
+    for source in one.sources:
+        yield f"  source  {source}"
 
 
 def examine(version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -27,35 +27,52 @@ import click
 
 __all__ = ["main"]
 
-# name -> (module:attribute, one line for --help)
-COMMANDS = {
-    "build": ("edgekit.cli.build:build", "Make, check and pack a bundle for each board."),
-    "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
-    "verify": ("edgekit.cli.verify:verify", "Is a bundle to be trusted here, and why?"),
-    "run": ("edgekit.cli.run:run", "Ask a bundle for answers on this machine."),
-    "check": ("edgekit.cli.check:check", "Will it load on that board, and agree there?"),
-    "estimate": ("edgekit.cli.estimate:estimate", "How long it will take on a board, without having one."),
-    "bench": ("edgekit.cli.bench:bench", "Time a bundle on this machine, stage by stage."),
-    "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
-    "install": (
-        "edgekit.cli.install:install",
-        "Put a bundle where an application opens it: checked, tried out, one switch.",
+GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "Build": (
+        "edgekit build net.keras --profile raspberry-pi-4 --calibration photos/",
+        {
+            "build": ("edgekit.cli.build:build", "Convert, compare and pack a model for each board."),
+            "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
+            "check": ("edgekit.cli.check:check", "Predict whether a bundle loads on a board, and agrees there."),
+            "estimate": ("edgekit.cli.estimate:estimate", "Predict the latency on a board."),
+            "profiles": ("edgekit.cli.profiles:profiles", "The known boards, and your own."),
+            "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
+        },
     ),
-    "status": ("edgekit.cli.generations:status", "What is installed in a root, and what became of the last install."),
-    "activate": ("edgekit.cli.generations:activate", "Let a generation of a root answer from now on."),
-    "rollback": ("edgekit.cli.generations:rollback", "Let the generation before answer again."),
-    "gc": ("edgekit.cli.generations:gc", "Remove what a root needs no more."),
-    "package": ("edgekit.cli.package:package", "Everything a board needs for a bundle, as a folder or a .deb."),
-    "push": ("edgekit.cli.push:push", "Install a bundle on a board over SSH, test and time it there."),
-    "warm": ("edgekit.cli.warm:warm", "Answer a folder ahead of time, for the disk cache."),
-    "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
-    "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
-    "keys": ("edgekit.cli.keys:keys", "Keys to sign with, and whom this machine trusts."),
-    "profiles": ("edgekit.cli.profiles:profiles", "The boards edgekit knows."),
-    "explain": ("edgekit.cli.explain:explain", "What a code or an error message means, and what to do."),
-    "doctor": ("edgekit.cli.doctor:doctor", "What is installed here, and what is missing for what."),
-    "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
+    "Ask": (
+        "edgekit run bundles/net-raspberry-pi-4.ekb cat.jpg",
+        {
+            "run": ("edgekit.cli.run:run", "Answer images, arrays, folders, or files as they come."),
+            "bench": ("edgekit.cli.bench:bench", "Measure a bundle on this machine, stage by stage."),
+            "warm": ("edgekit.cli.warm:warm", "Fill the disk cache with the answers to a folder."),
+            "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
+            "doctor": ("edgekit.cli.doctor:doctor", "Check this machine, or explain a code or an error message."),
+        },
+    ),
+    "Board": (
+        "edgekit install net.ekb --root /var/lib/edgekit/camera",
+        {
+            "package": ("edgekit.cli.package:package", "Pack all that a board needs, as a folder or a .deb."),
+            "push": ("edgekit.cli.push:push", "Install a bundle on a board over SSH, and test it there."),
+            "install": ("edgekit.cli.install:install", "Verify a bundle, test it, and make it the active one."),
+            "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
+            "activate": ("edgekit.cli.generations:activate", "Commit the version on trial, or activate another one."),
+            "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version."),
+            "gc": ("edgekit.cli.generations:gc", "Remove what an install root no longer needs."),
+        },
+    ),
+    "Trust and fleet": (
+        "edgekit keys new release && edgekit build net.keras ... --sign release",
+        {
+            "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
+            "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root, line by line."),
+            "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
+            "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
+        },
+    ),
 }
+"""Group of `--help` -> (an example, command -> (module:attribute, one line))."""
+COMMANDS = {name: row for _, rows in GROUPS.values() for name, row in rows.items()}
 
 
 WORKSTATION = frozenset({"build", "check", "estimate", "package", "push", "fleet", "demo"})
@@ -116,8 +133,12 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for group, (example, rows) in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_text(f"$ {example}")
+                formatter.write_paragraph()
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in rows.items()])
 
 
 def check_python(command: str, python: tuple[int, int]) -> None:
@@ -135,12 +156,7 @@ def check_python(command: str, python: tuple[int, int]) -> None:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="edgekit-deploy", prog_name="edgekit")
 def cli() -> None:
-    """Take a trained model to small boards, and keep the promise made about it there.
-
-    \b
-    edgekit build net.keras --profile raspberry-pi-4 --calibration photos/ --evaluation labelled/ -o bundles/
-    edgekit run bundles/net-raspberry-pi-4.ekb cat.jpg
-    """
+    """Turn a trained model into bundles that small boards run, with proof of what was lost."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -26,7 +26,7 @@ def test_a_bundle_that_will_not_load_there_is_refused_with_the_code(dynamic):
         approve(dynamic, load("raspberry-pi-4"), "tflite-runtime", "2.14.0")
     assert "FULLY_CONNECTED version 12" in refused.value.what
     assert "(op-version)" in refused.value.what
-    assert "edgekit explain op-version" in refused.value.do
+    assert "edgekit doctor op-version" in refused.value.do
 
 
 def test_the_same_bundle_is_fine_where_its_runtime_is(dynamic):

@@ -1,4 +1,4 @@
-"""edgekit check and edgekit explain, as a person runs them."""
+"""edgekit check, and edgekit doctor with a code, as a person runs them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_differences_of_float_answers_are_told_without_steps():
     ],
 )
 def test_explain_knows_what_systems_say(edgekit, message, code):
-    assert edgekit("explain", message, "--json").json["entries"][0]["code"] == code
+    assert edgekit("doctor", message, "--json").json["entries"][0]["code"] == code
 
 
 def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
@@ -108,8 +108,8 @@ def test_emulation_without_a_replay_is_a_contradiction(edgekit):
 
 
 def test_explain_prints_an_entry_by_its_code_and_by_the_words_of_a_message(edgekit):
-    by_code = edgekit("explain", "op-version")
-    by_words = edgekit("explain", "ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'.")
+    by_code = edgekit("doctor", "op-version")
+    by_words = edgekit("doctor", "ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'.")
     assert by_code.code == by_words.code == 0
     assert by_code.out == by_words.out
     assert by_code.out.startswith("op-version: ")
@@ -119,14 +119,14 @@ def test_explain_prints_an_entry_by_its_code_and_by_the_words_of_a_message(edgek
 def test_explain_lists_every_code(edgekit):
     from edgekit.checking import entries
 
-    ran = edgekit("explain")
+    ran = edgekit("doctor", "--codes")
     assert all(f"\n  {code} " in ran.out for code in entries())
-    assert [one["code"] for one in edgekit("explain", "--json").json["entries"]] == list(entries())
+    assert [one["code"] for one in edgekit("doctor", "--codes", "--json").json["entries"]] == list(entries())
 
 
 @pytest.mark.parametrize("text", ["op-versoin", "the weather is fine"])
 def test_what_nobody_knows_is_an_error_with_a_way_on(edgekit, text):
-    ran = edgekit("explain", text, "--json")
+    ran = edgekit("doctor", text, "--json")
     assert ran.code == 1
     assert ran.json["error"]["code"] == "unexplained"
     assert ran.json["error"]["do"]
