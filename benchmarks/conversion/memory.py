@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import put_between
 
 from edgekit.bench import conditions
-from edgekit_converters.targets.plan import RangeMethod
+from edgekit_converters.targets.artifact import RangeMethod
 
 __all__ = ["main"]
 

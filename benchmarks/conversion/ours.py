@@ -82,7 +82,7 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
     from edgekit.building.workers import Workers
     from edgekit_converters.choose import Limits
     from edgekit_converters.store import DiskStore
-    from edgekit_converters.targets.recipes import recipe
+    from edgekit_converters.targets.artifact import recipe
 
     start = time.monotonic()
     with Workers(1, lambda stage, done, total: None) as workers:

@@ -117,7 +117,7 @@ def _done(source: Any, head: dict[str, Any], data: bytes) -> tuple[dict[str, Any
 
     from edgekit_converters.progress import silent
     from edgekit_converters.sources.isolated import unpack
-    from edgekit_converters.targets.stored import float_model_bytes
+    from edgekit_converters.targets.artifact import float_model_bytes
     from edgekit_converters.targets.workspace import FLOAT_MODELS
 
     if head["do"] == "predict":

@@ -20,7 +20,7 @@ from edgekit_converters.calibration import Subset, source_samples
 from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph
 from edgekit_converters.progress import Progress
-from edgekit_converters.targets.stored import plan_json
+from edgekit_converters.targets.artifact import plan_json
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.errors import EdgekitError
 

@@ -29,7 +29,7 @@ from edgekit_converters.fidelity.first_plan import first_plan
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench
 from edgekit_converters.progress import Progress
 from edgekit_converters.targets import Artifact, Recipe
-from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, Plan
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError

@@ -24,7 +24,7 @@ from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, percent, repair
 from edgekit_converters.targets import recipe, with_islands
-from edgekit_converters.targets.stored import plan_from, plan_json
+from edgekit_converters.targets.artifact import plan_from, plan_json
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["failed_repairs", "judged", "to_search", "with_repairs"]

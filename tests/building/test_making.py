@@ -12,8 +12,8 @@ from edgekit.building.workers import Workers
 from edgekit_converters import targets
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.described import described
-from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.artifact import Plan
+from edgekit_converters.targets.workspace import described
 
 
 @pytest.mark.convert

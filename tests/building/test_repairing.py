@@ -24,8 +24,7 @@ from edgekit_converters.fidelity.sensitivity import Unit
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE, DiskStore, Store
 from edgekit_converters.targets import Artifact, recipe
-from edgekit_converters.targets.plan import STATIC, Plan
-from edgekit_converters.targets.stored import plan_json
+from edgekit_converters.targets.artifact import STATIC, Plan, plan_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 

@@ -25,7 +25,7 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.whole_file import write_cache
 
 if TYPE_CHECKING:  # targets stands on calibration
-    from edgekit_converters.targets.plan import RangeMethod
+    from edgekit_converters.targets.artifact import RangeMethod
 
 __all__ = ["Channels", "Statistics", "TensorStatistics"]
 

@@ -16,7 +16,7 @@ from edgekit_converters.calibration.histogram import Histogram
 from edgekit_converters.calibration.thresholds import chosen_range
 
 if TYPE_CHECKING:  # targets stands on calibration
-    from edgekit_converters.targets.plan import RangeMethod
+    from edgekit_converters.targets.artifact import RangeMethod
 
 __all__ = ["Channels", "TensorStatistics"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.histogram import Bins
 
 if TYPE_CHECKING:  # targets stands on calibration
-    from edgekit_converters.targets.plan import RangeMethod
+    from edgekit_converters.targets.artifact import RangeMethod
 
 __all__ = ["METHODS", "PERCENTILE", "chosen_range", "usable"]
 

@@ -21,8 +21,7 @@ from typing import TypeVar
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair import BETTER, Bench
-from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.plan import STATIC, Plan, RangeMethod
+from edgekit_converters.targets.artifact import STATIC, Plan, RangeMethod, Recipe
 from edgekit_runtime.errors import EngineError
 
 __all__ = ["first_plan"]

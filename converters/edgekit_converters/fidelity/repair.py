@@ -28,7 +28,7 @@ from edgekit_converters.deadline import TimeIsOverError, limited, tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merged, stretches
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.targets.plan import Plan, RangeMethod, Step
+from edgekit_converters.targets.artifact import Plan, RangeMethod, Step
 from edgekit_runtime.errors import EngineError
 
 __all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "Target", "percent", "repair"]

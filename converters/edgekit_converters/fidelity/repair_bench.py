@@ -28,10 +28,8 @@ from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.graph import open_graph
 from edgekit_converters.store import NO_STORE, Store, key
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.recipes import recipe as named
-from edgekit_converters.targets.stored import plan_json
+from edgekit_converters.targets.artifact import Artifact, Plan, plan_json
+from edgekit_converters.targets.artifact import recipe as named
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract

@@ -21,7 +21,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.refine.bias import corrected
 from edgekit_converters.refine.moments import Moments, observe
 from edgekit_converters.refine.rounding import compensated, nearest
-from edgekit_converters.targets.plan import Step
+from edgekit_converters.targets.artifact import Step
 
 __all__ = ["Feeds", "apply", "restored"]
 

@@ -96,7 +96,7 @@ class IsolatedSource(Description):
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
         """The bytes of `targets.stored.float_model_bytes`. Raises ConversionError."""
-        from edgekit_converters.targets.stored import float_model_from
+        from edgekit_converters.targets.artifact import float_model_from
 
         data = self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]
         with _understood(self.path):

@@ -10,12 +10,18 @@ contract's names; the same inputs give the same bytes.
 
 from __future__ import annotations
 
-from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.convert import convert
-from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.recipes import RECIPES, default_recipes, per_tensor, recipe, with_islands
+from edgekit_converters.targets.artifact import (
+    RECIPES,
+    Artifact,
+    Plan,
+    Recipe,
+    default_recipes,
+    per_tensor,
+    recipe,
+    with_islands,
+)
 from edgekit_converters.targets.samples import Samples
-from edgekit_converters.targets.workspace import Workspace
+from edgekit_converters.targets.workspace import Workspace, convert
 
 __all__ = [
     "RECIPES",

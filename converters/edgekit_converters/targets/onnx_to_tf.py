@@ -31,7 +31,7 @@ from edgekit_converters.formats.onnx import array, parse, rename, values
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.network import Network
+from edgekit_converters.targets.artifact import Network
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
 from edgekit_converters.targets.samples import turn
 from edgekit_runtime.tensors import TensorSpec

@@ -10,14 +10,17 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.float_model import FloatModel
-from edgekit_converters.targets.plan import Plan, RangeMethod
+from edgekit_converters.formats import tflite_edit as tfl
+from edgekit_converters.targets.artifact import FloatModel, Plan, RangeMethod, Recipe
 
-__all__ = ["Ranged", "make"]
+__all__ = ["Ranged", "dynamic", "float16", "make", "per_tensor_dense"]
 
 
 class Ranged(Protocol):
@@ -46,11 +49,294 @@ def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Ranged | Non
         ranges |= {name: (low, high) for name, low, high in plan.fixed_ranges}
         return static(model.data, recipe, plan, ranges)
     if recipe.precision == "dynamic":
-        from edgekit_converters.targets.tflite_dynamic import dynamic
-
         return dynamic(model.data, plan.float_layers)
     if recipe.precision == "float16":
-        from edgekit_converters.targets.tflite_float16 import float16
-
         return float16(model.data, plan.float_layers)
     return model.data
+
+
+# `tflite-dynamic`: kernels in 8 bits, everything else in float; the engine quantizes activations as it goes.
+#
+# Rules:
+# - convolutions per channel, dense layers per tensor: per channel a dense layer becomes FULLY_CONNECTED version 12, which no
+#   tflite-runtime loads, or, where the file says an older version, loads and answers wrongly;
+# - a table of embeddings is stored in 8 bits and what is looked up is dequantized;
+# - transposed convolutions stay in float: tflite-runtime 2.14 has no kernel for 8-bit weights beside float activations;
+# - small kernels stay in float: they weigh little and cost accuracy (fewer than 1,024 numbers, as TensorFlow's converter does).
+#
+#     data = dynamic(float_tflite, float_layers=frozenset())
+
+
+_SMALLEST = 1024
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """place: where the operator keeps its kernel. axis: of its output channels, None for one scale for all of it.
+
+    version: of the operator with 8-bit weights and float activations.
+    """
+
+    place: int
+    axis: int | None
+    version: int
+
+
+_KERNELS = {
+    "CONV_2D": _Kernel(1, 0, 5),
+    "DEPTHWISE_CONV_2D": _Kernel(1, 3, 6),
+    "FULLY_CONNECTED": _Kernel(1, None, 9),
+}
+
+
+def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
+    """float_layers: names of layers (of their first output) whose kernels stay in float."""
+    model = tfl.read(data)
+    for graph in model.subgraphs:
+        writer = _Writer(model, graph, {})
+        for operator in list(graph.operators):
+            if tfl.layer_of(graph, operator) not in float_layers:
+                writer.quantize(operator)
+    tfl.compact(model)
+    return tfl.write(model)
+
+
+@dataclass
+class _Writer:
+    """Quantizes the kernels of one subgraph. A kernel that several operators share is written once a form.
+
+    done: (tensor, axis) -> the tensor that holds it in 8 bits.
+    """
+
+    model: Any
+    graph: Any
+    done: dict[tuple[int, int | None], int]
+
+    def quantize(self, operator: Any) -> None:
+        op = tfl.op_of(self.model, operator)
+        if op == "GATHER":
+            self._gather(operator)
+            return
+        kernel = _KERNELS.get(op)
+        if kernel is None or not self._takes(op, operator, kernel):
+            return
+        index = int(operator.inputs[kernel.place])
+        tfl.set_input(operator, kernel.place, self._eight_bits(index, kernel.axis))
+        operator.opcodeIndex = tfl.code(self.model, op, kernel.version)
+        if op == "FULLY_CONNECTED":
+            operator.builtinOptions.asymmetricQuantizeInputs = True
+
+    def _takes(self, op: str, operator: Any, kernel: _Kernel) -> bool:
+        source, weights = (self.graph.tensors[operator.inputs[place]] for place in (0, kernel.place))
+        if tfl.type_of(source) != "FLOAT32" or not self._heavy(weights):
+            return False
+        # No engine has a kernel for grouped convolutions with 8-bit weights and float activations.
+        return op != "CONV_2D" or int(source.shape[3]) == int(weights.shape[3])
+
+    def _heavy(self, tensor: Any) -> bool:
+        return (
+            tfl.type_of(tensor) == "FLOAT32"
+            and tfl.is_constant(self.model, tensor)
+            and int(np.prod(tensor.shape)) >= _SMALLEST
+        )
+
+    def _gather(self, operator: Any) -> None:
+        """Looks up in 8 bits, then dequantizes what was found into the tensor that was there before."""
+        if not self._heavy(self.graph.tensors[operator.inputs[0]]):
+            return
+        schema = tfl.schema()
+        tfl.set_input(operator, 0, self._eight_bits(int(operator.inputs[0]), None))
+        operator.opcodeIndex = tfl.code(self.model, "GATHER", 2)
+        table, found = self.graph.tensors[operator.inputs[0]], int(operator.outputs[0])
+        small = _copy(schema, self.graph.tensors[found], "/int8")
+        small.type, small.quantization = table.type, table.quantization
+        self.graph.tensors.append(small)
+        operator.outputs = [len(self.graph.tensors) - 1]
+        back = schema.OperatorT()
+        back.opcodeIndex = tfl.code(self.model, "DEQUANTIZE", 2)
+        back.inputs, back.outputs = list(operator.outputs), [found]
+        self.graph.operators.insert(self.graph.operators.index(operator) + 1, back)
+
+    def _eight_bits(self, index: int, axis: int | None) -> int:
+        if (index, axis) not in self.done:
+            schema, tensor = tfl.schema(), self.graph.tensors[index]
+            values, scales = symmetric(tfl.constant(self.model, tensor), axis)
+            # The float tensor is dropped unless something else reads it, so its name is free.
+            small = _copy(schema, tensor, "")
+            small.type, small.buffer = schema.TensorType.INT8, tfl.add_constant(self.model, values)
+            small.quantization = schema.QuantizationParametersT()
+            small.quantization.scale = scales
+            small.quantization.zeroPoint = np.zeros(len(scales), np.int64)
+            small.quantization.quantizedDimension = axis or 0
+            self.graph.tensors.append(small)
+            self.done[index, axis] = len(self.graph.tensors) - 1
+        return self.done[index, axis]
+
+
+def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """int8 of -127..127 and the scale of each index of `axis`, or the one scale of all: the largest magnitude / 127."""
+    others = tuple(i for i in range(values.ndim) if i != axis)
+    largest = np.abs(values).max(axis=others if axis is not None else None, keepdims=True)
+    scales = np.where(largest > 0, largest / 127.0, 1.0).astype(np.float32)
+    return np.clip(np.rint(values / scales), -127, 127).astype(np.int8), scales.reshape(-1)
+
+
+def _copy(schema: Any, tensor: Any, suffix: str) -> Any:
+    made = schema.TensorT()
+    made.shape, made.shapeSignature, made.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
+    made.type, made.name = tensor.type, tensor.name + suffix.encode()
+    return made
+
+
+# `tflite-f16`: constants in 16-bit floats, half the size; the engine widens them once, when it is made.
+#
+# Rules:
+# - each constant goes through a DEQUANTIZE of its own, as TensorFlow's converter writes it; the widened tensor keeps the
+#   constant's name, so that it is found where the float file has it;
+# - a constant that does not fit (beyond 65,504) stays in 32 bits, and so does a single number: half precision turns the 1e-7
+#   that guards a division into zero;
+# - the bodies of loops stay as they are: with constants widened there tflite-runtime 2.14 loaded an LSTM and answered wrongly;
+# - the float file's arithmetic stays: activations are float32.
+#
+#     data = float16(float_tflite)
+
+
+_LARGEST = float(np.finfo(np.float16).max)
+# They read buffers by themselves, or want their arguments as they stand in the file.
+_LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "DEQUANTIZE"})
+
+
+def float16(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
+    """float_layers: names of layers (of their first output) whose constants stay in 32 bits."""
+    model = tfl.read(data)
+    _narrow(model, model.subgraphs[0], float_layers)
+    tfl.compact(model)
+    return tfl.write(model)
+
+
+def _narrow(model: Any, graph: Any, float_layers: frozenset[str]) -> None:
+    schema = tfl.schema()
+    widened: list[Any] = []
+    buffers: dict[int, int] = {}
+    for index in _candidates(model, graph, float_layers):
+        tensor = graph.tensors[index]
+        values = tfl.constant(model, tensor)
+        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST):
+            continue
+        if tensor.buffer not in buffers:
+            buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))
+        half = schema.TensorT()
+        half.shape, half.shapeSignature, half.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
+        half.type, half.name = schema.TensorType.FLOAT16, tensor.name + b"/float16"
+        half.buffer = buffers[tensor.buffer]
+        graph.tensors.append(half)
+        tensor.buffer = 0
+        operator = schema.OperatorT()
+        operator.opcodeIndex = tfl.code(model, "DEQUANTIZE", 3)
+        operator.inputs, operator.outputs = [len(graph.tensors) - 1], [index]
+        widened.append(operator)
+    graph.operators = widened + list(graph.operators)
+
+
+def _candidates(model: Any, graph: Any, float_layers: frozenset[str]) -> list[int]:
+    """Float constants that ordinary operators read, in the order in which they are read first."""
+    found: dict[int, None] = {}
+    left = {int(index) for index in graph.outputs}
+    for operator in graph.operators:
+        skip = tfl.op_of(model, operator) in _LEFT or tfl.layer_of(graph, operator) in float_layers
+        for index in (int(index) for index in operator.inputs if index >= 0):
+            tensor = graph.tensors[index]
+            if tfl.type_of(tensor) == "FLOAT32" and tfl.is_constant(model, tensor):
+                if skip:
+                    left.add(index)
+                else:
+                    found[index] = None
+    return [index for index in found if index not in left]
+
+
+# A finished .tflite file whose dense layers have a scale a channel, with one scale a layer instead.
+#
+# Rules:
+# - runtimes that know no scales a channel for dense layers load such a file and answer wrongly, or refuse its version of the
+#   operator; with one scale they run it as it was meant, a little less exactly;
+# - a kernel is rounded a second time, from the numbers that the file has; a bias of integers is brought to the new scale;
+# - what the file claims as its oldest runtime is dropped: it was said of the other form.
+#
+#     data = per_tensor_dense(dynamic_range_tflite)
+
+
+_OLD = 9  # of FULLY_CONNECTED: does all that these files ask of it, and is in every runtime since 2.3
+_CLAIM = b"min_runtime_version"
+
+
+def per_tensor_dense(data: bytes) -> bytes:
+    """The file itself where no dense layer has more than one scale. Raises ConversionError for weights of 4 bits."""
+    model = tfl.read(data)
+    changed = False
+    for graph in model.subgraphs:
+        made: dict[tuple[int, str], int] = {}
+        for operator in graph.operators:
+            if tfl.op_of(model, operator) == "FULLY_CONNECTED" and _scales(graph, operator) > 1:
+                _change(model, graph, operator, made)
+                changed = True
+    if not changed:
+        return data
+    _lower_versions(model)
+    model.metadata = [entry for entry in model.metadata or () if bytes(entry.name or b"") != _CLAIM]
+    tfl.compact(model)
+    return tfl.write(model)
+
+
+def _scales(graph: Any, operator: Any) -> int:
+    quantization = graph.tensors[operator.inputs[1]].quantization
+    return 0 if quantization is None or quantization.scale is None else len(quantization.scale)
+
+
+def _change(model: Any, graph: Any, operator: Any, made: dict[tuple[int, str], int]) -> None:
+    source, kernel = (graph.tensors[operator.inputs[place]] for place in (0, 1))
+    layer = tfl.layer_of(graph, operator)
+    if tfl.type_of(kernel) != "INT8":
+        raise ConversionError(
+            f"the weights of '{layer}' are {tfl.type_of(kernel)}, and only int8 is given one scale",
+            do="Convert the model that it was made from",
+        )
+    scales = np.asarray(kernel.quantization.scale, np.float32)
+    values = tfl.constant(model, kernel).astype(np.float32) * scales[:, None]
+    small, one = symmetric(values, None)
+    tfl.set_input(operator, 1, _again(model, graph, int(operator.inputs[1]), small, one, made))
+    if tfl.type_of(source) != "FLOAT32" and len(operator.inputs) > 2 and operator.inputs[2] >= 0:
+        index = int(operator.inputs[2])
+        steps = np.float64(source.quantization.scale[0]) * scales.astype(np.float64)
+        bias = tfl.constant(model, graph.tensors[index])
+        step = np.float32(np.float64(source.quantization.scale[0]) * float(one[0]))
+        again = np.rint(bias * steps / float(step)).astype(bias.dtype)
+        tfl.set_input(operator, 2, _again(model, graph, index, again, np.asarray([step]), made))
+
+
+def _lower_versions(model: Any) -> None:
+    """A converter gives all dense layers the version that one of them needs."""
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
+                continue
+            ends = {tfl.type_of(graph.tensors[operator.inputs[place]]) for place in (0, 1)}
+            if ends <= {"FLOAT32", "INT8"}:
+                version = int(model.operatorCodes[operator.opcodeIndex].version)
+                operator.opcodeIndex = tfl.code(model, "FULLY_CONNECTED", min(version, _OLD))
+
+
+def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: dict[tuple[int, str], int]) -> int:
+    """Another tensor of the same name and type with these values; the old one is left to `compact`. Once for those that
+    several operators share, at the same scale."""
+    place = (index, np.asarray(scale, np.float32).tobytes().hex())
+    if place not in made:
+        schema, old = tfl.schema(), graph.tensors[index]
+        new = schema.TensorT()
+        new.shape, new.shapeSignature, new.hasRank = old.shape, old.shapeSignature, old.hasRank
+        new.type, new.name, new.buffer = old.type, old.name, tfl.add_constant(model, values)
+        new.quantization = schema.QuantizationParametersT()
+        new.quantization.scale = np.asarray(scale, np.float32)
+        new.quantization.zeroPoint = np.zeros(1, np.int64)
+        graph.tensors.append(new)
+        made[place] = len(graph.tensors) - 1
+    return made[place]

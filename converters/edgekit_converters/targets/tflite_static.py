@@ -30,16 +30,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.artifact import Recipe
-from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.tflite_ends import integer_ends
-from edgekit_converters.targets.tflite_int16 import finish_int16
+from edgekit_converters.targets.artifact import Plan, Recipe
 
-__all__ = ["UNSAFE", "static"]
+__all__ = ["UNSAFE", "finish_int16", "integer_ends", "static"]
 
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -277,3 +276,117 @@ def _failed(recipe: Recipe, layers: list[str], ops: list[str]) -> ConversionErro
         where=recipe.name,
         do="Leave that layer in float, or choose tflite-dynamic or tflite-f16",
     )
+
+
+# The inputs and outputs of a quantized .tflite file: integers wherever the graph itself begins or ends in integers.
+#
+# A quantizer leaves float ends with QUANTIZE and DEQUANTIZE inside; here these go, and the caller's contract does the
+# scaling. An end that a float layer reads or makes stays float: scaling it to 8 bits would cost accuracy and save nothing.
+#
+#     integer_ends(model)         # a ModelT, in place
+
+
+def integer_ends(model: Any) -> None:
+    """Change the main subgraph in place. Tensors that nothing names any more are left to `compact`."""
+    graph = model.subgraphs[0]
+    moved: dict[int, int] = {}
+    for index in [int(index) for index in graph.inputs]:
+        new = _integer_input(model, graph, index)
+        if new is not None:
+            moved[index] = new
+    graph.inputs = [moved.get(int(index), int(index)) for index in graph.inputs]
+    for index in [int(index) for index in graph.outputs]:
+        new = _integer_output(model, graph, index)
+        if new is not None and new not in moved.values():
+            moved[index] = new
+            graph.operators = [op for op in graph.operators if list(op.outputs) != [index]]
+    graph.outputs = [moved.get(int(index), int(index)) for index in graph.outputs]
+    for old, new in moved.items():
+        graph.tensors[new].name = graph.tensors[old].name
+    for signature in model.signatureDefs or ():
+        if signature.subgraphIndex == 0:
+            for end in (*(signature.inputs or ()), *(signature.outputs or ())):
+                end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
+
+
+def _integer_input(model: Any, graph: Any, index: int) -> int | None:
+    """The integer tensor that takes the place of a float input; its QUANTIZE operators are removed."""
+    if tfl.type_of(graph.tensors[index]) != "FLOAT32" or index in graph.outputs:
+        return None
+    readers = [op for op in graph.operators if index in op.inputs]
+    if not readers or any(tfl.op_of(model, op) != "QUANTIZE" for op in readers):
+        return None
+    made = [int(op.outputs[0]) for op in readers]
+    if len({_form(graph.tensors[tensor]) for tensor in made}) != 1 or any(tensor in graph.outputs for tensor in made):
+        return None
+    graph.operators = [op for op in graph.operators if all(op is not reader for reader in readers)]
+    tfl.swap(graph, dict.fromkeys(made, made[0]))
+    return made[0]
+
+
+def _integer_output(model: Any, graph: Any, index: int) -> int | None:
+    if tfl.type_of(graph.tensors[index]) != "FLOAT32" or any(index in op.inputs for op in graph.operators):
+        return None
+    maker = next((op for op in graph.operators if index in op.outputs), None)
+    if maker is None or tfl.op_of(model, maker) != "DEQUANTIZE":
+        return None
+    source = int(maker.inputs[0])
+    plain = tfl.type_of(graph.tensors[source]) in ("INT8", "INT16") and not tfl.is_constant(
+        model, graph.tensors[source]
+    )
+    return source if plain and source not in graph.inputs and source not in graph.outputs else None
+
+
+def _form(tensor: Any) -> tuple[Any, ...]:
+    quantization = tensor.quantization
+    return (tfl.type_of(tensor), *(float(x) for x in quantization.scale), *(int(x) for x in quantization.zeroPoint))
+
+
+# What TensorFlow's quantizer leaves undone in a file with 16-bit activations and 8-bit weights.
+#
+# Rules, each one a condition of the engines' kernels:
+# - the zero-point of every 16-bit tensor is 0; the quantizer rounds half of them to -1;
+# - biases have 64 bits: a bias in steps of a 16-bit activation times an 8-bit weight does not fit into 32;
+# - operators carry the version in which those kernels came, so that tflite-runtime 2.14 loads them too.
+#
+#     finish_int16(model)         # a ModelT, in place
+
+
+_BIAS = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
+_VERSION = {"CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7}
+
+
+def finish_int16(model: Any) -> None:
+    """Change the file in place."""
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            if tfl.type_of(tensor) == "INT16" and tensor.quantization is not None:
+                _centre(model, tensor)
+        for operator in graph.operators:
+            op = tfl.op_of(model, operator)
+            if op in _BIAS and tfl.type_of(graph.tensors[operator.outputs[0]]) == "INT16":
+                _widen_bias(model, graph, operator, op)
+
+
+def _centre(model: Any, tensor: Any) -> None:
+    zero = tensor.quantization.zeroPoint
+    if zero is None or not np.any(zero):
+        return
+    if tfl.is_constant(model, tensor):
+        values = tfl.constant(model, tensor).astype(np.int32) - int(zero[0])
+        tensor.buffer = tfl.add_constant(model, np.clip(values, -32768, 32767).astype(np.int16))
+    tensor.quantization.zeroPoint = np.zeros_like(zero)
+
+
+def _widen_bias(model: Any, graph: Any, operator: Any, op: str) -> None:
+    if hasattr(operator.builtinOptions, "quantizedBiasType"):
+        operator.builtinOptions.quantizedBiasType = tfl.schema().TensorType.INT64
+    if op in _VERSION:
+        operator.opcodeIndex = tfl.code(model, op, _VERSION[op])
+    place = _BIAS[op]
+    if place >= len(operator.inputs) or operator.inputs[place] < 0:
+        return
+    bias = graph.tensors[operator.inputs[place]]
+    if tfl.type_of(bias) == "INT32":
+        bias.buffer = tfl.add_constant(model, tfl.constant(model, bias).astype(np.int64))
+        bias.type = tfl.schema().TensorType.INT64

@@ -13,7 +13,7 @@ what was just made: an artifact is loaded by the engine that boards run before i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -29,23 +29,29 @@ from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.deferred import actual
 from edgekit_converters.sources.isolated import IsolatedSource
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.model import FinishedSource, SourceModel
 from edgekit_converters.store import NO_STORE, Store, key, unfinished
-from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_converters.targets.as_is import packed
-from edgekit_converters.targets.described import described
-from edgekit_converters.targets.float_model import FloatModel, feeds
-from edgekit_converters.targets.plan import STATIC, Plan, Step
-from edgekit_converters.targets.samples import Samples
-from edgekit_converters.targets.stored import (
+from edgekit_converters.targets.artifact import (
+    STATIC,
+    Artifact,
+    FloatModel,
+    Plan,
+    Precision,
+    Recipe,
+    Step,
     artifact_bytes,
     artifact_from,
+    feeds,
     float_model_bytes,
     float_model_from,
     plan_json,
 )
+from edgekit_converters.targets.samples import Samples, turned_shape
+from edgekit_runtime.engines import load_engine
+from edgekit_runtime.errors import EngineError
+from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace"]
+__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace", "convert", "described", "packed"]
 
 FLOAT_MODELS: dict[str, str] = {
     "tflite": "edgekit_converters.targets.tflite:float_model",
@@ -268,3 +274,107 @@ class Workspace:
 def _resolved(entry: str) -> Callable[..., Any]:
     module, function = entry.split(":")
     return cast(Callable[..., Any], getattr(importlib.import_module(module), function))
+
+
+# A finished file as an artifact: its own bytes, described.
+#
+# packed(source, recipe("tflite-as-is")).data == source.finished()
+# packed(source, recipe("tflite-as-is-per-tensor"))       # but for the scales of dense layers
+
+
+def packed(source: SourceModel, recipe: Recipe) -> Artifact:
+    """The artifact's recipe says in which precision the file really computes. Raises ConversionError for other sources."""
+    from edgekit_converters.workload import quantized_fraction
+
+    if not isinstance(source, FinishedSource):
+        raise ConversionError(
+            "only a .tflite file can be packed as it is", where=f"{source.path.name}, {recipe.name}", do="Leave it out"
+        )
+    data = source.finished()
+    if recipe.per_tensor:
+        from edgekit_converters.targets.tflite_quantize import per_tensor_dense
+
+        data = per_tensor_dense(data)
+    macs, weights = quantized_fraction(recipe.format, data)
+    precision: Precision = "int8" if macs > 0 else "dynamic" if weights > 0 else "float32"
+    inputs, outputs = source.tensors
+    return Artifact(replace(recipe, precision=precision), data, inputs, outputs, float(macs), float(weights), {})
+
+
+# What a converter made -> an Artifact: loaded by the engine that boards run, its tensors called as the contract does.
+
+
+def described(
+    source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan, data: bytes, batch: int = 1
+) -> Artifact:
+    """batch: the one that the file was made with, where it cannot be free. Raises ConversionError where the result does not load, or contradicts the source."""
+    where = f"{source.path.name}, {recipe.name}"
+    try:
+        with load_engine(recipe.format, data) as engine:
+            tensors = engine.inputs, engine.outputs
+    except EngineError as error:
+        raise ConversionError(f"the converter's result does not load: {error.what}", where=where) from error
+    inputs = _named(tensors[0], model.inputs, source.inputs, f"{where}, inputs")
+    outputs = _named(tensors[1], model.outputs, source.outputs, f"{where}, outputs")
+    layouts = {spec.name: _layout(spec, model) for spec in source.inputs}
+    none: frozenset[str] = frozenset()
+    sides = (("input", inputs, source.inputs, model.turned), ("output", outputs, source.outputs, none))
+    for kind, named, specs, turned in sides:
+        shapes = {spec.name: turned_shape(spec) if spec.name in turned else spec.shape for spec in specs}
+        for tensor in named:
+            if not _fits(tensor.shape, shapes[tensor.name], batch):
+                raise ConversionError(
+                    f"{kind} '{tensor.name}' became {list(tensor.shape)}; the original has {list(shapes[tensor.name])}",
+                    where=where,
+                )
+    inputs = tuple(replace(spec, layout=layouts[spec.name]) for spec in inputs)
+    macs, weights = _quantized_fraction(recipe, data)
+    return Artifact(recipe, data, inputs, outputs, macs, weights, dict(model.tools), plan=plan)
+
+
+def _named(
+    tensors: Sequence[TensorSpec], names: Sequence[str], specs: Sequence[TensorSpec], where: str
+) -> tuple[TensorSpec, ...]:
+    if len(tensors) != len(names) or sorted(names) != sorted(spec.name for spec in specs):
+        raise ConversionError(
+            f"the artifact has {[tensor.tensor for tensor in tensors]}, the model {[spec.name for spec in specs]}",
+            where=where,
+        )
+    return tuple(replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True))
+
+
+def _layout(spec: TensorSpec, model: FloatModel) -> Layout | None:
+    if spec.name not in model.turned:
+        return spec.layout
+    return "NCHW" if spec.layout == "NHWC" else "NHWC"
+
+
+def _fits(got: Sequence[int], want: Sequence[int], batch: int) -> bool:
+    """Same rank and sizes; the batch axis may be fixed where the source leaves it free."""
+    return len(got) == len(want) and tuple(got[1:]) == tuple(want[1:]) and got[0] in (batch, -1)
+
+
+def _quantized_fraction(recipe: Recipe, data: bytes) -> tuple[float, float]:
+    from edgekit_converters.workload import quantized_fraction
+
+    macs, weights = quantized_fraction(recipe.format, data)
+    return float(macs), float(weights)
+
+
+# Source and recipe -> artifact, for one recipe alone; a `Workspace` shares what several have in common.
+
+
+def convert(
+    source: SourceModel,
+    recipe: Recipe,
+    samples: Samples | None = None,
+    progress: Progress = silent,
+    plan: Plan | None = None,
+) -> Artifact:
+    """Carry out a recipe.
+
+    samples: calibration examples; needed by int8 recipes, ignored by the others. Read as a stream, in order. plan: how to
+    depart from the recipe, None for not at all. Raises ConversionError when the recipe cannot be carried out for this
+    model or its result does not load.
+    """
+    return Workspace(source, samples, progress).make(recipe, plan)

@@ -9,7 +9,7 @@ import pytest
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.first_plan import first_plan
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, Plan
 
 INT8 = recipe("tflite-int8")
 AS_IT_IS = {(method, ("round",)): 1.0 for method in ("minmax", "mse", "percentile", "entropy")}

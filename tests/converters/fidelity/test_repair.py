@@ -14,7 +14,7 @@ from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair import MOST, Checked, Repair, Start, Target, repair
 from edgekit_converters.fidelity.sensitivity import Unit
-from edgekit_converters.targets.plan import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, Plan
 
 INT8, MIXED = "tflite-int8", "tflite-int8-mixed"
 

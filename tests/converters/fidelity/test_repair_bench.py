@@ -13,8 +13,7 @@ from edgekit_converters.graph import open_graph
 from edgekit_converters.refine.matrix import as_matrix
 from edgekit_converters.store import DiskStore
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.targets.plan import STATIC
+from edgekit_converters.targets.artifact import STATIC, Artifact
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert

@@ -17,7 +17,7 @@ from edgekit_converters.sources import LoadOptions, isolated
 from edgekit_converters.sources.deferred import open_source
 from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.store import NO_STORE, DiskStore
-from edgekit_converters.targets.stored import float_model_from
+from edgekit_converters.targets.artifact import float_model_from
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_converters.wall import missing_parts
 from edgekit_runtime.children import environment, python_module

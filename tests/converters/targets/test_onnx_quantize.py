@@ -17,13 +17,10 @@ from edgekit_converters.calibration.observe import observe
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import GraphView
 from edgekit_converters.graph import open_graph
-from edgekit_converters.targets.float_model import FloatModel
-from edgekit_converters.targets.onnx_int8_layers import int8_layers
-from edgekit_converters.targets.onnx_qdq import step
+from edgekit_converters.targets.artifact import RECIPES, FloatModel, Plan
+from edgekit_converters.targets.onnx import rewritten
+from edgekit_converters.targets.onnx_qdq import int8_layers, step
 from edgekit_converters.targets.onnx_quantize import make
-from edgekit_converters.targets.onnx_rewrite import rewritten
-from edgekit_converters.targets.plan import Plan
-from edgekit_converters.targets.recipes import RECIPES
 from edgekit_converters.workload import quantized_fraction
 from edgekit_runtime.engines import load_engine
 

@@ -16,8 +16,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import open_graph
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.float_model import FloatModel
-from edgekit_converters.targets.plan import Plan
+from edgekit_converters.targets.artifact import FloatModel, Plan
 from edgekit_converters.targets.tflite import float_model
 from edgekit_converters.targets.tflite_quantize import make
 from edgekit_runtime.contract.adapt import quantize

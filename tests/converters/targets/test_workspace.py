@@ -10,7 +10,7 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.plan import STATIC
+from edgekit_converters.targets.artifact import STATIC
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines import load_engine
 
