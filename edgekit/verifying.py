@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -274,21 +273,22 @@ def _replays(bundle: Bundle, subject: _Subject, load: bool) -> Iterator[tuple[st
 
 
 def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: Setup, lease: Lease) -> _Found:
+    from edgekit_runtime.bundle.codec import read_json
     from edgekit_runtime.children import run
     from edgekit_runtime.engines import expected_info
-    from edgekit_runtime.selftest import first_open
+    from edgekit_runtime.selftest import SelfTest, first_open
 
     info = expected_info(engine, setup)
     with closing(lease.file()) as file, tempfile.TemporaryDirectory() as folder:
         descriptor = file.fileno()
         child = partial(run, pass_fds=(descriptor,))
         ran = first_open(bundle, entry, info, folder=Path(folder), source=f"/dev/fd/{descriptor}", run=child)
-        told = [json.loads(one.read_text(encoding="utf-8")) for one in Path(folder).glob("selftest/*.json")]
+        told = [read_json(SelfTest, one.read_bytes(), "the verdict") for one in Path(folder).glob("selftest/*.json")]
     if not ran or not told:
         return None, f"{info.name} {info.version} came to no test in a process of its own"
-    by = "which made them" if told[0]["same_engine"] else "another than made them"
+    by = "which made them" if told[0].same_engine else "another than made them"
     return True, (
-        f"{info.name} {info.version}, {by}, gives {told[0]['examples']} of {len(bundle.manifest.golden)} examples in a process "
-        f"of its own: at most {told[0]['worst_steps']:.3g} steps apart, cosine {told[0]['worst_cosine']:.5f}, "
+        f"{info.name} {info.version}, {by}, gives {told[0].examples} of {len(bundle.manifest.golden)} examples in a process "
+        f"of its own: at most {told[0].worst_steps:.3g} steps apart, cosine {told[0].worst_cosine:.5f}, "
         f"{info.arithmetic} arithmetic"
     )

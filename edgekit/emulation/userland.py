@@ -23,6 +23,7 @@ from edgekit.emulation.errors import UserlandError
 from edgekit.emulation.image import Image
 from edgekit.emulation.kept import cache_root, kept
 from edgekit.emulation.packages import fetch
+from edgekit_runtime.bundle.codec import json_text, read_json
 
 __all__ = ["Deb", "Userland", "userland"]
 
@@ -42,6 +43,15 @@ class Deb:
     package: str
     version: str
     sha256: str
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What userland.json keeps."""
+
+    image: str
+    packages: tuple[str, ...]
+    debs: tuple[Deb, ...]
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,8 @@ def userland(image: Image, packages: Sequence[str] = (), *, cache_dir: Path | No
     digest = hashlib.sha256(json.dumps([_LAYOUT, wanted]).encode()).hexdigest()[:12]
     name = f"userlands/{image.suite}-{image.architecture}-{digest}"
     root = kept(cache_root(cache_dir), name, lambda draft: _make(image, wanted, draft))
-    debs = json.loads((root / "userland.json").read_text(encoding="utf-8"))["debs"]
-    return Userland(image, root, tuple(Deb(**deb) for deb in debs))
+    record = read_json(_Record, (root / "userland.json").read_bytes(), "userland.json")
+    return Userland(image, root, record.debs)
 
 
 def _make(image: Image, packages: Sequence[str], root: Path) -> None:
@@ -82,11 +92,8 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
     for deb in debs:
         _unpack(deb, root)
     _finish(image, root)
-    (root / "userland.json").write_text(
-        json.dumps(
-            {"image": str(image), "packages": list(packages), "debs": [_described(deb) for deb in debs]}, indent=1
-        )
-    )
+    record = _Record(str(image), tuple(packages), tuple(map(_described, debs)))
+    (root / "userland.json").write_text(json_text(record), encoding="utf-8")
     shutil.rmtree(apt)
 
 
@@ -123,7 +130,7 @@ def _finish(image: Image, root: Path) -> None:
     (root / "tmp").mkdir(exist_ok=True)
 
 
-def _described(deb: Path) -> dict[str, str]:
+def _described(deb: Path) -> Deb:
     package, version, _ = deb.name.removesuffix(".deb").split("_")
     digest = hashlib.sha256(deb.read_bytes()).hexdigest()
-    return {"package": package, "version": unquote(version), "sha256": digest}
+    return Deb(package, unquote(version), digest)

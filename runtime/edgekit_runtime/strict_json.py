@@ -8,13 +8,14 @@ Rules:
 - the values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory; commas and
   brackets within strings count too, so the count is never too low;
 - NaN and the infinities are no JSON;
-- `strict_json` is for files that decide whether something is trusted. It also refuses a name given twice in one object, a byte
+- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name given twice in one object, a byte
   order mark and half a surrogate pair. Any spelling is read here; what is signed is the canonical one (`canonical`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 __all__ = ["MOST_VALUES", "JsonSizeError", "is_format", "load_json", "strict_json"]
@@ -38,7 +39,7 @@ def strict_json(data: bytes) -> Any:
         text = data.decode("utf-8")
         if text.startswith("\ufeff"):
             raise ValueError("it begins with a byte order mark")
-        value = _parsed(text, MOST_VALUES, object_pairs_hook=_once)
+        value = _parsed(text, MOST_VALUES, object_pairs_hook=_once, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # an escape may spell half a surrogate pair
     except json.JSONDecodeError as error:
         raise ValueError("it is empty" if not text.strip() else f"it is no JSON from line {error.lineno} on") from None
@@ -73,6 +74,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the name {twice!r:.40} stands there twice")
     return found
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits:.40} is larger than any number that can be kept")
+    return number
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,7 +1,10 @@
-"""Dataclasses to JSON values and back, with an error that names the place.
+"""Dataclasses to JSON and back, with an error that names the place: manifests, and every record that edgekit keeps for itself.
 
     value = to_json(manifest)
     manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int
+
+    write_file(path, json_text(journal))
+    journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
 
 Only what a manifest needs: str, int, float, bool, None, Literal, tuple[T, ...], tuple[A, B], dict[str, T], dataclasses,
 and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format version.
@@ -11,14 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import sys
 import types
 import typing
 from typing import Any, TypeVar
 
 from edgekit_runtime.errors import BundleError, shortened
+from edgekit_runtime.strict_json import is_format, strict_json
 
-__all__ = ["from_json", "to_json"]
+__all__ = ["from_json", "json_text", "read_json", "to_json"]
 
 T = TypeVar("T")
 
@@ -38,6 +43,22 @@ def to_json(value: Any) -> Any:
 def from_json(kind: type[T], value: Any, where: str) -> T:
     """The dataclass `kind` out of a JSON value. Raises BundleError naming the first place that does not fit."""
     return typing.cast(T, _convert(kind, value, where))
+
+
+def json_text(value: Any) -> str:
+    """What a file of ours holds: read by `read_json`, and by a person."""
+    return json.dumps(to_json(value), sort_keys=True, indent=1) + "\n"
+
+
+def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | None = None) -> T:  # noqa: A002 - the key's name
+    """The dataclass `kind` out of a text. format: what its key `format` must say. Raises ValueError that says what is wrong."""
+    value = strict_json(text.encode() if isinstance(text, str) else text)
+    if format is not None and not (isinstance(value, dict) and is_format(value.get("format"), format)):
+        raise ValueError("it is not of a format that this runtime knows")
+    try:
+        return from_json(kind, value, where)
+    except BundleError as error:
+        raise ValueError(f"{error.where}: {error.what}") from error
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:

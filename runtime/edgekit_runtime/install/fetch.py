@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import DownloadError, EdgekitError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
@@ -80,6 +80,14 @@ def drop_part(path: Path) -> None:
 
 def _facts(path: Path) -> Path:
     return path.with_suffix(".json")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Of a part. validator: the server's word for the file. flushed: bytes that a power cut leaves as they are."""
+
+    validator: str
+    flushed: int
 
 
 class _Part:
@@ -158,11 +166,9 @@ class _Part:
 
     def _known(self) -> tuple[str, int]:
         """The validator of what is here, empty where there is none, and how much of it was flushed."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            found = json.loads(read_text(_facts(self._path)) or "null")
-            validator, flushed = found["validator"], found["flushed"]
-            if isinstance(validator, str) and type(flushed) is int:
-                return validator, max(0, flushed)
+        with contextlib.suppress(ValueError):
+            found = read_json(_Facts, read_text(_facts(self._path)) or "", "the part")
+            return found.validator, max(0, found.flushed)
         return "", 0
 
     def _restart(self) -> None:
@@ -209,7 +215,7 @@ class _Part:
             remove(_facts(self._path))
 
     def _write_facts(self, validator: str) -> None:
-        write_file(_facts(self._path), json.dumps({"validator": validator[:500], "flushed": self._size}))
+        write_file(_facts(self._path), json_text(_Facts(validator[:500], self._size)))
 
     def _take(self, chunk: bytes, *, write: bool = True) -> None:
         if self._wanted is not None and self._size + len(chunk) > self._wanted:

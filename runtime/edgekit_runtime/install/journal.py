@@ -11,15 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError, InstallError
+from edgekit_runtime.bundle.codec import json_text, read_json
+from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.planted import aside
-from edgekit_runtime.strict_json import is_format, strict_json
 
 if TYPE_CHECKING:
     from edgekit_runtime.trust import TrustStore
@@ -145,21 +143,17 @@ class Journal:
         return max(counted, key=lambda one: one.seq, default=None)
 
     def text(self) -> str:
-        return json.dumps(to_json(self), sort_keys=True, indent=1) + "\n"
+        return json_text(self)
 
 
 def parse_journal(text: str, where: str) -> Journal:
     """Raises InstallError (install-root)."""
     try:
-        value: Any = strict_json(text.encode("utf-8"))
-        if not isinstance(value, dict) or not is_format(value.get("format"), FORMAT):
-            raise ValueError("it is not of a format that this runtime knows")
-        journal = from_json(Journal, value, "journal")
+        journal = read_json(Journal, text, "journal", format=FORMAT)
         _check(journal)
-    except (ValueError, BundleError) as error:
-        why = error.what if isinstance(error, BundleError) else str(error)
+    except ValueError as error:
         raise InstallError(
-            f"the journal cannot be understood: {why}",
+            f"the journal cannot be understood: {error}",
             where=where,
             do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a rollback "
             "leads is forgotten",

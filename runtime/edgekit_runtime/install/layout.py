@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install.disk import (
     clear_link,
@@ -177,7 +176,7 @@ class Root:
         return slot
 
     def write_slot(self, slot: Slot) -> None:
-        write_file(self.path / "slot.json", json.dumps(to_json(slot), sort_keys=True, indent=1) + "\n")
+        write_file(self.path / "slot.json", json_text(slot))
 
     def journal(self) -> Journal:
         """Where there is none, one that knows what `current` and the generations say. Raises InstallError (install-root)."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError, InstallError
+from edgekit_runtime.bundle.codec import read_json, to_json
+from edgekit_runtime.errors import InstallError
 
 __all__ = ["Generation", "Slot", "parsed"]
 
@@ -69,15 +69,9 @@ class Generation:
 
 def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
     """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with `do`."""
-    from edgekit_runtime.strict_json import is_format, strict_json
-
     try:
         if text is None:
             raise ValueError("it is missing")
-        value = strict_json(text.encode())
-        if isinstance(value, dict) and not is_format(value.get("format", 1), 1):
-            raise ValueError("it is not of a format that this runtime knows")
-        return from_json(kind, value, file.name)
-    except (ValueError, BundleError) as error:
-        why = error.what if isinstance(error, BundleError) else str(error)
-        raise InstallError(f"cannot be understood: {why}", where=str(file), do=do, code="install-root") from error
+        return read_json(kind, text, file.name, format=1)
+    except ValueError as error:
+        raise InstallError(f"cannot be understood: {error}", where=str(file), do=do, code="install-root") from error

@@ -10,12 +10,11 @@ link is never followed, and what nobody here made is an error.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.disk import (
     drop_folder,
@@ -77,7 +76,7 @@ def stage(root: Root, generation: Generation) -> None:
         raise InstallError(what, where=str(folder), do="Install again, which takes the next number", code="planted")
     drop_folder(draft)
     make_folder(draft)
-    write_file(draft / "generation.json", json.dumps(to_json(generation), sort_keys=True, indent=1) + "\n")
+    write_file(draft / "generation.json", json_text(generation))
     with storing(draft):
         make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
         sync_folder(draft)

@@ -7,9 +7,7 @@ Rule: a record that cannot be read counts as nothing seen: the trial only takes 
 
 from __future__ import annotations
 
-import json
-
-from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.disk import read_text, write_file
 from edgekit_runtime.install.layout import Root
@@ -21,11 +19,11 @@ __all__ = ["read_seen", "write_seen"]
 def read_seen(root: Root, number: int) -> Seen:
     try:
         text = read_text(root.generation(number) / "trial.json")
-        return Seen() if text is None else from_json(Seen, json.loads(text), "trial.json")
+        return Seen() if text is None else read_json(Seen, text, "trial.json")
     except (ValueError, EdgekitError):
         return Seen()
 
 
 def write_seen(root: Root, number: int, seen: Seen) -> None:
     """Under the lock. Raises StorageError."""
-    write_file(root.generation(number) / "trial.json", json.dumps(to_json(seen)) + "\n")
+    write_file(root.generation(number) / "trial.json", json_text(seen))

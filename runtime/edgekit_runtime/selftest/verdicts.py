@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from edgekit_runtime.board import fingerprint, state_dir
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
+from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.engines import EngineInfo
 from edgekit_runtime.selftest.replaying import SelfTest
 from edgekit_runtime.whole_file import write_cache
@@ -32,7 +31,7 @@ def remember(
     bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, tested: SelfTest, *, folder: Path | None = None
 ) -> None:
     """Every example agreed."""
-    keep(verdict_file(bundle, entry, engine, folder), json.dumps(asdict(tested)))
+    keep(verdict_file(bundle, entry, engine, folder), json_text(tested))
 
 
 def keep(file: Path, verdict: str) -> None:

@@ -12,20 +12,18 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from edgekit_runtime.strict_json import is_format
+from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.tuning.candidates import Candidate
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["Tried", "Verdict", "key_of", "read", "settled", "store"]
 
-FORMAT = 2
+FORMAT = 3
 
 How = Literal["measured", "stored", "default"]
 
@@ -130,6 +128,16 @@ def settled(tried: Sequence[Tried], champion: Candidate | None, memory_mb: float
     return Verdict(best.candidate, "measured", why, tuple(tried))
 
 
+@dataclass(frozen=True)
+class _Record:
+    """What is kept of a verdict."""
+
+    format: int
+    chosen: Candidate
+    seconds: float
+    tried: tuple[Tried, ...]
+
+
 def key_of(*parts: str) -> str:
     """The name of a verdict's file. parts: the bundle's digest, the board, the runtime, the candidates."""
     return hashlib.sha256("\0".join((str(FORMAT), *parts)).encode()).hexdigest()
@@ -137,14 +145,9 @@ def key_of(*parts: str) -> str:
 
 def store(file: Path, verdict: Verdict) -> Verdict:
     """Keep it; a folder that cannot be written only means that it is measured again."""
-    value = {
-        "format": FORMAT,
-        "chosen": verdict.chosen.as_json(),
-        "seconds": verdict.seconds,
-        "tried": [one.as_json() for one in verdict.tried],
-    }
+    record = _Record(FORMAT, verdict.chosen, verdict.seconds, verdict.tried)
     try:
-        write_cache(file, [json.dumps(value).encode()])
+        write_cache(file, [json_text(record).encode()])
     except OSError:
         return replace(verdict, kept=False)
     return replace(verdict, kept=True)
@@ -153,47 +156,14 @@ def store(file: Path, verdict: Verdict) -> Verdict:
 def read(file: Path, offered: Sequence[Candidate], memory_mb: float | None) -> Verdict | None:
     """The stored verdict; None where there is none, it cannot be read, or it speaks of other candidates."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-        tried = tuple(_tried(one) for one in value["tried"])
-        chosen = _candidate(value["chosen"])
-        seconds = _finite(value["seconds"])
-        if not is_format(value["format"], FORMAT) or {one.candidate for one in tried} != set(offered):
+        record = read_json(_Record, file.read_bytes(), "the verdict", format=FORMAT)
+        passed = {one.candidate for one in record.tried if one.p50_ms is not None}
+        if {one.candidate for one in record.tried} != set(offered) or record.chosen not in passed:
             return None
-        found = settled(tried, chosen, memory_mb)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        found = settled(record.tried, record.chosen, memory_mb)
+    except (OSError, ValueError):
         return None
-    return replace(found, how="stored", seconds=seconds, kept=True) if found is not None else None
-
-
-_NUMBERS = ("p50_ms", "load_ms", "first_ms", "memory_mb", "ratio")
-
-
-def _tried(value: dict[str, Any]) -> Tried:
-    """Raises what a damaged file makes it raise."""
-    numbers = {name: None if value[name] is None else _finite(value[name]) for name in _NUMBERS}
-    refused = value["refused"]
-    if refused is not None:
-        refused = {name: str(refused[name]) for name in ("code", "what", "where", "do")}
-    return Tried(_candidate(value), runs=int(value["runs"]), refused=refused, **numbers)
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
-
-
-def _candidate(value: dict[str, Any]) -> Candidate:
-    return Candidate(
-        recipe=str(value["recipe"]),
-        blob=str(value["blob"]),
-        engine=str(value["engine"]),
-        version=str(value["version"]),
-        threads=int(value["threads"]),
-        kernels=value["kernels"],
-        delegate=value["delegate"],
-    )
+    return replace(found, how="stored", seconds=record.seconds, kept=True) if found is not None else None
 
 
 def _sentence(refused: dict[str, str] | None) -> str | None:

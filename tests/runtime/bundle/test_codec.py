@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.bundle.codec import from_json, json_text, read_json, to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.spec import Carried, DetectionSpec, EmbeddingSpec, ImageSpec
 from edgekit_runtime.errors import BundleError
@@ -75,3 +76,33 @@ def test_a_literal_is_compared_with_its_type(value):
 def test_an_integer_beyond_every_float_is_refused():
     with pytest.raises(BundleError, match="is not a float"):
         from_json(float, 10**400, "it")
+
+
+@dataclass(frozen=True)
+class Kept:
+    format: int
+    seconds: float
+    names: tuple[str, ...] = ()
+
+
+def test_a_record_is_read_as_it_was_written():
+    kept = Kept(2, 1.5, ("one", "two"))
+    assert read_json(Kept, json_text(kept), "kept.json", format=2) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ('{"seconds": 1.0}', "not of a format"),
+        ('{"format": 3, "seconds": 1.0}', "not of a format"),
+        ('{"format": true, "seconds": 1.0}', "not of a format"),
+        ('{"format": 2, "seconds": "x"}', "kept.json.seconds: 'x' is not a float"),
+        ('{"format": 2, "seconds": 1e999}', "larger than any number"),
+        ('{"format": 2, "seconds": NaN}', "NaN is no JSON"),
+        ('{"format": 2, "format": 2, "seconds": 1.0}', "stands there twice"),
+    ],
+)
+def test_a_record_that_is_damaged_says_what_is_wrong(text, why):
+    with pytest.raises(ValueError, match=why):
+        read_json(Kept, text, "kept.json", format=2)

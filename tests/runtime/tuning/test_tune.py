@@ -109,7 +109,8 @@ def test_a_verdict_with_a_number_that_is_none_is_measured_again(bundle, tmp_path
     stored = store(tmp_path / "verdict.json", Verdict(candidates[0], "measured", "", tried))
     assert stored.kept
     value = json.loads((tmp_path / "verdict.json").read_text())
-    (value if name == "seconds" else value["tried"][0])[name] = number
+    first = value["tried"][0]
+    {"seconds": value, "threads": first["candidate"]}.get(name, first)[name] = number
     assert read(tmp_path / "verdict.json", candidates, None) is not None
     (tmp_path / "verdict.json").write_text(json.dumps(value))
     assert read(tmp_path / "verdict.json", candidates, None) is None
