@@ -129,7 +129,7 @@ def bundle_of(job: dict[str, Any]) -> Bundle:
 
     bundle = read_bundle(Path(job["path"]), secret=Secret.received(job["key"]))
     if bundle.digest != job["digest"]:
-        raise BundleError("the file was replaced meanwhile", where=job["path"], do="Try it again")
+        raise BundleError("the file was replaced while it was opened", where=job["path"], do="Try it again")
     return bundle
 
 
