@@ -111,24 +111,18 @@ def _open(options: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _done(source: Any, head: dict[str, Any], data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    import importlib
-
     import numpy as np
 
     from edgekit_converters.progress import silent
     from edgekit_converters.sources.isolated import unpack
-    from edgekit_converters.targets.artifact import float_model_bytes
-    from edgekit_converters.targets.workspace import FLOAT_MODELS
+    from edgekit_converters.targets.workspace import converted
 
     if head["do"] == "predict":
         found = [np.ascontiguousarray(array) for array in source.predict(unpack(head["arrays"], data))]
         return {"arrays": [[a.dtype.str, list(a.shape)] for a in found]}, [a.tobytes() for a in found]
     if head["do"] == "onnx":
         return {}, [source.onnx()]
-    module, function = FLOAT_MODELS[head["format"]].split(":")
-    convert = getattr(importlib.import_module(module), function)
-    more = () if head["batch"] == 1 else (head["batch"],)
-    return {}, [float_model_bytes(convert(source, silent, *more))]
+    return {}, [converted(source, head["format"], head["batch"], silent)]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from edgekit_converters.sources.description import Description
 from edgekit_converters.sources.digest import changed, content_sha256
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources.options import LoadOptions, described_json
 from edgekit_converters.store import Store, key
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
@@ -62,7 +62,7 @@ def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
     content = _content(path)
     if content is None:
         return load(path, options)
-    name = key("source", content, path.suffix.lower(), _said(options))
+    name = key("source", content, path.suffix.lower(), described_json(options))
     stored = _description(store.get(name), path)
     if stored is not None:
         return DeferredSource(**vars(stored), open=lambda: _same(_opened(path, options), stored.sha256))
@@ -83,11 +83,6 @@ def _same(source: SourceModel, sha256: str) -> SourceModel:
     if source.sha256 != sha256:
         raise changed(source.path)
     return source
-
-
-def _said(options: LoadOptions) -> list[Any]:
-    shapes = sorted((name, list(sizes)) for name, sizes in options.shapes.items())
-    return [shapes, sorted(options.constants.items()), options.signature, options.trust_model]
 
 
 def _content(path: Path) -> str | None:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from edgekit_converters import errors
 from edgekit_converters.sources.description import Description, Note
 from edgekit_converters.sources.digest import changed, model_sha256, saved_model_sha256
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources.options import LoadOptions, described_json
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.children import crashed, environment, python_module
@@ -107,7 +107,7 @@ class IsolatedSource(Description):
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     """Raises what `load` raises, and SourceError where the process ends by itself."""
     child = _Child(path)
-    chosen = {**asdict_of(options), "path": str(path.absolute())}
+    chosen = {**described_json(options), "path": str(path.absolute())}
     try:
         head, _ = child.ask({"do": "open", "options": chosen})
         with _understood(path):
@@ -151,17 +151,6 @@ def _not_understood(path: Path) -> EdgekitError:
         where=str(path),
         do="Do not use a model of an author you do not know; otherwise set EDGEKIT_CONVERTER_LOG=1 and run it again",
     )
-
-
-def asdict_of(options: LoadOptions) -> dict[str, Any]:
-    """As JSON has it."""
-    shapes = {name: list(sizes) for name, sizes in options.shapes.items()}
-    return {
-        "shapes": shapes,
-        "constants": dict(options.constants),
-        "signature": options.signature,
-        "trust_model": options.trust_model,
-    }
 
 
 class _Child:

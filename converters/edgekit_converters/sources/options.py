@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from edgekit_converters.errors import SourceError
 
-__all__ = ["LoadOptions", "parse_constant", "parse_shape"]
+__all__ = ["LoadOptions", "described_json", "parse_constant", "parse_shape"]
 
 _T = TypeVar("_T")
 _LARGEST = 2**31 - 1
@@ -53,6 +53,16 @@ class LoadOptions:
             signature,
             trust_model,
         )
+
+
+def described_json(options: LoadOptions) -> dict[str, Any]:
+    """For the process that opens the file, and for the key of what came of it. `as_is` is of neither."""
+    return {
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "constants": dict(options.constants),
+        "signature": options.signature,
+        "trust_model": options.trust_model,
+    }
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -51,7 +51,7 @@ from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace", "convert", "described", "packed"]
+__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace", "convert", "converted", "described", "packed"]
 
 FLOAT_MODELS: dict[str, str] = {
     "tflite": "edgekit_converters.targets.tflite:float_model",
@@ -117,8 +117,7 @@ class Workspace:
         if isinstance(source, IsolatedSource):
             told("conversion", 0, None)
             return source.float_model(format, batch)
-        convert = _resolved(FLOAT_MODELS[format])
-        return float_model_bytes(convert(source, told) if batch == 1 else convert(source, told, batch))
+        return converted(source, format, batch, told)
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)
@@ -269,6 +268,12 @@ class Workspace:
             self._progress(f"{name} {stage}", done, total)
 
         return told
+
+
+def converted(source: SourceModel, format: str, batch: int, told: Progress) -> bytes:  # noqa: A002
+    """The float model of `float_model_bytes`, converted in this process. Raises ConversionError."""
+    make = _resolved(FLOAT_MODELS[format])
+    return float_model_bytes(make(source, told) if batch == 1 else make(source, told, batch))
 
 
 def _resolved(entry: str) -> Callable[..., Any]:
