@@ -6,7 +6,6 @@ image, packages, userland   which Debian stands for a board, and its files in a 
 board, machine              the processor, the /proc and /sys that it shows, and running its Python
 installing                  the wheelhouse, by the board's own pip
 guest, tasks, replay        golden answers compared, there and here
-instructions                what an inference costs in instructions: counts, never milliseconds
 
 Everything here was under QEMU and not on hardware, and says so.
 """

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import tiny
 from arm.conftest import contents
+from instructions import Instructions, Model, count, counted, plugin_options
+from instructions import tasks_for as counting
 from planted import dynamic_range
 
 from edgekit.emulation import CPUS, InstallError, NotEmulatedError, Replayed, replay
 from edgekit.emulation.installing import installed
-from edgekit.emulation.instructions import Instructions, Model, count, counted, plugin_options
-from edgekit.emulation.instructions import tasks_for as counting
 from edgekit.emulation.machine import Machine
 from edgekit.emulation.replay import judged, tasks_for
 from edgekit.emulation.tasks import ask
