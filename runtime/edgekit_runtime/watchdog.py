@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_runtime.errors import EngineHung
-from edgekit_runtime.threads import begin
+from edgekit_runtime.threads import begin, ending
 
 __all__ = ["MOST_LIMIT_S", "Health", "Watched", "limit_s", "watch"]
 
@@ -118,6 +118,8 @@ class _Rounds:
         self._thread: threading.Thread | None = None
 
     def add(self, watched: Watched) -> None:
+        if ending():  # the thread stands still, maybe with the lock
+            return
         with self._changed:
             watched._rounds = self
             self._watched.append(watched)
@@ -127,6 +129,8 @@ class _Rounds:
             self._changed.notify()
 
     def drop(self, watched: Watched) -> None:
+        if ending():
+            return
         with self._changed:
             if watched in self._watched:
                 self._watched.remove(watched)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from edgekit_runtime import watchdog
 from edgekit_runtime.errors import EngineHung
 from edgekit_runtime.watchdog import Watched, limit_s, watch
 
@@ -100,3 +101,18 @@ def test_one_that_fails_when_it_is_told_is_told_once():
     assert watched.look_safely() is not None
     assert watched.look_safely() is None
     assert watched.hung is not None
+
+
+def test_while_the_interpreter_ends_nobody_waits_for_the_watchdogs_lock(monkeypatch):
+    """Its thread stands still then, and may hold the lock: a `predict` of a finalizer used to hang for ever."""
+    monkeypatch.setattr(watchdog, "_rounds", watchdog._Rounds())
+    monkeypatch.setattr(watchdog, "ending", lambda: True)
+
+    def ask():
+        watch(lambda: None, lambda: 0.0, lambda error: None).end()
+
+    with watchdog._rounds._changed:
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(5)
+        assert not asking.is_alive()
