@@ -205,6 +205,25 @@ def edgekit(tmp_path: Path):
     return lambda *arguments: run_edgekit(*arguments, cwd=tmp_path)
 
 
+@pytest.fixture
+def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As `edgekit`, in this process: for tables of refusals, of which each process would take a second to start."""
+    import contextlib
+    import io
+
+    from edgekit.cli import main
+
+    def run(*arguments: str | Path) -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        assert "Traceback" not in err.getvalue(), err.getvalue()
+        return Ran(left.value.code, out.getvalue(), err.getvalue())
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
 @dataclass(frozen=True)
 class Demo:
     """`edgekit demo` run once: its working directory (which holds demo/) and what it printed."""

@@ -325,14 +325,20 @@ def case(digits_model, tmp_path):
     ids=["absent", "empty", "text", "no model", "profile", "no images", "no set", "no x", "no data", "recipe", "output",
          "no permission", "key", "contract"],
 )  # fmt: skip
-def test_bad_input_is_one_clear_error_that_names_it(case, edgekit, arguments, says):
-    told = edgekit("build", *arguments)
+def test_bad_input_is_one_clear_error_that_names_it(case, in_process, arguments, says):
+    told = in_process("build", *arguments)
     assert (told.code, told.out) == (1, "")
     message = told.err.strip().splitlines()[-1]
     assert message.startswith("error: ")
     assert says in message
-    asked = edgekit("build", *arguments, "--json")
+    asked = in_process("build", *arguments, "--json")
     assert asked.json["error"].keys() == {"code", "what", "where", "do"}
+
+
+def test_a_person_sees_the_same_error(case, edgekit):
+    told = edgekit("build", "text.onnx", "--profile", "x86-64", "--calibration", "c.npz")
+    assert (told.code, told.out) == (1, "")
+    assert "text.onnx" in told.err.strip().splitlines()[-1]
 
 
 def test_nothing_half_written_is_left_behind(built):

@@ -66,8 +66,8 @@ def test_differences_of_float_answers_are_told_without_steps():
         ("ImportError: x.so: failed to map segment from shared object", "map-segment"),
     ],
 )
-def test_explain_knows_what_systems_say(edgekit, message, code):
-    assert edgekit("doctor", message, "--json").json["entries"][0]["code"] == code
+def test_explain_knows_what_systems_say(in_process, message, code):
+    assert in_process("doctor", message, "--json").json["entries"][0]["code"] == code
 
 
 def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
@@ -97,8 +97,8 @@ def made_into_a_bundle(file):
         (("nothing.ekb", "--profile", "raspberry-pi-4", "--runtime", "tensorflow==2"), "runtime-name"),
     ],
 )
-def test_what_cannot_be_checked_is_one_error(edgekit, arguments, code):
-    ran = edgekit("check", *arguments, "--json")
+def test_what_cannot_be_checked_is_one_error(in_process, arguments, code):
+    ran = in_process("check", *arguments, "--json")
     assert ran.code == 1
     assert ran.json["error"]["code"] == code
 
@@ -125,8 +125,8 @@ def test_explain_lists_every_code(edgekit):
 
 
 @pytest.mark.parametrize("text", ["op-versoin", "the weather is fine"])
-def test_what_nobody_knows_is_an_error_with_a_way_on(edgekit, text):
-    ran = edgekit("doctor", text, "--json")
+def test_what_nobody_knows_is_an_error_with_a_way_on(in_process, text):
+    ran = in_process("doctor", text, "--json")
     assert ran.code == 1
     assert ran.json["error"]["code"] == "unexplained"
     assert ran.json["error"]["do"]

@@ -162,10 +162,10 @@ RECORDS = {
 
 
 @pytest.mark.parametrize(("given", "what"), RECORDS.values(), ids=RECORDS)
-def test_a_record_that_proves_nothing_of_what_is_asked_is_one_error(edgekit, net, tmp_path, given, what):
+def test_a_record_that_proves_nothing_of_what_is_asked_is_one_error(in_process, net, tmp_path, given, what):
     file = tmp_path / "pi.json"
     file.write_text(record_of(net, **given))
-    ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--record", file, "--json")
+    ran = in_process("estimate", net, "--profile", "raspberry-pi-4", "--record", file, "--json")
     assert ran.code == 1
     assert ran.json["error"]["code"] == "bench-record"
     assert what in ran.json["error"]["what"]

@@ -29,8 +29,8 @@ def test_serves_until_ctrl_c(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--broker", "mqtt://h", "--embedded-broker"]])
-def test_exactly_one_broker_is_named(edgekit, options):
-    ran = edgekit("fleet", "serve", *options)
+def test_exactly_one_broker_is_named(in_process, options):
+    ran = in_process("fleet", "serve", *options)
     assert ran.code == 2
     assert "either --broker URL or --embedded-broker" in ran.err
 
@@ -45,9 +45,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
-def test_what_makes_no_sense_is_one_sentence(edgekit, options):
+def test_what_makes_no_sense_is_one_sentence(in_process, options):
     listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
-    ran = edgekit("fleet", "serve", *options, *listen, "--json")
+    ran = in_process("fleet", "serve", *options, *listen, "--json")
     assert ran.code == 1
     assert set(ran.json["error"]) == {"code", "what", "where", "do"}
     assert "secret" not in ran.out + ran.err

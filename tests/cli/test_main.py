@@ -47,8 +47,8 @@ def test_a_misspelt_command_is_told_the_near_one(edgekit):
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["build", "m.keras"], ["bench"], ["build", "m", "--max-drop", "0.01"]])
-def test_wrong_usage_is_two(edgekit, arguments):
-    assert edgekit(*arguments).code == 2
+def test_wrong_usage_is_two(in_process, arguments):
+    assert in_process(*arguments).code == 2
 
 
 def test_wrong_usage_with_json_is_one_error_object(edgekit):
@@ -57,9 +57,9 @@ def test_wrong_usage_with_json_is_one_error_object(edgekit):
     assert ran.json["error"]["code"] == "usage"
 
 
-def test_a_percentage_needs_its_sign(edgekit):
+def test_a_percentage_needs_its_sign(in_process):
     for given, advice in (("1", "1%"), ("0.5", "0.5%"), ("some", "1%")):
-        ran = edgekit("build", "m", "--profile", "raspberry-pi-4", "--max-drop", given)
+        ran = in_process("build", "m", "--profile", "raspberry-pi-4", "--max-drop", given)
         assert f"write it as {advice}" in ran.err
 
 
@@ -237,23 +237,23 @@ def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monke
 
 
 @pytest.mark.parametrize("arguments", [["profiles", "--json"], ["profiles", "show", "--json"], ["build", "--json"]])
-def test_usage_as_json_names_the_command_whose_help_to_read(edgekit, arguments):
-    ran = edgekit(*arguments)
+def test_usage_as_json_names_the_command_whose_help_to_read(in_process, arguments):
+    ran = in_process(*arguments)
     assert ran.code == 2
     assert ran.json["error"]["do"] == f"edgekit {' '.join(arguments[:-1])} --help"
 
 
 @pytest.mark.parametrize("budget", ["nan", "inf", "-inf", "0", "-1"])
 @pytest.mark.parametrize("command", [["build", "m", "--profile", "x86-64"], ["run", "b.ekb", "cat.png"]])
-def test_a_budget_is_a_finite_number_above_zero(edgekit, command, budget):
-    ran = edgekit(*command, "--budget-ms", budget)
+def test_a_budget_is_a_finite_number_above_zero(in_process, command, budget):
+    ran = in_process(*command, "--budget-ms", budget)
     assert (ran.code, "--budget-ms" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize("threads", ["0", "257", "2147483648"])
 @pytest.mark.parametrize("command", [["bench", "b.ekb"], ["run", "b.ekb", "cat.png"]])
-def test_threads_have_a_bound(edgekit, command, threads):
-    ran = edgekit(*command, "--threads", threads)
+def test_threads_have_a_bound(in_process, command, threads):
+    ran = in_process(*command, "--threads", threads)
     assert (ran.code, "--threads" in ran.err) == (2, True)
 
 

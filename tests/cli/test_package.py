@@ -40,9 +40,9 @@ def test_text_says_what_to_do_next(packed):
 
 
 @pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
-def test_an_engine_that_there_is_not_is_a_usage_error(edgekit, tmp_path, command):
+def test_an_engine_that_there_is_not_is_a_usage_error(in_process, tmp_path, command):
     name, *rest = command
-    ran = edgekit(name, tiny.bundle(tmp_path), *rest, "--engine", "tensorflow")
+    ran = in_process(name, tiny.bundle(tmp_path), *rest, "--engine", "tensorflow")
     assert ran.code == 2
     assert "'litert', 'tflite-runtime', 'onnxruntime'" in ran.err
 
@@ -54,9 +54,9 @@ def test_a_push_whose_anchors_cannot_be_written_does_not_begin(edgekit, tmp_path
 
 
 @pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
-def test_two_boards_are_a_usage_error(edgekit, tmp_path, command):
+def test_two_boards_are_a_usage_error(in_process, tmp_path, command):
     name, *rest = command
-    ran = edgekit(name, tiny.bundle(tmp_path), *rest, "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5")
+    ran = in_process(name, tiny.bundle(tmp_path), *rest, "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5")
     assert ran.code == 2
     assert "a package is for one board, and this names 2" in ran.err
     assert not (tmp_path / "usb").exists()

@@ -55,8 +55,8 @@ def test_the_list_names_every_profile_and_what_installs_there(edgekit):
         (("rk3588",), {"orange-pi-5", "orange-pi-5-trixie", "rock-5b", "rock-5b-trixie"}),
     ],
 )
-def test_words_narrow_the_list(edgekit, words: tuple[str, ...], expected: set[str]):
-    ran = edgekit("profiles", "list", *words)
+def test_words_narrow_the_list(in_process, words: tuple[str, ...], expected: set[str]):
+    ran = in_process("profiles", "list", *words)
     assert {line.split()[0] for line in ran.out.splitlines()} == expected
     assert ran.code == 0
 
