@@ -1,14 +1,16 @@
-"""Every suite, one after another, though one fails; then one summary.
+"""Every suite, though one fails; then one summary.
 
     python tests/suites.py                    what `make test-all` runs
     python tests/suites.py fast python-3.12   some of them
 
-A suite is a make target that writes a JUnit report to build/reports. The summary has a line a suite, the slowest tests of all of
+Those that use two processes run one after another, and those that use one run beside each other: their output comes when they
+are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its coverage. The summary has a line a suite, the slowest tests of all of
 them (build/reports/slowest.txt), and the sum as its last line. Exit 1 if a suite failed or, in CI, could not run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,12 +36,17 @@ SUITES = {
     "torch": "test-torch",
 }
 """Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here."""
+BESIDE = ("onnx-tflite", "torch")
+"""Each uses one process."""
 SLOWEST = 50
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did not."""
+    """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did not.
+
+    covered: per cent of statements and branches, where it was measured.
+    """
 
     suite: str
     code: int
@@ -46,30 +54,49 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
     tests: tuple[tuple[float, str], ...] = ()
     reason: str = ""
+    covered: float | None = None
 
     def line(self) -> str:
         if self.reason:
             return f"{self.suite:15} left out: {self.reason}"
         counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
         broken = "" if self.code == 0 or self.counts["failed"] else f"  (exit code {self.code} without a failed test)"
-        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{broken}"
+        covered = "" if self.covered is None else f", {self.covered:.1f} % covered"
+        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{covered}{broken}"
 
     def failed(self, *, ci: bool) -> bool:
         return self.code != 0 or (ci and bool(self.reason))
 
 
-def run(suite: str) -> Outcome:
-    """One suite, its output shown as it comes."""
-    report, left_out = REPORTS / f"{suite}.xml", REPORTS / f"{suite}.left-out"
-    for file in (report, left_out):
+def run_all(suites: Sequence[str]) -> list[Outcome]:
+    """In their order, those of BESIDE last."""
+    beside = [suite for suite in suites if suite in BESIDE]
+    outcomes = [run(suite) for suite in suites if suite not in beside]
+    with ThreadPoolExecutor(max(1, len(beside))) as pool:
+        return outcomes + list(pool.map(lambda suite: run(suite, shown=len(beside) < 2), beside))
+
+
+def run(suite: str, *, shown: bool = True) -> Outcome:
+    """One suite. shown: its output as it comes, not when it is done."""
+    report, left_out, coverage = (REPORTS / f"{suite}.{end}" for end in ("xml", "left-out", "coverage.json"))
+    for file in (report, left_out, coverage):
         file.unlink(missing_ok=True)
     started = time.monotonic()
-    code = subprocess.run(["make", "--no-print-directory", SUITES[suite]], cwd=ROOT, check=False).returncode
+    command = ["make", "--no-print-directory", SUITES[suite]]
+    if shown:
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    else:
+        done = subprocess.run(
+            command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        code = done.returncode
+        print(done.stdout, flush=True)
     seconds = time.monotonic() - started
     if left_out.exists():
         return Outcome(suite, code, seconds, reason=left_out.read_text().strip())
     counts, tests = read_report(report)
-    return Outcome(suite, code or int(not counts), seconds, counts, tests)
+    covered = json.loads(coverage.read_text())["totals"]["percent_covered"] if coverage.exists() else None
+    return Outcome(suite, code or int(not counts), seconds, counts, tests, covered=covered)
 
 
 def read_report(path: Path) -> tuple[Counter[str], tuple[tuple[float, str], ...]]:
@@ -109,7 +136,7 @@ def main(names: Sequence[str]) -> int:
         print(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}", file=sys.stderr)
         return 2
     REPORTS.mkdir(parents=True, exist_ok=True)
-    outcomes = [run(suite) for suite in names or SUITES]
+    outcomes = run_all(list(names or SUITES))
     (REPORTS / "slowest.txt").write_text(slowest(outcomes) + "\n")
     print(f"\nthe slowest tests:\n{slowest(outcomes)}\n\n{summary(outcomes)}", flush=True)
     return int(any(outcome.failed(ci=os.environ.get("CI") == "true") for outcome in outcomes))

@@ -20,12 +20,18 @@ REPORT = """<testsuites><testsuite>
 def made(tmp_path, monkeypatch):
     """Suites that stand for real ones: each make target writes what it is told to and exits so."""
     (tmp_path / "report.xml").write_text(REPORT)
+    (tmp_path / "coverage.json").write_text('{"totals": {"percent_covered": 79.96}}')
     (tmp_path / "green.xml").write_text('<testsuites><testsuite><testcase name="x" time="1"/></testsuite></testsuites>')
     lines = [
         "green:\n\tcp green.xml build/reports/green.xml",
         "red:\n\tcp report.xml build/reports/red.xml; exit 1",
         "gone:\n\techo no such Python > build/reports/gone.left-out",
         "dead:\n\ttrue",
+        "covered:\n\tcp green.xml build/reports/covered.xml; cp coverage.json build/reports/covered.coverage.json; exit 1",
+        *(
+            f"{name}:\n\techo of {name}; touch {name}; while [ ! -e {other} ]; do sleep 0.01; done; cp green.xml build/reports/{name}.xml"
+            for name, other in (("left", "right"), ("right", "left"))
+        ),
     ]
     (tmp_path / "Makefile").write_text("\n".join(lines) + "\n")
     monkeypatch.setattr(suites, "ROOT", tmp_path)
@@ -54,6 +60,21 @@ def test_a_suite_that_ran_no_test_has_failed(made, capfd):
 def test_what_cannot_run_here_is_a_failure_in_ci_alone(made, monkeypatch, ci, code):
     monkeypatch.setenv("CI", ci)
     assert suites.main(["gone", "green"]) == code
+
+
+def test_suites_of_one_process_run_beside_each_other_and_their_output_is_not_mixed(made, monkeypatch, capfd):
+    monkeypatch.setattr(suites, "SUITES", {name: name for name in ("left", "green", "right")})
+    monkeypatch.setattr(suites, "BESIDE", ("left", "right"))
+    assert suites.main([]) == 0  # each waits for the other
+    out = capfd.readouterr().out
+    assert out.count("of left") == out.count("of right") == 2  # the command, and what it says
+    assert [line.split()[0] for line in out.splitlines()[-4:-1]] == ["green", "left", "right"]
+
+
+def test_coverage_is_in_the_summary_and_its_floor_fails_the_suite(made, monkeypatch, capfd):
+    monkeypatch.setattr(suites, "SUITES", {"covered": "covered"})
+    assert suites.main([]) == 1
+    assert "1 passed, 0 failed, 0 skipped in 0 s, 80.0 % covered  (exit code " in capfd.readouterr().out
 
 
 def test_a_name_that_no_suite_has_is_refused(made, capfd):
