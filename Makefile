@@ -22,7 +22,7 @@ REPORTS := build/reports
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill setup setup-demo lint clean
+.PHONY: demo test test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -41,7 +41,11 @@ test-slow: setup
 # The runtime's suites again, where other code runs: on other Pythons, out of the built wheel, and with tflite-runtime.
 BOARD_SUITES = tests/contracts tests/runtime tests/packaging
 FEWER = EDGEKIT_TEST_EXAMPLES=0.2
-TEST_TOOLS = 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+TEST_TOOLS = 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+
+# Branches of the runtime that its tests take, in one of these suites: following them costs half as much again.
+COVERED = 3.13
+coverage = --cov=edgekit_runtime --cov-report=json:$(REPORTS)/python-$(1).coverage.json --cov-report=
 
 test-python-%: setup
 	@mkdir -p $(REPORTS)
@@ -51,7 +55,7 @@ test-python-%: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
 	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel/*.whl)[litert,onnx,image,telemetry]" $(TEST_TOOLS); \
-	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(BOARD_SUITES)
+	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
 
 test-tflite-runtime: setup-tflite
 ifneq ($(PYTHON_TFLITE),)
@@ -80,6 +84,19 @@ fuzz: setup
 # takes a sample.
 kill: setup
 	$(BIN)/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
+
+# Once a week: twelve modules changed in one place at a time. Which changes no test notices is in the file, and each module has a floor.
+mutate: setup
+	nice -n 19 $(BIN)/python tests/mutation.py --write benchmarks/results/mutation.json
+
+# The tests that depend on time, again and again beside a busy processor: what fails now and then fails here.
+TIMES ?= 10
+TIMED ?= tests/runtime/batching tests/runtime/tuning tests/runtime/telemetry tests/runtime/remote tests/host tests/fleet
+steady: setup
+	@$(BIN)/python -c 'while True: pass' & busy=$$!; trap "kill $$busy" EXIT; \
+	for n in $$(seq $(TIMES)); do \
+		echo "run $$n of $(TIMES)"; $(BIN)/python -m pytest -q -m "not slow" $(TIMED) || failed=1; \
+	done; exit $${failed:-0}
 
 setup: $(VENV)/.dev
 setup-demo: $(VENV)/.demo

@@ -20,7 +20,7 @@ from edgekit_runtime.errors import EdgekitError, ForkedError
 from edgekit_runtime.forked import ForkGuard, orphan, promised
 from edgekit_runtime.metrics import serve_metrics
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"), pytest.mark.no_cover]
 
 
 def in_child(check):
