@@ -265,6 +265,7 @@ def test_a_disk_that_is(case, call, made, put, root, monkeypatch):
     """S17: Every single call refused in turn: always the typed error, and what answered before answers."""
     number, code = DISK[case]
     put(made("1"))
+    second = made("2")
     name = "fsync" if call == "fsync" else "replace"
     real, left = getattr(os, name), [0]
 
@@ -279,7 +280,7 @@ def test_a_disk_that_is(case, call, made, put, root, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(os, name, refusing)
             try:
-                put(made("2"))
+                put(second)
             except EdgekitError as error:
                 assert error.code == code, error  # noqa: PT017 - the last round raises nothing
             else:
