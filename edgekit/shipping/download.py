@@ -28,6 +28,7 @@ from edgekit.shipping.resolve import RemoteWheel
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.http import Limits, get
+from edgekit_runtime.install.source import Stream, source_of
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["fetch", "sha256_of"]
@@ -118,7 +119,7 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
             return
         have = 0
     url, limits = _with_credentials(wheel.url), Limits(silence_s=_TIMEOUT_S)
-    with contextlib.closing(get(url, start=have, limits=limits, by_digest=True)) as stream:
+    with contextlib.closing(_opened(url, have, limits)) as stream:
         left = (_MOST_BYTES if wheel.bytes is None else wheel.bytes) - stream.start
         short = 0 if stream.total is None else stream.total - stream.start
         with part.open("ab" if stream.start else "wb") as file:
@@ -130,6 +131,13 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
                 left, short = left - len(piece), short - len(piece)
         if left > 0 and short > 0:
             raise ConnectionError("the connection broke off")
+
+
+def _opened(url: str, start: int, limits: Limits) -> Stream:
+    """From that byte on, or from the first. An index may be a folder of this machine (file:)."""
+    if url.startswith("file:"):
+        return source_of(url).opens(0, "")
+    return get(url, start=start, limits=limits, by_digest=True)
 
 
 def _with_credentials(url: str) -> str:
