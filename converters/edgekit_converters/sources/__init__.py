@@ -10,9 +10,8 @@ refused unless the file is trusted; only the batch axis may be free, and --shape
 
 from __future__ import annotations
 
-from edgekit_converters.sources.description import Note, State
 from edgekit_converters.sources.load import FORMATS, LOADERS, load
-from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
+from edgekit_converters.sources.model import Note, SourceModel, State, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.options import LoadOptions, parse_constant, parse_shape
 
 __all__ = [

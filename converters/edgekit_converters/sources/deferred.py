@@ -21,10 +21,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_converters.sources import isolated
-from edgekit_converters.sources.description import Description
-from edgekit_converters.sources.digest import changed, content_sha256
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.model import Description, SourceModel, changed, content_sha256
 from edgekit_converters.sources.options import LoadOptions, described_json
 from edgekit_converters.store import Store, key
 from edgekit_runtime.bundle.codec import from_json, to_json

@@ -9,28 +9,32 @@ need no transposes (the metadata says which); the result must agree with the ori
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.onnx import rename
-from edgekit_converters.sources import canonical, onnx_expand, onnx_graph
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.errors import ConversionError, one_line
+from edgekit_converters.formats.onnx import new_constant, new_node, rename, replace, subgraphs
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.model import SourceModel, TensorFlowSource
+from edgekit_converters.sources.onnx_graph import order, renumber
+from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.sources.shapes import graph_names
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["adopt", "failed", "proved"]
+__all__ = ["adopt", "expand", "failed", "proved", "to_onnx", "unknown"]
 
 
 def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int) -> None:
     """In place. names: the file's -> the contract's. batch: 1, or -1 for a free one."""
     import onnx
 
-    onnx_expand.expand(model)
+    expand(model)
     model.ir_version = min(model.ir_version, onnx_graph.MAX_IR)
     model.producer_name, model.producer_version, model.doc_string, model.graph.doc_string = "edgekit", "", "", ""
     model.graph.name = "network"  # a layer's or a file's name would change the bytes of one and the same model
@@ -47,8 +51,8 @@ def proved(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, s
     """The graph's bytes, folded where that is right; or None and what is wrong with it."""
     problem = ""
     for candidate in (onnx_graph.slim(model), model):
-        canonical.order(candidate)
-        canonical.renumber(candidate)
+        order(candidate)
+        renumber(candidate)
         data: bytes = candidate.SerializeToString(deterministic=True)
         problem = _differs(source, data, batch)
         if not problem:
@@ -58,7 +62,7 @@ def proved(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, s
 
 def failed(source: SourceModel, problem: str) -> ConversionError:
     """problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
-    operator = onnx_expand.unknown(problem)
+    operator = unknown(problem)
     return ConversionError(
         f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}",
         where=str(source.path),
@@ -67,14 +71,14 @@ def failed(source: SourceModel, problem: str) -> ConversionError:
 
 
 def _batched(spec: TensorSpec, batch: int) -> TensorSpec:
-    return replace(spec, shape=(batch, *spec.shape[1:]))
+    return dataclasses.replace(spec, shape=(batch, *spec.shape[1:]))
 
 
 def _onnx_spec(spec: TensorSpec, batch: int) -> TensorSpec:
     if spec.layout != "NHWC":
         return _batched(spec, batch)
     _, height, width, channels = spec.shape
-    return replace(spec, shape=(batch, channels, height, width))
+    return dataclasses.replace(spec, shape=(batch, channels, height, width))
 
 
 def _differs(source: SourceModel, data: bytes, batch: int) -> str:
@@ -92,3 +96,158 @@ def _differs(source: SourceModel, data: bytes, batch: int) -> str:
     if difference is None:
         return ""
     return f"the output '{difference.output}' is {difference.worst:.3g} off the original's"
+
+
+# What TensorFlow traces as float ONNX, through tf2onnx: Keras models and SavedModels.
+#
+# Rules: the batch stays free, and is fixed at 1 only where the graph does not work otherwise; what tf2onnx wrote is adopted
+# and proved by `proved`.
+#
+#     data = to_onnx(source)
+
+
+def to_onnx(source: TensorFlowSource) -> bytes:
+    """Bytes. Raises ConversionError when tf2onnx cannot express the model, or what it wrote gives other answers."""
+    free = all(spec.free_batch for spec in source.inputs)
+    problem = ""
+    for batch in (-1, 1) if free else (1,):
+        try:
+            model = _export(source, batch)
+        except Exception as error:  # noqa: BLE001 - tf2onnx raises ValueError, RuntimeError, KeyError, ...
+            problem = one_line(error)
+            continue
+        data, problem = proved(model, source, batch)
+        if data is not None:
+            return data
+    raise failed(source, problem)
+
+
+def _export(source: TensorFlowSource, batch: int) -> Any:
+    tf = import_tensorflow()
+    import tf2onnx
+
+    ins, outs = graph_names(source.inputs), graph_names(source.outputs)
+    signature = [
+        tf.TensorSpec([None if batch == -1 else batch, *spec.shape[1:]], spec.dtype, name=name)
+        for spec, name in zip(source.inputs, ins, strict=True)
+    ]
+    pictures = [name for spec, name in zip(source.inputs, ins, strict=True) if spec.layout == "NHWC"]
+    with quiet():
+        function = tf.function(lambda *x: [tf.identity(y, name=n) for y, n in zip(source.call(*x), outs, strict=True)])
+        model, _ = tf2onnx.convert.from_function(
+            function, input_signature=signature, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
+        )
+    names = {old: spec.name for old, spec in zip(_graph_inputs(model, ins), source.inputs, strict=True)}
+    names |= {value.name: spec.name for value, spec in zip(model.graph.output, source.outputs, strict=True)}
+    adopt(model, source, names, batch)
+    return model
+
+
+def _graph_inputs(model: Any, names: Sequence[str]) -> list[str]:
+    """tf2onnx may append ':0', and drops nothing: find each input by its TensorFlow name."""
+    present = {value.name.removesuffix(":0"): value.name for value in model.graph.input}
+    return [present[name] for name in names]
+
+
+# Operators of TensorFlow and TFLite that tf2onnx leaves as they are, written with ONNX's own.
+#
+#     expand(model)              # Erfc(x) becomes 1 - Erf(x); the nodes in place, values keep their names
+#
+# Rules: float32 alone; an operator that has no composition here stays, ONNX Runtime refuses it, and `unknown` finds its name in
+# what it says; whether the whole answers as the original is proved afterwards, like all that is exported.
+
+
+class _Writer:
+    """Nodes in place of one node. Constants are kept once a value."""
+
+    def __init__(self, node: Any, constants: dict[float, str]) -> None:
+        self.node, self._constants = node, constants
+        self.nodes: list[Any] = []
+
+    def __call__(self, op: str, *inputs: str | float, to: str = "") -> str:
+        """Adds a node and returns its output; `to` is "" for a value of its own."""
+        output = to or f"{self.node.output[0]}/expanded_{len(self.nodes)}"
+        names = [self._constant(value) if isinstance(value, float) else value for value in inputs]
+        self.nodes.append(new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
+        return output
+
+    def _constant(self, value: float) -> str:
+        return self._constants.setdefault(value, f"edgekit/constant_{value!r}")
+
+
+def expand(model: Any) -> None:
+    """In place. Graphs inside nodes are expanded as well."""
+    for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
+        _graph(graph)
+
+
+def unknown(problem: str) -> str:
+    """The operator that ONNX Runtime does not know, out of its message; "" where the message is another."""
+    found = re.search(r"No Op registered for (?:TFL_)?(\w+)", problem)
+    return found.group(1) if found else ""
+
+
+def _graph(graph: Any) -> None:
+    constants: dict[float, str] = {}
+    nodes: list[Any] = []
+    for node in graph.node:
+        write = _WRITERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if write is None:
+            nodes.append(node)
+            continue
+        writer = _Writer(node, constants)
+        write(writer, node)
+        nodes.extend(writer.nodes)
+    if constants:
+        have = {tensor.name for tensor in graph.initializer}
+        arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items() if name not in have)
+        graph.initializer.extend(new_constant(name, array) for name, array in arrays)
+    if len(nodes) != len(graph.node) or constants:
+        replace(graph.node, nodes)
+
+
+def _erfc(write: _Writer, node: Any) -> None:
+    write("Sub", 1.0, write("Erf", node.input[0]), to=node.output[0])
+
+
+def _expm1(write: _Writer, node: Any) -> None:
+    write("Sub", write("Exp", node.input[0]), 1.0, to=node.output[0])
+
+
+def _log1p(write: _Writer, node: Any) -> None:
+    write("Log", write("Add", node.input[0], 1.0), to=node.output[0])
+
+
+def _gelu(write: _Writer, node: Any) -> None:
+    """x / 2 (1 + erf(x / sqrt 2)), or by tanh where the node says so."""
+    (x,) = node.input
+    if any(attribute.name == "approximate" and attribute.i for attribute in node.attribute):
+        cube = write("Mul", write("Mul", x, x), x)
+        inner = write("Add", x, write("Mul", cube, 0.044715))
+        half = write("Tanh", write("Mul", inner, (2.0 / np.pi) ** 0.5))
+    else:
+        half = write("Erf", write("Mul", x, 0.5**0.5))
+    write("Mul", write("Mul", x, 0.5), write("Add", half, 1.0), to=node.output[0])
+
+
+def _nothing_where(which: int, op: str) -> Callable[[_Writer, Any], None]:
+    """The product or quotient, 0 where that input is 0: 0 log 0 and 0 / 0 are 0."""
+
+    def written(write: _Writer, node: Any) -> None:
+        x, y = node.input
+        other = write("Log", y) if op == "Log" else y
+        value = write("Div" if op == "Div" else "Mul", x, other)
+        write("Where", write("Equal", node.input[which], 0.0), 0.0, value, to=node.output[0])
+
+    return written
+
+
+_WRITERS: dict[str, Callable[[_Writer, Any], None]] = {
+    "Erfc": _erfc,
+    "Expm1": _expm1,
+    "Log1p": _log1p,
+    "TFL_GELU": _gelu,
+    "Xlogy": _nothing_where(0, "Log"),
+    "Xdivy": _nothing_where(0, "Div"),
+    "MulNoNan": _nothing_where(1, "Mul"),
+}

@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters import errors
-from edgekit_converters.sources.description import Description, Note
-from edgekit_converters.sources.digest import changed, model_sha256, saved_model_sha256
+from edgekit_converters.sources.model import Description, Note, changed, model_sha256, saved_model_sha256
 from edgekit_converters.sources.options import LoadOptions, described_json
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,19 +23,15 @@ import numpy as np
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import keras_config
-from edgekit_converters.sources.description import Note
-from edgekit_converters.sources.digest import model_sha256
-from edgekit_converters.sources.finite import check_finite
-from edgekit_converters.sources.keras_names import make_layers_scopes, scope
-from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.model import Note, model_sha256
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_keras, quiet
-from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
+from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
 from edgekit_converters.sources.sizes import check_archive, check_hdf5
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["load", "load_h5"]
+__all__ = ["load", "load_h5", "make_layers_scopes", "scope"]
 
 _MAX_CONFIG_BYTES = 64 << 20
 
@@ -240,3 +238,46 @@ def _dtype(tensor: Any, name: str, where: str) -> str:
 
 def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
     raise SourceError(what, where=str(path), do="Save the whole model again with model.save()") from cause
+
+
+# Layers' names that TensorFlow takes: a space or a letter with an accent in one ends a trace, because each names a scope.
+#
+# Rules: only what TensorFlow refuses is replaced, and in memory alone; inputs and outputs keep the author's names in the
+# contract, so those are asked for before.
+#
+#     scope("out put")                # "out_put"
+#     make_layers_scopes(model)
+
+
+_NO_SCOPE = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+
+
+def scope(name: str) -> str:
+    """The name where TensorFlow takes it for a scope's, else one that is near it."""
+    allowed = _NO_SCOPE.sub("_", name)
+    return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"t{allowed}"
+
+
+def make_layers_scopes(model: Any) -> None:
+    """Rename the layers of a Keras 3 model, those of models inside it too, and their weights, in place; names stay unique."""
+    named = list(_named(model))
+    taken = {part.name for part in named}
+    for part in named:
+        wanted = scope(part.name)
+        if wanted == part.name:
+            continue
+        free = next(name for number in count() if (name := f"{wanted}_{number}" if number else wanted) not in taken)
+        taken.add(free)
+        part.name = free
+    for variable in model.variables:
+        value = variable.value
+        name, colon, output = value.name.partition(":")
+        if scope(name) != name:
+            value._handle_name = f"{scope(name)}{colon}{output}"  # what TensorFlow calls it where it saves the graph
+
+
+def _named(model: Any) -> Iterator[Any]:
+    """Layers at any depth, and the plain operations between them."""
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        yield layer
+        yield from getattr(layer, "operations", ())

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources.digest import changed, content_sha256
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.model import SourceModel, changed, content_sha256
 from edgekit_converters.sources.options import LoadOptions
 
 __all__ = ["FORMATS", "LOADERS", "load"]

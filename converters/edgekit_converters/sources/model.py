@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.sources.description import Note, State
+from edgekit_converters.errors import SourceError
+from edgekit_converters.sources.options import LoadOptions
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["FinishedSource", "SourceModel", "TensorFlowSource", "TfliteSource"]
+__all__ = [
+    "Description",
+    "FinishedSource",
+    "Note",
+    "SourceModel",
+    "State",
+    "TensorFlowSource",
+    "TfliteSource",
+    "changed",
+    "content_sha256",
+    "file_sha256",
+    "folder_sha256",
+    "model_sha256",
+    "saved_model_sha256",
+    "with_options",
+]
 
 
 class SourceModel(Protocol):
@@ -95,3 +116,129 @@ class FinishedSource(SourceModel, Protocol):
     def finished(self) -> bytes:
         """The file's bytes."""
         ...
+
+
+# What every source says of itself; each reader adds how it answers.
+#
+# @dataclass(frozen=True, eq=False, kw_only=True)
+# class NewSource(Description): ...
+
+
+State = Literal["none", "explicit", "internal"]
+"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries it.
+internal: the model keeps it to itself."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a person should know of a model that was read all the same. code: stable, for scripts."""
+
+    code: str
+    what: str
+    do: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description:
+    """path: the file, the folder, or `module:function`. sha256: of the file, together with the options that make another
+    model of it (shapes, constants, signature). state_pairs: (input, output), where state is explicit. Two sources are
+    equal only if they are one.
+    """
+
+    path: Path
+    format: str
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    state: State = "none"
+    state_pairs: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def free_batch(self) -> bool:
+        """True when any number of items may be asked at once."""
+        return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
+
+    def reset(self) -> None:
+        """Forget what earlier answers left inside. A source whose state is not internal has nothing to forget."""
+
+    def answered(
+        self,
+        inputs: Sequence[NDArray[Any]],
+        run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]],
+        *,
+        at_once: bool,
+    ) -> list[NDArray[Any]]:
+        """What `run` answers to a batch of any size, in the inputs' dtypes: all items at once, or one after the other. An
+        empty batch is not run."""
+        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
+        count = len(arrays[0])
+        if count == 0:
+            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
+        if at_once:
+            return run(arrays)
+        items = [run([array[i : i + 1] for array in arrays]) for i in range(count)]
+        return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+
+
+# What tells one model from another: its bytes, and the options that make another model of the same bytes.
+#
+# Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it would be
+# remembered as made of the other one.
+#
+# model_sha256(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
+
+
+def file_sha256(path: Path) -> str:
+    """Of the whole file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path, files: Sequence[Path]) -> str:
+    """Of the named files, their places in the folder with them, in hex."""
+    entries = sorted((path.relative_to(folder).as_posix(), file_sha256(path)) for path in files)
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def content_sha256(path: Path) -> str | None:
+    """Of the file, or of everything in the folder; None for what is neither, such as `module:function`. Raises OSError."""
+    if path.is_file():
+        return file_sha256(path)
+    if not path.is_dir():
+        return None
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return folder_sha256(path, [file for file in files if file.is_file()])
+
+
+def changed(path: Path) -> SourceError:
+    """The error for a model that is not what it was when its reading began."""
+    return SourceError(
+        "the file changed while it was read", where=str(path), do="Run the build again when nothing writes to it"
+    )
+
+
+def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:
+    """Of the file (with `more` files that belong to it) and of the options; of the file alone where there is no more."""
+    digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
+    return with_options(digest, options)
+
+
+def saved_model_sha256(folder: Path, options: LoadOptions) -> str:
+    """Of a SavedModel's graph, variables and assets, and of the options. Raises OSError."""
+    places = [folder / "variables", folder / "assets"]
+    files = [file for place in places if place.is_dir() for file in place.rglob("*") if file.is_file()]
+    return with_options(folder_sha256(folder, [folder / "saved_model.pb", *files]), options)
+
+
+def with_options(digest: str, options: LoadOptions) -> str:
+    """The digest itself where no option makes another model."""
+    if not (options.shapes or options.constants or options.signature):
+        return digest
+    said = {
+        "file": digest,
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "constants": dict(options.constants),
+        "signature": options.signature,
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

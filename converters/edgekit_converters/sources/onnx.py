@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError
 from edgekit_converters.formats.onnx import parse
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_halves, onnx_inputs, state
-from edgekit_converters.sources.description import Description, Note
-from edgekit_converters.sources.digest import with_options
-from edgekit_converters.sources.names import unique_names
-from edgekit_converters.sources.onnx_finish import finished
+from edgekit_converters.sources.model import Description, Note, with_options
+from edgekit_converters.sources.onnx_graph import finished
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs
+from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs, unique_names
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec

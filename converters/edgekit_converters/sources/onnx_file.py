@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 from edgekit_converters.errors import ConversionError, SourceError, first_line
 from edgekit_converters.formats.onnx import FLOATS, array, constants, nodes, parse, subgraphs, tensors
-from edgekit_converters.sources.digest import changed, file_sha256, folder_sha256
-from edgekit_converters.sources.finite import check_finite
+from edgekit_converters.sources.model import changed, file_sha256, folder_sha256
 from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.sources.shapes import check_finite
 from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["EXPORT_AGAIN", "OnnxFile", "check_graph", "read"]

@@ -9,6 +9,7 @@ take; constants folded; the result is run against the original on random data, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, first_line
-from edgekit_converters.formats.onnx import copied, opset_of, reads, replace
+from edgekit_converters.formats.onnx import copied, opset_of, reads, rename, replace
+from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
+from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
@@ -27,8 +30,11 @@ __all__ = [
     "NCHW_KEY",
     "OPSET",
     "disagreement",
+    "finished",
     "nchw_inputs",
+    "order",
     "random_inputs",
+    "renumber",
     "set_batch",
     "slim",
     "tie_down",
@@ -158,3 +164,102 @@ def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> lis
         values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
         arrays.append(values.astype(dtype))
     return arrays
+
+
+# The same graph, always written the same way: the exporters number nodes from a global counter and order them by hash.
+#
+# Rules: nodes stand in depth-first order from the outputs; a name loses its counter (`Less__16`) and gets the next free
+# one in that order; a weight is called after its first reader, because of several equal constants the exporters keep any
+# one. Inputs' and outputs' names are the contract's and stay.
+#
+#     order(model)
+#     renumber(model)
+
+
+_COUNTER = re.compile(r"__\d+")
+
+
+def order(model: Any) -> None:
+    """Sort nodes and weights of the main graph, in place."""
+    graph = model.graph
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
+    wanted = [makers[value.name] for value in graph.output if value.name in makers]
+    placed, sequence = set[int](), list[int]()
+    for start in (*wanted, *range(len(graph.node))):
+        stack = [(start, False)]
+        while stack:
+            index, ready = stack.pop()
+            if index in placed:
+                continue
+            if ready:
+                placed.add(index)
+                sequence.append(index)
+                continue
+            stack.append((index, True))
+            needs = [makers[name] for name in reads(graph.node[index]) if name in makers]
+            stack.extend((need, False) for need in reversed(needs) if need not in placed)
+    replace(graph.node, [graph.node[index] for index in sequence])
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    used = dict.fromkeys(name for node in graph.node for name in reads(node) if name in weights)
+    replace(graph.initializer, [weights[name] for name in (*used, *sorted(set(weights) - set(used)))])
+
+
+def renumber(model: Any) -> None:
+    """Give nodes, weights and values names that depend on the graph alone, in place."""
+    graph = model.graph
+    keep = {value.name for value in (*graph.input, *graph.output)}
+    taken, names = set(keep), dict[str, str]()
+    nodes = set[str]()
+    for node in graph.node:
+        node.name = _free(_COUNTER.sub("", node.name) or node.op_type, nodes)
+        for position, name in enumerate(node.output):
+            if name and name not in keep:
+                names[name] = _free(f"{node.name}:{position}", taken)
+    weights = {tensor.name for tensor in graph.initializer} - keep
+    for node in graph.node:
+        for position, name in enumerate(reads(node)):
+            if name in weights and name not in names:
+                names[name] = _free(f"{node.name}/weight_{position}", taken)
+    # In two steps, so that no new name is an old one that has yet to go.
+    rename(model, {old: f"edgekit/{i}" for i, old in enumerate(names)})
+    rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
+
+
+def _free(name: str, taken: set[str]) -> str:
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+# A source's ONNX graph as every target takes it: tied to versions, folded, in canonical order, named, and proved.
+#
+# data = finished(model, source)
+
+
+def finished(original: Any, source: SourceModel) -> bytes:
+    """original: a graph whose values are called as the specs' `tensor`. Raises ConversionError where its answers moved."""
+    specs = (*source.inputs, *source.outputs)
+    inputs = random_inputs(source.inputs, 3 if all(spec.free_batch for spec in specs) else 1)
+    expected = source.predict(inputs)
+    model = tie_down(copied(original))
+    problem = ""
+    for candidate in (slim(model), model):
+        order(candidate)
+        # Contract names in place of the file's (they differ where TensorFlow left ':0').
+        rename(candidate, {spec.tensor: spec.name for spec in specs})
+        set_batch(candidate, source.inputs, source.outputs)
+        data: bytes = candidate.SerializeToString(deterministic=True)
+        try:
+            difference = disagreement(data, inputs, expected, [spec.name for spec in source.outputs])
+        except EngineError as error:
+            problem = str(error)
+            continue
+        if difference is None:
+            return data
+        problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
+    before, after = opset_of(original), opset_of(model)
+    step = "writing the graph anew" if before == after else f"taking the graph from opset {before} to {after}"
+    raise ConversionError(f"{step} failed: {problem}", where=str(source.path), do=f"Export it again at opset {OPSET}")

@@ -25,13 +25,10 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import tensorflow_graph
-from edgekit_converters.sources.description import Note
-from edgekit_converters.sources.digest import saved_model_sha256
-from edgekit_converters.sources.finite import check_finite
-from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.model import Note, saved_model_sha256
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, pin
+from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
 from edgekit_converters.sources.sizes import check_unpacked
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described, keeps_state
 from edgekit_runtime.tensors import TensorSpec

@@ -1,4 +1,4 @@
-"""What the shape of an input or output may be, and when a tensor is a picture.
+"""What the shape of an input or output may be and what it is called; that weights are finite, and when a tensor is a picture.
 
 Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names it
 and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run gives.
@@ -9,6 +9,7 @@ and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,13 +22,16 @@ from edgekit_runtime.tensors import Layout, TensorSpec
 
 __all__ = [
     "CHANNELS",
+    "check_finite",
     "check_inputs",
     "check_named",
     "check_shape",
+    "graph_names",
     "image_layout",
     "measured_outputs",
     "pin",
     "shape_text",
+    "unique_names",
 ]
 
 CHANNELS = (1, 3, 4)
@@ -189,3 +193,61 @@ def _for_scalar(spec: TensorSpec, kind: str) -> str:
     if kind != "input":
         return "Give it a first axis for the batch"
     return f"Fix its value with --constant {spec.name}=NUMBER, or give it a first axis for the batch"
+
+
+# What inputs and outputs are called: the contract's names, and those that TensorFlow allows.
+#
+# unique_names(["image:0"], where="net.keras", kind="input")      # ("image",)
+
+
+def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
+    """Names without TensorFlow's ':0'. Raises SourceError when two are the same: a contract could not tell them apart."""
+    clean = tuple(name.removesuffix(":0") for name in names)
+    for name in clean:
+        if not name or clean.count(name) > 1:
+            raise SourceError(
+                f"two {kind}s are called '{name}'" if name else f"an {kind} has no name",
+                where=where,
+                do="Give each its own name and save the model again",
+            )
+    return clean
+
+
+def graph_names(specs: Sequence[TensorSpec]) -> list[str]:
+    """The contract's names where TensorFlow allows them (letters, digits, underscores), made so and unique elsewhere."""
+    names: list[str] = []
+    for index, spec in enumerate(specs):
+        name = re.sub(r"\W", "_", spec.name, flags=re.ASCII)
+        name = name if re.match(r"[A-Za-z]", name) else f"t_{name}"
+        names.append(name if name not in names else f"{name}_{index}")
+    return names
+
+
+# Weights are numbers: a NaN or an infinity among them is refused, and the tensor that has it is named.
+#
+# check_finite([("conv/kernel", kernel)], where="net.keras")
+
+
+def check_finite(
+    tensors: Iterable[tuple[str, NDArray[Any]]],
+    *,
+    where: str,
+    may_be_infinite: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Raises SourceError for the first tensor with a NaN, or with an infinity where that is not allowed by its name.
+
+    A constant that is not a weight may be infinite: the -inf of an attention mask is.
+    """
+    for name, array in tensors:
+        if array.dtype.kind not in "fcV" or array.size == 0:
+            continue
+        values = array if array.dtype.kind == "f" else np.asarray(array, np.float32)
+        nans = int(np.isnan(values).sum())
+        endless = 0 if may_be_infinite(name) else int(np.isinf(values).sum())
+        if nans or endless:
+            kind = "NaN" if nans else "infinite"
+            raise SourceError(
+                f"the weights '{name}' are damaged: {nans or endless:,} of {array.size:,} values are {kind}",
+                where=where,
+                do="Take an earlier checkpoint, from before the training diverged",
+            )

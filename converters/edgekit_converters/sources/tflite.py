@@ -19,12 +19,17 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import exported, onnx_graph, tflite_file
-from edgekit_converters.sources.description import Description, Note
-from edgekit_converters.sources.digest import model_sha256
-from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.model import Description, Note, model_sha256
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs, pin
+from edgekit_converters.sources.shapes import (
+    check_inputs,
+    check_named,
+    image_layout,
+    measured_outputs,
+    pin,
+    unique_names,
+)
 from edgekit_converters.sources.tflite_file import TfliteFile
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError, SourceError, one_line
 from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.sources.finite import check_finite
+from edgekit_converters.sources.shapes import check_finite
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.modelfile.facts import DELEGATED
 

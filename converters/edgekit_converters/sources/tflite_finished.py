@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.sources import state, tflite_file
-from edgekit_converters.sources.description import Description, Note, State
-from edgekit_converters.sources.digest import model_sha256
-from edgekit_converters.sources.names import unique_names
+from edgekit_converters.sources.model import Description, Note, State, model_sha256
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs
+from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs, unique_names
 from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import Engine, load_engine

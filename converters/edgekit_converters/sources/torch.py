@@ -24,14 +24,19 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.formats.onnx import rename
 from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
-from edgekit_converters.sources.description import Description, Note
-from edgekit_converters.sources.digest import model_sha256
-from edgekit_converters.sources.finite import check_finite
-from edgekit_converters.sources.names import unique_names
-from edgekit_converters.sources.onnx_finish import finished
+from edgekit_converters.sources.model import Description, Note, model_sha256
+from edgekit_converters.sources.onnx_graph import finished
 from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_inputs, check_named, image_layout, measured_outputs, pin
+from edgekit_converters.sources.shapes import (
+    check_finite,
+    check_inputs,
+    check_named,
+    image_layout,
+    measured_outputs,
+    pin,
+    unique_names,
+)
 from edgekit_converters.sources.torch_program import Called, called, flat, import_torch, open_program
 from edgekit_runtime.tensors import TensorSpec
 

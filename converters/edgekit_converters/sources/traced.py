@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.sources import tensorflow_graph
-from edgekit_converters.sources.description import Description, Note
+from edgekit_converters.sources.model import Description, Note
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import measured_outputs
 from edgekit_runtime.tensors import TensorSpec
@@ -79,12 +79,12 @@ class TracedSource(Description):
         return _traced(self.network, self.inputs)
 
     def onnx(self) -> bytes:
-        """Float ONNX, opset 17, IR 10; image inputs are NCHW there (see `sources.tensorflow_to_onnx`)."""
+        """Float ONNX, opset 17, IR 10; image inputs are NCHW there (see `sources.exported`)."""
         return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:
-        from edgekit_converters.sources.tensorflow_to_onnx import to_onnx
+        from edgekit_converters.sources.exported import to_onnx
 
         return to_onnx(self)
 

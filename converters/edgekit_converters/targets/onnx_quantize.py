@@ -34,7 +34,7 @@ from edgekit_converters.formats.onnx import (
     subgraphs,
 )
 from edgekit_converters.graph import joins, open_graph
-from edgekit_converters.sources import canonical
+from edgekit_converters.sources.onnx_graph import order
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.targets.artifact import FloatModel, Plan, Recipe
 from edgekit_converters.targets.onnx_qdq import PRODUCTS, int8_layers
@@ -133,7 +133,7 @@ def halved(model: Any) -> Any:
             do="Choose onnx-f32, or onnx-int8-qdq for a small file",
         ) from error
     del made.graph.value_info[:]
-    canonical.order(made)  # the converter puts its casts last, and readers that walk the file lose the shapes
+    order(made)  # the converter puts its casts last, and readers that walk the file lose the shapes
     return made
 
 

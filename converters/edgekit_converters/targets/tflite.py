@@ -20,8 +20,8 @@ from edgekit_converters.errors import ConversionError, one_line
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
-from edgekit_converters.sources.names import graph_names
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.sources.shapes import graph_names
 from edgekit_converters.targets.artifact import FloatModel, Network
 from edgekit_converters.targets.samples import tool_versions, turned_shape
 from edgekit_runtime.errors import EdgekitError

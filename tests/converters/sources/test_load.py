@@ -15,8 +15,7 @@ from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, tflite
 from edgekit_converters.sources.load import LOADERS
-from edgekit_converters.sources.names import unique_names
-from edgekit_converters.sources.shapes import image_layout
+from edgekit_converters.sources.shapes import image_layout, unique_names
 
 pytestmark = pytest.mark.convert
 

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.formats.onnx import opset_of, rename
-from edgekit_converters.sources import canonical, onnx_graph
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.onnx_graph import order, renumber
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -170,8 +171,8 @@ def test_a_graph_that_changed_its_answers_says_what_was_done_to_it(tmp_path: Pat
 def test_counters_and_order_of_an_exporter_leave_no_trace() -> None:
     first, second = branches("__7", swap=False), branches("__912", swap=True)
     for model in (first, second):
-        canonical.order(model)
-        canonical.renumber(model)
+        order(model)
+        renumber(model)
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
     onnx.checker.check_model(first)
 

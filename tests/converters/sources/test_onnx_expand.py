@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgekit_converters.sources.onnx_expand import expand, unknown
+from edgekit_converters.sources.exported import expand, unknown
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
