@@ -7,7 +7,9 @@ where it was, and ends at once, whatever a conversion tool is doing.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -236,7 +238,7 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
     """
     import edgekit.building
 
-    with _resumable(as_json):
+    with _scratch() as scratch, _resumable(as_json, scratch):
         request = _request(version=model_version, **options)
         with shown() as progress:
             report = edgekit.building.build(request, progress, progress.say)
@@ -275,7 +277,22 @@ def _request(**options: Any) -> Any:
 
 
 @contextmanager
-def _resumable(as_json: bool) -> Iterator[None]:
+def _scratch() -> Iterator[str]:
+    """One folder for what TensorFlow and other tools leave in that of temporary files; it goes with the build."""
+    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="edgekit-build-", ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
+            os.environ.pop("TMPDIR")
+            if variable is not None:
+                os.environ["TMPDIR"] = variable
+
+
+@contextmanager
+def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
     """Ctrl-C: one line, and out. A tool in the middle of a conversion cannot be asked to stop, so it is not waited for."""
     try:
         yield
@@ -289,6 +306,7 @@ def _resumable(as_json: bool) -> Iterator[None]:
             if as_json:
                 click.echo('{"error": {"code": "interrupted", "what": "interrupted", "where": "", "do": ""}}')
             sys.stdout.flush()
+            shutil.rmtree(scratch, ignore_errors=True)
             os._exit(130)
         if not as_json:
             raise click.exceptions.Exit(130) from None

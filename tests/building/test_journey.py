@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -141,9 +142,11 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
         "build", str(digits_model.model), "--profile", "raspberry-pi-4", "--calibration", str(digits_model.calibration),
         "--evaluation", str(digits_model.evaluation), "--cache", "cache", "-o", "out",
     ]  # fmt: skip
+    (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments],
         cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "EDGEKIT_ISOLATE": ""},
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
@@ -156,6 +159,7 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.glob("out/*"))
+    assert not list(tmp_path.glob("tmp/*"))
     assert list((tmp_path / "cache").glob("*.entry"))
     again = run_edgekit(*arguments, cwd=tmp_path)
     assert again.code == 0
