@@ -31,7 +31,8 @@ load_profile()
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
     "building/test_build.py", "building/test_delegated.py", "building/test_detector.py", "building/test_fashion_mnist.py",
-    "building/test_journey.py", "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
+    "building/test_installs.py", "building/test_journey.py",
+    "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
     "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_warm.py",
     "checking/test_check.py",
     "converters/targets/test_convert.py",
@@ -43,7 +44,7 @@ SLOW = (
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
     "install_faults/test_together.py",
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
-    "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py",
+    "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py", "test_mutation.py",
 )  # fmt: skip
 """What `make test` leaves out, with all that needs the demo: each starts many processes, trains, converts whole networks, or
 emulates a board."""

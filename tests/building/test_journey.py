@@ -46,6 +46,16 @@ def test_one_json_object_with_every_promised_key(built):
             assert refusal.keys() == {"recipe", "reason", "code", "do"}
 
 
+def test_each_of_its_bundles_installs_where_both_engines_are(built, tmp_path):
+    folder, ran = built
+    packed = [bundle for bundle in ran.json["bundles"] if bundle["path"]]
+    assert packed
+    for bundle in packed:
+        asked = ("--root", tmp_path / bundle["profile"], "--allow-unsigned", "--profile", bundle["profile"], "--json")
+        done = run_edgekit("install", folder / bundle["path"], *asked, cwd=folder)
+        assert (done.code, done.json.get("state")) == (0, "committed"), done.err or done.json
+
+
 def test_every_recipe_is_chosen_or_refused_once_with_a_reason(built):
     for bundle in built[1].json["bundles"]:
         accounted = [kept["recipe"] for kept in bundle["refused"] + bundle["alternates"]] + [bundle["recipe"]]
