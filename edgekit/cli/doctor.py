@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,8 @@ def _found(text: str) -> list[Entry]:
 
     if text in entries():
         return [entry(text)]
+    if (code := re.search(r"\[([a-z0-9-]+)\]\s*$", text)) and code[1] in entries():  # an error line of ours, whole
+        return [entry(code[1])]
     found = matching(text)
     if found:
         return found[:1]

@@ -60,7 +60,8 @@ def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None,
     click.echo(f"key '{name}' {made.keyid[:8]}")
     click.echo(f"  private  {made.private}   {state}")
     click.echo(f"  public   {made.public}   for those who should trust it")
-    click.echo(f"next: edgekit keys trust {name}; then edgekit build ... --sign {name}")
+    key, trusted = (name, name) if folder is None else (made.private, made.public)
+    click.echo(f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}")
 
 
 @keys.command("list")

@@ -2,7 +2,7 @@
 
 Rules:
 - `--help` imports no framework: a command's module is loaded when it is run, and its rooms when it starts to work;
-- an EdgekitError is printed as one message without a traceback; with `--json` it is the one object on stdout, and so is
+- an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE` explains; with `--json` it is the one object on stdout, and so is
   an interruption and a fault of edgekit's own (whose traceback goes to stderr);
 - a reader that stops reading is no error, a full disk and too little memory are one sentence;
 - what stdout or stderr cannot spell, the name of a file that is not UTF-8 for one, is printed escaped;
@@ -213,10 +213,10 @@ def _execute(arguments: list[str]) -> int:
         short = _out_of_memory(error)
         if short is not None:
             told = _memory_error(short, arguments)
-            _tell(as_json, f"error: {told['what']}. {told['do']}", told)
+            _tell(as_json, f"error: {told['what']}. {told['do']} [{told['code']}]", told)
             return 1
         if isinstance(error, EdgekitError):
-            _tell(as_json, f"error: {error}", error.as_json())
+            _tell(as_json, f"error: {error} [{error.code}]", error.as_json())
             return 1
         traceback.print_exc()
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

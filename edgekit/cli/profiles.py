@@ -55,7 +55,7 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
         engines = ", ".join(s.engine for s in support if s.ok) or "no engine installs there"
         click.echo(f"{profile.name:<{width}}  {profile.title}, {profile.os.name}: {engines}")
     if not boards:
-        click.echo("no profile has all of these words: `edgekit profiles list` shows them all", err=True)
+        click.echo("no profile has all of these words; `edgekit profiles list` shows every profile", err=True)
     for error in broken:
         click.echo(f"broken: {error}", err=True)
     return 1 if broken or not boards else 0

@@ -75,7 +75,7 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and inputs that
     are single frames follow one another, up to the next sequence.
 
-    Exits 1 when one of them got no answer; so is a folder with nothing in it. Ctrl-C ends it with 130, and with --json the
+    Exits 1 when an input got no answer, or a folder holds none. Ctrl-C ends it with 130, and with --json the
     one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then exits 0:
     whatever could not be answered meanwhile was told when it came.
 

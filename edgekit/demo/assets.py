@@ -60,7 +60,11 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     done = folder / _COMPLETE
     if done.exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"the folder cannot be made: {error.strerror or error}"
+        raise DemoError(why, where=str(folder), do="Name another with --folder") from error
     labels = _labels()
     (folder / "imagenet.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
     (folder / Path(MODEL).with_suffix(".contract.toml")).write_text(CONTRACT, encoding="utf-8")

@@ -144,6 +144,9 @@ class KeyFolder:
                 where=str(self.path),
                 do="Name another with --folder, or set EDGEKIT_KEYS",
             ) from error
+        if not stat.S_ISDIR(mode):
+            do = "Name a folder with --folder, or set EDGEKIT_KEYS"
+            raise KeysError("keys lie in a folder, and this is a file", where=str(self.path), do=do)
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
             raise KeysError(
                 "other users may look into this folder, and private keys would lie in it",

@@ -30,7 +30,7 @@ def write_whole(path: Path, data: bytes, what: str) -> None:
         raise OutputError(
             f"{what} cannot be written: {error.strerror or error}",
             where=str(path),
-            do="Make room there, or choose another folder with -o",
+            do="Make room there, or choose another folder",
         ) from error
 
 

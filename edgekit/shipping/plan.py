@@ -78,6 +78,9 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
     why = "; ".join(dict.fromkeys(support.reason for support in fitting))
     if not why and asked is not None and not set(formats).isdisjoint(ENGINES[asked].formats):
         why = f"edgekit knows no wheel of {asked} for boards"
+    if asked is not None and why:
+        do = "Leave out --engine, or name another; `edgekit profiles show` lists what installs there"
+        raise NoWheelError(f"{asked} is not for {profile.name}: {why}", where=profile.name, do=do)
     why = why or f"it holds {', '.join(sorted(set(formats)))} only"
     raise NoWheelError(
         f"no engine for {manifest.name} installs on {profile.name}: {why}",

@@ -288,10 +288,10 @@ class Journey:
             hosts.explore()
         if decision.destination == "neither":
             self.device.watch(items)
-            left = f"of the {left_ms:.3g} ms that are left" if left_ms > 0 else "more, and the time is over already"
+            left = f"{left_ms:.3g} ms of them" if left_ms > 0 else "nothing of them"
             raise BudgetExceeded(
-                f"nobody is expected to answer within {request.budget_ms:g} ms: the best would take "
-                f"{decision.predicted_ms:.3g} ms {left}",
+                f"nobody is expected to answer within {request.budget_ms:g} ms: the best is expected to take "
+                f"{decision.predicted_ms:.3g} ms, and {left} is left",
                 do="Give more time, add a host, or use a smaller model",
             )
         if decision.fits is False:

@@ -328,6 +328,9 @@ class Model:
             raise _closed()
 
     def __enter__(self) -> Model:
+        """Raises ClosedError after `close`."""
+        if self._closed:
+            raise _closed()
         return self
 
     def __exit__(

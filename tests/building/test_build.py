@@ -261,9 +261,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     """The file that is written lies, as far as writing is concerned, on a full disk."""
     fdopen = os.fdopen
 
-    def full(handle, mode):
+    def full(handle, mode, **options):
         os.close(handle)
-        return fdopen(os.open("/dev/full", os.O_WRONLY), mode)
+        return fdopen(os.open("/dev/full", os.O_WRONLY), mode, **options)
 
     monkeypatch.setattr(os, "fdopen", full)
     with pytest.raises(

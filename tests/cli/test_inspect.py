@@ -76,4 +76,4 @@ def test_of_another_folder_it_says_what_to_pass(tmp_path):
     refused = inspected(tmp_path).exception
     assert isinstance(refused, BundleError)
     assert (refused.what, refused.where) == ("cannot be read: it is a folder", str(tmp_path))
-    assert "ROOT/current/bundle.ekb" in refused.do
+    assert "an install root" in refused.do

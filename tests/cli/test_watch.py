@@ -90,7 +90,7 @@ def test_a_folder_that_goes_away_ends_it_with_one_sentence(tmp_path, bundle):
     with watching(tmp_path, bundle, "--watch", "inbox") as run:
         (tmp_path / "inbox").rmdir()
         assert run.process.wait(30) == 1
-        assert run.process.stderr.read() == "error: inbox: cannot be watched: No such file or directory\n"
+        assert run.process.stderr.read() == "error: inbox: cannot be watched: No such file or directory [inputs]\n"
 
 
 def test_a_folder_that_is_not_there_costs_no_opening(edgekit, bundle):

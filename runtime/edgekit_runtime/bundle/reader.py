@@ -286,7 +286,7 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             return read_open(file, str(path))
     except IsADirectoryError as error:
-        do = "Pass a bundle's file; what answers in a root of `edgekit install` is ROOT/current/bundle.ekb"
+        do = "Pass a bundle's file, or an install root where `edgekit install` has put a bundle"
         raise BundleError("cannot be read: it is a folder", where=str(path), do=do) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise BundleError(

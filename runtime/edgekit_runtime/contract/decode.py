@@ -115,7 +115,11 @@ def check_values(array: NDArray[Any], contract: InputContract) -> None:
     wanted, where = np.dtype(contract.dtype), f"input '{contract.name}'"
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
-            raise InputError("it holds NaN or infinity", where=where, do="Mend what made the array")
+            raise InputError(
+                "it holds NaN or infinity",
+                where=where,
+                do="Look for a division by zero or an overflow in what made the array",
+            )
         wider = wanted.kind == "f" and array.dtype.itemsize > wanted.itemsize and array.size
         if wider and float(np.abs(array).max()) > float(np.finfo(wanted).max):
             raise InputError(f"it has values outside {wanted}", where=where, do=f"Pass {wanted}")

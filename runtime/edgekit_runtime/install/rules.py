@@ -54,8 +54,8 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
             raise InstallError(
                 f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
                 where=where,
-                do="Install one that was built for this board (--profile, --compatible); if it is another board, name it with "
-                "--profile",
+                do="Install one that was built for this board (edgekit build --profile or --compatible); if this is another board, "
+                "name it: edgekit install --profile",
                 code="incompatible",
             )
         return

@@ -155,7 +155,9 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
         key = serialization.load_pem_public_key(data[:MAX_KEY_FILE_BYTES])
     except Exception as error:
         raise SignatureError(
-            "this is no PEM public key", where=where, do=f"Make one: openssl pkey -in KEY.pem -pubout -out {name}"
+            "this is no PEM public key",
+            where=where,
+            do="Name a public key or a root.json; a private key's public half: openssl pkey -in KEY.pem -pubout",
         ) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise SignatureError("this key is not Ed25519", where=where, do="Make one: openssl genpkey -algorithm ed25519")
