@@ -77,6 +77,7 @@ def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path)
         assert model.stats().meter.requests == 4
     window = {name: sum(w[name] for w in ingestor.windows()) for name in ("n", "ch", "cm", "bv", "err", "fb")}
     assert window == {"n": 4, "ch": 2, "cm": 2, "bv": 1, "err": 0, "fb": 0}
+    ingestor.wait(lambda heard: heard.states()[-1]["on"] == 0)  # a goodbye comes in its own time
     born, gone = ingestor.states()[0], ingestor.states()[-1]
     assert (born["on"], born["model"], born["profile"], born["win"]) == (1, "tiny", "x86-64", 0.2)
     assert gone == {"on": 0, "epoch": born["epoch"], "boot": 1}
