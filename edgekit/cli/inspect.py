@@ -61,7 +61,7 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
 
 @contextmanager
 def _found(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
-    """The file; of a root that which answers there, held while it is read. Raises InstallError (install-root), InstallError (no-generation)."""
+    """The file; of a root that which answers there, held while it is read. Raises InstallError (install-root, no-generation)."""
     from edgekit_runtime.install import Root, is_root
 
     if not is_root(path):

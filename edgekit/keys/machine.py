@@ -34,7 +34,7 @@ class Taken:
 
 
 def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now: Moment | None = None) -> Taken:
-    """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback), TrustError (root-expired), KeysError,
+    """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback, root-expired), KeysError,
     OutputError; what is in force stays as it is then."""
     candidates = sorted(
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),

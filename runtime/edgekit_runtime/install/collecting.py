@@ -50,7 +50,7 @@ class Collected:
 def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> Collected:
     """unfinished: give up an install that was cut off as well, with what it fetched.
 
-    Raises InstallError (install-root), InstallError (install-busy), StorageError."""
+    Raises InstallError (install-root, install-busy), StorageError."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = root.journal()

@@ -183,7 +183,7 @@ def read_text(path: Path) -> str | None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing, durably. Raises StorageError, StorageError (disk-full), StorageError (read-only), InstallError (planted)."""
+    """All of it or nothing, durably. Raises StorageError, StorageError (disk-full, read-only), InstallError (planted)."""
     draft = path.with_name(f"{path.name}.new")
     with create_draft(draft) as file:
         file.write(text.encode("utf-8"))

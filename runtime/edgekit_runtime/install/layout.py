@@ -268,7 +268,7 @@ class Root:
         return f"There are generations {', '.join(others)} and {last}"
 
     def record(self, number: int) -> Generation:
-        """Raises InstallError (no-generation), InstallError (install-root)."""
+        """Raises InstallError (no-generation, install-root)."""
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
@@ -287,7 +287,7 @@ class Root:
         return None
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
-        """The object of a generation, held. Raises InstallError (no-generation), InstallError (install-root), InstallError (planted), StorageError."""
+        """The object of a generation, held. Raises InstallError (no-generation, install-root, planted), StorageError."""
         generation = self.record(number)
         path = self.object(generation.object)
         try:

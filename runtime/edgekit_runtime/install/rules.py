@@ -40,7 +40,7 @@ class Board:
 
 
 def admit(manifest: Manifest, digest: str, board: Board, burned: Burned | None, moment: Moment, where: str) -> None:
-    """Raises InstallError (incompatible), InstallError (downgrade), InstallError (rollout-seq-reused), InstallError (expired), InstallError (not-yet-valid)."""
+    """Raises InstallError (incompatible, downgrade, rollout-seq-reused, expired, not-yet-valid)."""
     check_board(manifest, board, where)
     check_dates(manifest, moment, where)
     check_sequence(manifest.rollout_seq, digest, burned, where)
@@ -70,7 +70,7 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
 
 
 def check_dates(manifest: Manifest, moment: Moment, where: str) -> None:
-    """Raises InstallError (expired), InstallError (not-yet-valid)."""
+    """Raises InstallError (expired, not-yet-valid)."""
     from edgekit_runtime.trust.clock import parse_time
 
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
@@ -90,7 +90,7 @@ def check_dates(manifest: Manifest, moment: Moment, where: str) -> None:
 
 
 def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: str) -> None:
-    """Raises InstallError (downgrade), InstallError (rollout-seq-reused)."""
+    """Raises InstallError (downgrade, rollout-seq-reused)."""
     if burned is None:
         return
     if seq is None:

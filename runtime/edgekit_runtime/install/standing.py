@@ -83,7 +83,7 @@ class Status:
 
 
 def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Status:
-    """Raises InstallError (install-root), InstallError (planted), StorageError."""
+    """Raises InstallError (install-root, planted), StorageError."""
     root = Root.open(path)
     busy = False
     try:

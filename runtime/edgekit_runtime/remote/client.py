@@ -144,7 +144,7 @@ class HostClient:
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float) -> HostAnswer:
         """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds.
 
-        Raises HostError (host-unreachable), HostError (host-busy), HostError (host-refused), HostError (host-late), HostError (host-protocol).
+        Raises HostError (host-unreachable, host-busy, host-refused, host-late, host-protocol).
         """
         start = self._clock()
         deadline = Deadline(timeout_s, self._clock)
@@ -167,7 +167,7 @@ class HostClient:
         return (self._clock() - start) * 1e3
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether the host has the model ready. Raises HostError (host-unreachable), HostError (host-late), HostError (host-protocol)."""
+        """Whether the host has the model ready. Raises HostError (host-unreachable, host-late, host-protocol)."""
         reply = self._exchange(Call("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
         return reply.status == 200  # Triton says 400 to a model that it does not know
 

@@ -88,7 +88,7 @@ class Pool:
         self._closed = False
 
     def exchange(self, call: Call, deadline: Deadline) -> Reply:
-        """Raises TimeoutError, HostError (host-unreachable), HostError (host-protocol)."""
+        """Raises TimeoutError, HostError (host-unreachable, host-protocol)."""
         if not self._free.acquire(timeout=deadline.left()):
             raise TimeoutError("every connection is busy")
         try:
