@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.choose import Candidate, Choice, Limits, choose
+from edgekit_converters.choose import NOISE, Candidate, Choice, Limits, choose
 from edgekit_converters.fidelity.result import Decisions, FewLevels, Fidelity, OutputDrift, Score, Share
 from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
 
@@ -396,9 +395,9 @@ def assert_within(chosen, limits, support):
     if limits.max_drop is not None:
         assert chosen.fidelity is not None
         if chosen.fidelity.metric is not None:
-            assert chosen.fidelity.drop <= limits.max_drop or math.isclose(chosen.fidelity.drop, limits.max_drop)
+            assert chosen.fidelity.drop <= limits.max_drop + NOISE
         elif chosen.fidelity.agreement is not None:
-            assert 1 - chosen.fidelity.agreement <= limits.max_drop + 1e-9
+            assert 1 - chosen.fidelity.agreement <= limits.max_drop + NOISE
 
 
 @given(situations())

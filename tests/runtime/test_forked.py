@@ -20,7 +20,18 @@ from edgekit_runtime.errors import EdgekitError, ForkedError
 from edgekit_runtime.forked import ForkGuard, orphan, promised
 from edgekit_runtime.metrics import serve_metrics
 
-pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"), pytest.mark.no_cover]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+@pytest.fixture(autouse=True)
+def untraced():
+    """A child is forked with the lock of coverage's tracer as some thread holds it: nothing is traced here."""
+    here, in_threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    yield
+    sys.settrace(here)
+    threading.settrace(in_threads)
 
 
 def in_child(check):
