@@ -4,9 +4,8 @@
     batcher = Batcher(run, costs)
     served = batcher.call(item, due=perf_counter() + 0.1)
 
-`costs` says what a batch takes and what follows from it, `lanes` who is next, `returns` who is expected, `holding` whether to
-wait for them, `queue` who is let in and what runs next, `gate` keeps the engine to one thread at a time, `runs` is what runs
-inside it, `worker` the thread that runs what queued, `request` ends every request once, `batcher` is what callers use.
+`batcher` is what callers use. `request` ends every request once, `queue` decides who waits and what runs next, `worker` runs
+it, one thread at a time, and `costs` has the measured times and what follows from them.
 """
 
 from __future__ import annotations

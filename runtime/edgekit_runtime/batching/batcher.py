@@ -11,16 +11,12 @@ How the engine is shared follows from what was measured (`Costs.mode`):
 - batch: what queued while the engine was busy runs together; a batch is held for callers that are seen to come back, if that
   ends sooner than running without them.
 
-`queue` says who waits, `holding` whether to hold them, `worker` runs them, `runs` is the engine's side. Here is what callers use, and
-what runs in their own threads.
+Here is what callers use, and what runs in their own threads.
 
 Rules:
 - a lone request waits for nobody and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver alone;
-- the future exists before its request is queued, and every request ends exactly once;
-- a cancelled caller never affects its batch-mates;
-- an engine that fails on a batch runs its members alone, so that one bad input fails one request; each gets its own error;
-- a request whose deadline can no longer be met is failed rather than run, and no batch grows past a member's deadline; one that
-  found the engine idle is failed only once its deadline has passed: what was learnt may be wrong, and only a run can tell;
+- the future exists before its request is queued, and every request ends exactly once, in a forked child too;
+- a cancelled caller never affects its batch-mates, and each member of a failed batch gets its own error;
 - a full queue refuses; a higher priority goes first, but none is overtaken for ever;
 - while the interpreter ends each caller runs its own item: no worker runs then, and the worker there is stands still;
 - `close()` drains, then fails what is left; `abandon()` fails all at once and forgets a run that does not end.
@@ -29,27 +25,26 @@ Rules:
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from edgekit_runtime.batching.costs import Costs, Mode
-from edgekit_runtime.batching.fork import at_fork
-from edgekit_runtime.batching.gate import Gate
-from edgekit_runtime.batching.holding import would_hold
-from edgekit_runtime.batching.queue import Queue, expired
+from edgekit_runtime.batching.queue import Queue, expired, would_hold
 from edgekit_runtime.batching.request import Promise, Served, Waiting
-from edgekit_runtime.batching.runs import Runs
-from edgekit_runtime.batching.worker import Worker
-from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, ForkedError
+from edgekit_runtime.batching.worker import Gate, Runs, Worker
+from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError
 from edgekit_runtime.threads import ending
 
 __all__ = ["BatchStats", "Batcher"]
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -108,7 +103,7 @@ class Batcher(Generic[Item, Result]):
         patience = PATIENCE_HAND_OFFS * costs.hand_off_s
         self._patience_s = min(LONGEST_PATIENCE_S, patience) if self._mode == "barge" else 0.0
         self._fresh()
-        at_fork(self)
+        _alive.add(self)
 
     def _fresh(self) -> None:
         """The parts that hold locks and threads: made anew in a forked child."""
@@ -133,8 +128,9 @@ class Batcher(Generic[Item, Result]):
         try:  # as `_run_inline` does, without another call: what a lone caller pays is made of calls
             if queue.refusal is not None:
                 raise copy(queue.refusal)
-            if self._batches:
-                self._came()
+            if self._batches and queue.returns.away:
+                with queue.mutex:
+                    queue.returns.came(self._clock(), lone=True)
             clock = runs.clock
             runs.started = start = clock()
             result = runs.one(item)
@@ -157,7 +153,13 @@ class Batcher(Generic[Item, Result]):
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
         if ending():
-            return self._at_the_end(item)
+            future: Future[Served] = Future()
+            future.set_running_or_notify_cancel()
+            try:
+                future.set_result(self._last(item))
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                future.set_exception(error)
+            return future
         request = Promise(item, self._clock(), due, priority, self._queue.cancelled)
         self._queue.push(request, idle=self._runs.started is None)
         return request.future
@@ -245,7 +247,9 @@ class Batcher(Generic[Item, Result]):
         if (timeout is not None and timeout <= 0) or not self._gate.enter(self._patience_s, timeout):
             if self._queue.refusal is not None:
                 raise copy(self._queue.refusal)
-            raise self._lost()
+            with self._queue.mutex:
+                self._queue.counts["expired"] += 1
+            raise expired()
         return self._run_inline(item, self._clock() - came)
 
     def _run_inline(self, item: Item, queued_s: float) -> Served:
@@ -281,12 +285,6 @@ class Batcher(Generic[Item, Result]):
         if not self._inline or queue.lanes.live:
             return False
         return not (self._batches and queue.returns.away and would_hold(self._costs, queue.returns, self._clock()))
-
-    def _came(self) -> None:
-        queue = self._queue
-        if queue.returns.away:
-            with queue.mutex:
-                queue.returns.came(self._clock(), lone=True)
 
     def _wait_for(self, item: Item, due: float, priority: int) -> Served:
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself
@@ -324,22 +322,7 @@ class Batcher(Generic[Item, Result]):
             )
         return self._run_inline(item, 0.0)
 
-    def _at_the_end(self, item: Item) -> Future[Served]:
-        future: Future[Served] = Future()
-        future.set_running_or_notify_cancel()
-        try:
-            future.set_result(self._last(item))
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
-            future.set_exception(error)
-        return future
-
-    def _lost(self) -> BudgetExceeded:
-        """A caller gave up before the gate; count it."""
-        with self._queue.mutex:
-            self._queue.counts["expired"] += 1
-        return expired()
-
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In the child: the worker and whoever held a lock are not here. Nothing of the parent's is answered here."""
         waiting = [*self._queue.running, *self._queue.lanes]
         self._fresh()
@@ -349,3 +332,15 @@ class Batcher(Generic[Item, Result]):
         for request in waiting:
             if isinstance(request, Promise):
                 request.forked(copy(error))
+
+
+_alive: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for batcher in list(_alive):
+        batcher.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""What a batch costs, learnt by timing it, and what follows from that. No thread, no clock of its own.
+"""What a batch costs, who is expected to come back, and what follows: measured, without a thread or a clock of its own.
 
     costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))     # at the warm-up: run_zeros(n) runs a batch of n
     costs.first(33)                                          # 32, where 32 and then 1 is cheaper than 33 at once
@@ -10,7 +10,8 @@ Rules:
 - a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes a run
   faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal them;
 - where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
-- learning is bounded: it ends where larger batches stopped paying, or when its time is over.
+- learning is bounded: it ends where larger batches stopped paying, or when its time is over;
+- a caller is expected back as often, and as soon, as callers were seen to come back; never one that is later than nine in ten.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Literal
 
 from edgekit_runtime.threads import begin
 
-__all__ = ["Costs", "Mode", "best_of", "hand_off_s", "learn"]
+__all__ = ["Costs", "Mode", "Returns", "best_of", "hand_off_s", "learn"]
 
 Mode = Literal["barge", "turns", "batch"]
 
@@ -54,7 +55,10 @@ class Costs:
         self.hand_off_s = hand_off_s
         self.fixed = fixed
         self._anchor = dict(sorted(seconds.items()))
-        self.limit = self._limit()
+        alone = self._anchor[1]
+        per_item = {n: s / n + 2 * hand_off_s for n, s in self._anchor.items() if n > 1}
+        gains = alone >= LEAST_GAIN * min(per_item.values(), default=alone)
+        self.limit = max(self._anchor) if gains else 1  # which size to take is decided by the latest times
         self.sizes = tuple(n for n in self._anchor if n <= self.limit)
         self._own: dict[int, deque[float]] = {n: deque(maxlen=_OWN) for n in self.sizes}
         self._seen = dict.fromkeys(self.sizes, 0)
@@ -108,7 +112,10 @@ class Costs:
         ratio = seconds / self._at(n, self._anchor)
         outdated = seconds < OUTDATED * self.seconds(min(n, self.limit))
         if outdated:
-            self._forget_slower(ratio / OUTDATED)
+            for learnt in (self._all, *self._own.values()):
+                kept = [one for one in learnt if one <= ratio / OUTDATED]
+                learnt.clear()
+                learnt.extend(kept)
         self._own[size].append(ratio)
         self._all.append(ratio)
         self._runs += 1
@@ -116,13 +123,6 @@ class Costs:
         self._spent_s += seconds
         if outdated or self._runs in (1, 4) or (self._spent_s >= _REFRESH_S and self._runs - self._built >= _REFRESH):
             self._rebuild()
-
-    def _forget_slower(self, ratio: float) -> None:
-        """Runs that took more than `ratio` times what was measured at the warm-up."""
-        for learnt in (self._all, *self._own.values()):
-            kept = [one for one in learnt if one <= ratio]
-            learnt.clear()
-            learnt.extend(kept)
 
     def as_json(self) -> dict[str, object]:
         """For `describe()`: milliseconds a batch size, lately, and how the engine is shared."""
@@ -133,12 +133,6 @@ class Costs:
             "hand_off_ms": self.hand_off_s * 1e3,
             "ms": {n: self.seconds(n) * 1e3 for n in self.sizes},
         }
-
-    def _limit(self) -> int:
-        """The largest size, or 1 where the best gain is small. Which size to take is decided by the latest times."""
-        anchor, alone = self._anchor, self._anchor[1]
-        per_item = {n: s / n + 2 * self.hand_off_s for n, s in anchor.items() if n > 1}
-        return max(anchor) if alone >= LEAST_GAIN * min(per_item.values(), default=alone) else 1
 
     def _up(self, n: int) -> int:
         return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
@@ -246,3 +240,94 @@ def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 3
         seconds.append((clock() - start) / 2)
     partner.join()
     return max(median(seconds), 1e-6)
+
+
+_WINDOW = 64
+_CROWD = 4
+"""There is a rate where one of so many arrivals found another request waiting or running."""
+_FORGOTTEN_S = 0.05
+"""After this long, or four times the usual return if that is longer, an answered caller counts as gone."""
+
+
+class Returns:
+    """Who is expected: callers that were just answered and come back, and the rate at which requests arrive.
+
+        returns.left(31, now)          # a batch of 31 was told its results
+        returns.came(now)              # a request arrived
+        returns.expected(now)          # (30, 0.0006): how many more within how many seconds
+
+    A lone caller is never expected by itself: its own return is what ends the waiting for it. Requests that each found the
+    engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._away: deque[float] = deque(maxlen=1024)
+        self._delays: deque[float] = deque(maxlen=_WINDOW)
+        self._came_back: deque[bool] = deque(maxlen=_WINDOW)
+        self._arrivals: deque[float] = deque(maxlen=16)
+        self._lone: deque[bool] = deque(maxlen=_CROWD)
+        self._fresh = 0
+        self._usual_s = self._latest_s = 0.0
+        self._share = 0.0
+
+    @property
+    def away(self) -> int:
+        """How many were answered and did not come back so far."""
+        return len(self._away)
+
+    def left(self, count: int, now: float) -> None:
+        """So many callers were answered now."""
+        horizon = now - max(_FORGOTTEN_S, 4 * self._usual_s)
+        while self._away and self._away[0] < horizon:
+            self._away.popleft()
+            self._came_back.append(False)
+        self._away.extend([now] * count)
+
+    def came(self, now: float, *, lone: bool = False) -> None:
+        """A request arrived: whoever was answered longest ago counts as back. lone: no other waited or ran."""
+        self._arrivals.append(now)
+        self._lone.append(lone)
+        if self._away:
+            self._delays.append(now - self._away.popleft())
+            self._came_back.append(True)
+            self._fresh += 1
+            if self._fresh >= 8 or not self._share:
+                self._learn()
+
+    def expected(self, now: float, *, late: bool = False) -> tuple[int, float]:
+        """(how many more, within how many seconds); (0, 0.0) when nobody is expected any more.
+
+        late: count on those too that come back later than usual, up to the latest seen.
+        """
+        if not self._away or not self._share:
+            return 0, 0.0
+        try:
+            wait_s = self._away[-1] + (self._latest_s if late else self._usual_s) - now
+        except IndexError:  # read without the mutex: the last one came back in this moment
+            return 0, 0.0
+        count = int(len(self._away) * self._share + 0.5)
+        return (count, wait_s) if count and wait_s > 0 else (0, 0.0)
+
+    def next_s(self, now: float, count: int) -> float | None:
+        """Seconds in which `count` more arrive at the rate of the last arrivals; None when there is no telling."""
+        if len(self._arrivals) < 4 or all(self._lone):
+            return None
+        taken = self._arrivals[-1] - self._arrivals[0]
+        gap = taken / (len(self._arrivals) - 1)
+        if now - self._arrivals[-1] > 4 * gap:  # they stopped
+            return None
+        return count * gap
+
+    def missed(self) -> None:
+        """They were waited for and did not come: expect none of them."""
+        self._came_back.extend([False] * len(self._away))
+        self._away.clear()
+        self._learn()
+
+    def _learn(self) -> None:
+        self._fresh = 0
+        if self._delays:
+            delays = sorted(self._delays)
+            self._usual_s, self._latest_s = delays[int(0.9 * (len(delays) - 1))], delays[-1]
+        if self._came_back:
+            self._share = sum(self._came_back) / len(self._came_back)

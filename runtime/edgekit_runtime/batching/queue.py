@@ -1,4 +1,4 @@
-"""Who waits for the engine: admission, the worker's sleep, and which of them run next. One mutex over all of it.
+"""The queue before the engine: admission, order, how long to wait for a larger batch. One mutex over all of it.
 
     queue.push(request)                     # refused when it is full or closed; wakes the worker
     while queue.sleep():                    # the worker, in its own thread
@@ -10,6 +10,9 @@ Rules:
 - what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
 - by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs unless
   its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
+- a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them ends
+  sooner than running without them (`Costs.pays_to_wait`). A lone caller waits for nobody;
+- a batch is never held beyond what the soonest deadline leaves after the run that it is in;
 - the worker is woken once for each sleep, when as many are queued as it sleeps for.
 """
 
@@ -18,18 +21,152 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
-from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.batching.holding import hold
-from edgekit_runtime.batching.lanes import Lanes
+from edgekit_runtime.batching.costs import Costs, Returns
 from edgekit_runtime.batching.request import Outcome, Promise, Request, State, Waiting, wake_all
-from edgekit_runtime.batching.returns import Returns
 from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
 
-__all__ = ["Queue", "expired"]
+__all__ = ["Lanes", "Queue", "expired", "hold", "would_hold"]
+
+
+class Lanes:
+    """Who is next: a lane a priority, first come first served within it, and waiting counts.
+
+    A level of priority is worth `age_s` seconds of waiting: a request stands where it would stand had it come that much
+    earlier a level. So a higher priority goes first, and nobody is overtaken by what comes later than `age_s` times the
+    difference. Cancelled requests leave a gap that is skipped, and swept when gaps are many. The queue's mutex is held.
+
+    live: how many wait; `len` says the same.
+    """
+
+    def __init__(self, age_s: float = 1.0) -> None:
+        self._age_s = age_s
+        self._lanes: dict[int, deque[Request]] = {}
+        self.live = 0
+        self._gaps = 0
+        self._soonest = float("inf")
+
+    def __len__(self) -> int:
+        return self.live
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait, lane by lane."""
+        return (request for lane in self._lanes.values() for request in lane if request.state is State.WAITING)
+
+    def push(self, request: Request) -> None:
+        lane = self._lanes.get(request.priority)
+        if lane is None:
+            lane = self._lanes[request.priority] = deque()
+        lane.append(request)
+        self.live += 1
+        self._soonest = min(self._soonest, request.due)
+
+    def pop(self) -> Request | None:
+        """The next that waits; it is out of the queue then."""
+        lane = self._next()
+        if lane is None:
+            return None
+        self.live -= 1
+        return lane.popleft()
+
+    def put_back(self, request: Request) -> None:
+        """Undo a `pop`."""
+        self._lanes.setdefault(request.priority, deque()).appendleft(request)
+        self.live += 1
+        self._soonest = min(self._soonest, request.due)
+
+    def dropped(self) -> None:
+        """One that waited here was cancelled or told: its state says so, its place becomes a gap."""
+        self.live -= 1
+        self._gaps += 1
+        if self._gaps > 32 and self._gaps > self.live:
+            for priority, lane in list(self._lanes.items()):
+                self._lanes[priority] = deque(r for r in lane if r.state is State.WAITING)
+            self._gaps = 0
+
+    def hopeless(self, before: float) -> list[Request]:
+        """Take out all that are due before this time. Costs nothing when none is."""
+        if self._soonest >= before:
+            return []
+        found = self._take_if(lambda request: request.due < before)
+        self._soonest = min((request.due for request in self), default=float("inf"))
+        return found
+
+    def clear(self) -> list[Request]:
+        """Take out all."""
+        return self._take_if(lambda request: True)
+
+    def ahead(self, priority: int, now: float) -> int:
+        """How many would go before a request of this priority that came now."""
+        total = 0
+        for lane_priority, lane in self._lanes.items():
+            if lane_priority >= priority:
+                total += len(lane)
+                continue
+            came_before = now - (priority - lane_priority) * self._age_s
+            for request in lane:
+                if request.queued_at > came_before:
+                    break
+                total += 1
+        return min(total, self.live)
+
+    def _next(self) -> deque[Request] | None:
+        best, best_key = None, float("inf")
+        for priority, lane in list(self._lanes.items()):
+            while lane and lane[0].state is not State.WAITING:
+                lane.popleft()
+                self._gaps -= 1
+            if not lane:
+                del self._lanes[priority]
+                continue
+            key = lane[0].queued_at - priority * self._age_s
+            if key < best_key:
+                best, best_key = lane, key
+        return best
+
+    def _take_if(self, wanted: Callable[[Request], bool]) -> list[Request]:
+        taken: list[Request] = []
+        for priority, lane in list(self._lanes.items()):
+            kept: deque[Request] = deque()
+            for request in lane:
+                if request.state is not State.WAITING:
+                    continue
+                (taken if wanted(request) else kept).append(request)
+            self._lanes[priority] = kept
+        self._gaps = 0
+        self.live -= len(taken)
+        return taken
+
+
+def hold(costs: Costs, returns: Returns, lanes: Lanes, now: float, *, late: bool = False) -> tuple[int, float]:
+    """(how many to have queued, seconds to wait for them at most); (0, 0.0): run now.
+
+    late: those that come back as soon as usual were waited for already; whether the rest are worth it.
+    """
+    count = len(lanes)
+    if not 0 < count < costs.limit:
+        return 0, 0.0
+    expected, wait_s = returns.expected(now, late=late)
+    expected = min(expected, costs.limit - count)
+    if not costs.pays_to_wait(count, expected, wait_s):
+        expected = costs.room(count)
+        at_rate = None if late else returns.next_s(now, expected)
+        if at_rate is None or not costs.pays_to_wait(count, expected, at_rate):
+            return 0, 0.0
+        wait_s = at_rate
+    runs_s = costs.total(count + expected)
+    slack = min((r.due for r in lanes if r.due != math.inf), default=math.inf) - now - runs_s
+    return (count + expected, min(wait_s, slack)) if slack > 0 else (0, 0.0)
+
+
+def would_hold(costs: Costs, returns: Returns, now: float) -> bool:
+    """Whether a request that came now, the only one, would be held for callers that come back."""
+    expected, wait_s = returns.expected(now)
+    expected = min(expected, costs.limit) - 1  # it is one of them itself
+    return costs.pays_to_wait(1, expected, wait_s)
 
 
 class Queue:
@@ -135,19 +272,15 @@ class Queue:
                 target, wait_s = (0, 0.0) if refused else hold(self._costs, self.returns, self.lanes, now, late=late)
                 self._wanted = target
             if target:
-                self._wait(wait_s, late)
+                if not self._alarm.acquire(True, wait_s):
+                    with self.mutex:
+                        if not self._wanted:  # woken in this very moment
+                            self._alarm.acquire()
+                        elif late:
+                            self.returns.missed()
+                        self._wanted = 0
                 self.held_s += clock() - now
                 self.counts["held"] += 1
-
-    def _wait(self, wait_s: float, late: bool) -> None:
-        if self._alarm.acquire(True, wait_s):
-            return
-        with self.mutex:
-            if not self._wanted:  # woken in this very moment
-                self._alarm.acquire()
-            elif late:
-                self.returns.missed()
-            self._wanted = 0
 
     # What runs next, and its end.
 

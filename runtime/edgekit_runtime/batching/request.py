@@ -11,10 +11,10 @@ Rules:
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -197,7 +197,7 @@ def for_member(error: BaseException, member: int) -> BaseException:
     if member == 0:
         return error
     try:
-        copied = copy.copy(error)
+        copied = copy(error)
         if type(copied) is not type(error) or str(copied) != str(error):
             raise TypeError("the copy differs")
     except Exception:  # noqa: BLE001 - whatever its constructor thinks of being copied

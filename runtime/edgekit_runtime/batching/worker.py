@@ -1,31 +1,233 @@
-"""The worker: the one thread that runs what waits. It is begun with the first request that has to wait.
+"""The engine's side: a gate that lets one thread in, what runs inside it, and the thread that runs what waits.
 
     worker = Worker(queue, gate, runs, patience_s, fallen=abandon)
-    worker.begin()                          # by the queue
+    worker.begin()                          # by the queue, with the first request that has to wait
 
 Rules:
+- a thread that has waited at the gate for its patience joins a line; while there is a line, its head is let in next;
 - the next batch is taken only once the engine is free, so that it holds whatever queued meanwhile;
+- an engine that fails on a batch runs its members alone, so that one bad input fails one request, with its own error;
 - results are told outside the gate: a caller's callback may ask for the next inference;
 - a worker that falls, which no engine's error makes it do, fails all that wait rather than leave them waiting.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from edgekit_runtime.batching.gate import Gate
+from edgekit_runtime.batching.costs import OUTDATED, Costs, Mode
 from edgekit_runtime.batching.queue import Queue, expired
-from edgekit_runtime.batching.request import Request
-from edgekit_runtime.batching.runs import Runs
+from edgekit_runtime.batching.request import Outcome, Request, Served, State, for_member
 from edgekit_runtime.errors import EdgekitError, EngineError
 from edgekit_runtime.threads import begin
 
-__all__ = ["Worker"]
+__all__ = ["Gate", "Runs", "Worker"]
+
+LOOK_S = 0.1
+LOST_LOOKS = 20
+"""So many looks in a row must show the gate taken, and nobody at work, before it counts as lost."""
+
+
+class Gate:
+    """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered.
+
+    A plain lock is fast because whoever is running may take it again at once, and unfair for the same reason. Here a thread
+    may do so too, until another has waited for its patience.
+
+    progress: what changes with everything that is done inside; None while something is being done there right now, and so
+    never a reason to doubt.
+
+    line, acquire, release: for a caller to whom every call counts. It enters by `not line and acquire(False)`, and leaves by
+    `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
+    """
+
+    __slots__ = ("_lock", "_progress", "acquire", "line", "release", "shut")
+
+    def __init__(self, progress: Callable[[], object] | None = None) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self.line: deque[threading.Lock] = deque()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+        self.shut = False
+
+    def try_enter(self) -> bool:
+        """Enter if nobody is inside or in line."""
+        return not self.line and self.acquire(False)
+
+    def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
+        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first, or it is shut."""
+        if self.try_enter():
+            return True
+        patience = patience_s if timeout_s is None else min(patience_s, timeout_s)
+        if patience > 0 and self.acquire(True, patience):  # while there is a line it is not released to the rest
+            return True
+        left = None if timeout_s is None else max(0.0, timeout_s - patience)
+        return self._in_line(left)
+
+    def leave(self) -> None:
+        """To the head of the line, or free for all."""
+        if self.line and not self.shut:
+            with contextlib.suppress(IndexError):  # they were sent away in this very moment
+                self.line.popleft().release()  # the lock stays taken: it is theirs now
+                return
+        self.release()
+        if self.line:
+            self.released()
+
+    def released(self) -> None:
+        """Somebody joined the line just before the release, and may not have seen it."""
+        if self.acquire(False):
+            self.leave()
+
+    def shut_out(self) -> None:
+        """Whoever is inside does not come out: send all that wait away, and let nobody wait any more."""
+        self.shut = True
+        while self.line:
+            with contextlib.suppress(IndexError):
+                self.line.popleft().release()
+
+    @property
+    def busy(self) -> bool:
+        return self._lock.locked()
+
+    def _in_line(self, timeout_s: float | None) -> bool:
+        turn = threading.Lock()
+        turn.acquire()
+        self.line.append(turn)
+        self.released()  # it may have become free before anybody could see this place in the line
+        if self.shut:
+            self.shut_out()
+        try:
+            if self._turn_came(turn, timeout_s):
+                return not self.shut
+        except BaseException:
+            self._quit(turn)
+            raise
+        return self._quit(turn, keep=True)
+
+    def _turn_came(self, turn: threading.Lock, timeout_s: float | None) -> bool:
+        """Wait for the turn. The head of the line takes it where whoever entered is seen to be gone: interrupted between two
+        instructions, as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
+        left_s, seen, same = timeout_s, object(), 0
+        while left_s is None or left_s > 0:
+            wait_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
+            if turn.acquire(True, wait_s):
+                return True
+            left_s = None if left_s is None else left_s - wait_s
+            now = self._progress() if self._progress is not None and self.line and self.line[0] is turn else None
+            same = same + 1 if now is not None and now == seen else 0
+            seen = now
+            if same >= LOST_LOOKS:
+                with contextlib.suppress(ValueError):
+                    self.line.remove(turn)
+                    return True  # the lock stays taken: it is ours now
+                return turn.acquire()
+        return False
+
+    def _quit(self, turn: threading.Lock, *, keep: bool = False) -> bool:
+        """Give the place up; if the gate was handed over in this very moment, keep it or pass it on."""
+        try:
+            self.line.remove(turn)
+        except ValueError:
+            if self.shut:  # sent away, not let in
+                return False
+            if not keep:
+                self.leave()
+            return keep
+        return False
+
+
+_UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 0}
+"""Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and tens of
+them where the run before has emptied the processor's caches."""
+
+
+class Runs:
+    """What runs now and for how long, and what is learnt from every run. Used inside the gate alone.
+
+    started: when the present run began, None between runs. last_run: when the last one did that something was learnt of.
+
+    alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of runs;
+    where it is not 0, nothing is learnt, unless the run took less than quick_s: then what was learnt is out of date.
+    """
+
+    __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "quick_s", "run", "started", "unlearnt")
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Any]], Sequence[Any]],
+        one: Callable[[Any], Any] | None,
+        costs: Costs,
+        clock: Callable[[], float],
+    ) -> None:
+        self.run, self.one = run, one or (lambda item: run((item,))[0])
+        self.costs, self.clock = costs, clock
+        self.unlearnt = _UNLEARNT[costs.mode]
+        self.alone = 0
+        self.batches: Counter[int] = Counter()
+        self.started: float | None = None
+        self.last_run = -math.inf
+        self.quick_s = OUTDATED * costs.seconds(1)
+
+    def idle_since(self) -> object:
+        """What changes with every run; None during one."""
+        return None if self.started is not None else (self.alone, self.last_run)
+
+    def running_s(self) -> float | None:
+        """How long the present run lasts already; None when none does."""
+        started = self.started
+        return None if started is None else self.clock() - started
+
+    def learn(self, start: float, ran: float) -> None:
+        """Of a run in a caller's thread, which is still inside the gate."""
+        self.last_run = start
+        self._observe(1, ran)
+
+    def of(self, batch: Sequence[Request]) -> list[Outcome]:
+        """Run them together; where that fails, one by one."""
+        outcomes = self._once(batch)
+        if len(batch) == 1 or not isinstance(outcomes[0], Exception):
+            return outcomes
+        alone: list[Outcome] = []
+        for request in batch:
+            if request.state is State.ENDED:  # abandoned meanwhile
+                alone.append(outcomes[0])
+            else:
+                alone += self._once([request])
+        return alone
+
+    def _once(self, batch: Sequence[Request]) -> list[Outcome]:
+        count = len(batch)
+        start = self.started = self.last_run = self.clock()
+        try:
+            results = self.run([request.item for request in batch])
+            if len(results) != count:
+                raise RuntimeError(f"{count} items went in, {len(results)} results came out")
+        except BaseException as error:  # noqa: BLE001 - every member must hear of it, and the worker must live
+            return [for_member(error, member) for member in range(count)]
+        finally:
+            ran = self.clock() - start
+            self.started = None
+        self.batches[count] = runs = self.batches[count] + 1
+        if not runs & self.unlearnt or ran < self.quick_s:
+            self._observe(count, ran)
+        return [Served(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
+
+    def _observe(self, count: int, ran: float) -> None:
+        self.costs.observe(count, ran)
+        self.quick_s = OUTDATED * self.costs.seconds(1)
 
 
 class Worker:
-    """fallen: told why, where the worker falls. thread: None before it is needed. ident: its thread's, 0 before."""
+    """The one thread that runs what waits.
+
+    fallen: told why, where the worker falls. thread: None before it is needed. ident: its thread's, 0 before."""
 
     def __init__(
         self, queue: Queue, gate: Gate, runs: Runs, patience_s: float, fallen: Callable[[EdgekitError], object]
@@ -43,28 +245,20 @@ class Worker:
 
     def _work(self) -> None:
         self.ident = threading.get_ident()
+        clock = self._runs.clock
         try:
             while self._queue.sleep():
-                self._turn()
+                if not self._gate.enter(self._patience_s):
+                    continue  # abandoned
+                try:
+                    self._queue.hold(clock)
+                    batch, late = self._queue.take(clock)
+                    for request in late:
+                        request.tell(expired())
+                    outcomes = self._runs.of(batch) if batch else []
+                finally:
+                    self._gate.leave()
+                self._queue.end(batch, outcomes, clock)
         except BaseException as error:
             self._fallen(EngineError(f"the batcher failed: {type(error).__name__}: {error}", do="Please report this"))
             raise
-
-    def _turn(self) -> None:
-        if not self._gate.enter(self._patience_s):
-            return  # abandoned
-        try:
-            batch = self._gather()
-            outcomes = self._runs.of(batch) if batch else []
-        finally:
-            self._gate.leave()
-        self._queue.end(batch, outcomes, self._runs.clock)
-
-    def _gather(self) -> list[Request]:
-        """The next batch, after holding it if that pays."""
-        clock = self._runs.clock
-        self._queue.hold(clock)
-        batch, late = self._queue.take(clock)
-        for request in late:
-            request.tell(expired())
-        return batch

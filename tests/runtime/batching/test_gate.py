@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edgekit_runtime.batching.gate import Gate
+from edgekit_runtime.batching.worker import Gate
 
 LONG = 30
 

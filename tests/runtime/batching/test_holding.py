@@ -6,11 +6,9 @@ import math
 
 import pytest
 
-from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.batching.holding import hold, would_hold
-from edgekit_runtime.batching.lanes import Lanes
+from edgekit_runtime.batching.costs import Costs, Returns
+from edgekit_runtime.batching.queue import Lanes, hold, would_hold
 from edgekit_runtime.batching.request import Waiting
-from edgekit_runtime.batching.returns import Returns
 
 COSTS = Costs({1: 1e-3, 2: 1.05e-3, 4: 1.1e-3, 8: 1.2e-3}, hand_off_s=1e-6)
 

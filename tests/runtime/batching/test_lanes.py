@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching.lanes import Lanes
+from edgekit_runtime.batching.queue import Lanes
 from edgekit_runtime.batching.request import Request, State
 
 NEVER = float("inf")

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from edgekit_runtime.batching import gate as module
-from edgekit_runtime.batching.gate import Gate
+from edgekit_runtime.batching import worker as module
+from edgekit_runtime.batching.worker import Gate
 
 LONG = 30
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_runtime.batching.returns import Returns
+from edgekit_runtime.batching.costs import Returns
 
 
 def rounds(returns, *, callers=8, back_s=0.001, times=10, come=None):
