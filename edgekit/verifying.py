@@ -245,7 +245,7 @@ def _replays(bundle: Bundle, subject: _Subject, load: bool) -> Iterator[tuple[st
     from edgekit_runtime.board import cores
     from edgekit_runtime.children import may_start
     from edgekit_runtime.engines import available
-    from edgekit_runtime.modelfile.facts import delegated
+    from edgekit_runtime.modelfile.check import delegated
     from edgekit_runtime.tuning.candidates import Wanted, candidates
 
     why = (

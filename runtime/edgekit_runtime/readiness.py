@@ -27,7 +27,7 @@ from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError
 from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here, shown
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.modelfile.facts import DELEGATED, delegated
+from edgekit_runtime.modelfile.check import DELEGATED, delegated
 from edgekit_runtime.selftest import SelfTest, first_open
 from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
 from edgekit_runtime.tuning.tune import offered

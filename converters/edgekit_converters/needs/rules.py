@@ -17,7 +17,7 @@ from typing import Literal
 from edgekit_converters.needs.asked import Needs, Use
 from edgekit_converters.needs.kernels import missing
 from edgekit_converters.needs.registered import known_custom, limits, onnx_limits, parts
-from edgekit_runtime.modelfile.facts import DELEGATED
+from edgekit_runtime.modelfile.check import DELEGATED
 
 __all__ = ["Barrier", "BarrierCode", "Remedy", "Runtime", "barriers"]
 

@@ -22,7 +22,7 @@ from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.sources.shapes import check_finite
 from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.modelfile.facts import DELEGATED
+from edgekit_runtime.modelfile.check import DELEGATED
 
 __all__ = ["TfliteFile", "read", "with_shapes"]
 

@@ -27,7 +27,7 @@ from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.modelfile.facts import delegated
+from edgekit_runtime.modelfile.check import delegated
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["FinishedTflite", "load"]

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.errors import EngineError, MissingExtraError
-from edgekit_runtime.modelfile.facts import DELEGATED
+from edgekit_runtime.modelfile.check import DELEGATED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,6 @@ memory. Here the whole structure is walked first, in plain Python: nothing is ru
 
 from __future__ import annotations
 
-from edgekit_runtime.modelfile.check import check_artifact, check_model
-from edgekit_runtime.modelfile.facts import MAX_TENSOR_BYTES, ModelFacts
+from edgekit_runtime.modelfile.check import MAX_TENSOR_BYTES, ModelFacts, check_artifact, check_model
 
 __all__ = ["MAX_TENSOR_BYTES", "ModelFacts", "check_artifact", "check_model"]

@@ -1,4 +1,4 @@
-"""One call for every format of model file.
+"""One call for every format of model file, what it finds, and how a file is refused.
 
 facts = check_model("onnx", data, ops=entry.ops)
 """
@@ -6,16 +6,75 @@ facts = check_model("onnx", data, ops=entry.ops)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import ModelFileError
-from edgekit_runtime.modelfile.facts import MAX_TENSOR_BYTES, ModelFacts, refused
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle
 
-__all__ = ["check_artifact", "check_model"]
+__all__ = [
+    "DELEGATED",
+    "MAX_TENSOR_BYTES",
+    "ModelFacts",
+    "bytes_of",
+    "check_artifact",
+    "check_model",
+    "delegated",
+    "refused",
+]
+
+MAX_TENSOR_BYTES = 512 << 20
+"""The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are."""
+
+DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_delegate.so"}
+"""Custom TFLite operators that an accelerator's compiler writes -> the delegate's library that alone can run them."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv". operators: how often it uses any.
+
+    tensors: of all graphs together, as far as the file names them. constant_bytes: what stands in the file.
+    largest_tensor_bytes: of a computed tensor, as far as its shape is declared. version: "schema 3", "IR 8, opset 13".
+    """
+
+    format: str
+    version: str
+    ops: tuple[str, ...]
+    operators: int
+    graphs: int
+    tensors: int
+    constant_bytes: int
+    largest_tensor_bytes: int
+
+
+def delegated(ops: Iterable[str] | None) -> tuple[str, ...]:
+    """Those of these operators that only a delegate can run."""
+    return tuple(op for op in ops or () if op in DELEGATED)
+
+
+def refused(what: str, do: str = "Do not use it: build the bundle again from the original model") -> ModelFileError:
+    return ModelFileError(what, do=do)
+
+
+def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = None) -> int:
+    """The bytes that a tensor of so many bits an element takes. Raises ModelFileError beyond `most`, and for a negative side.
+
+    Python's integers do not wrap: a product that would overflow in 64 bits is simply too large here.
+    """
+    count = 1
+    for side in shape:
+        if side < 0:
+            raise refused(f"{what} has a negative side: {list(shape)}")
+        count *= side
+    size = (count * bits + 7) // 8
+    if most is not None and size > most:
+        raise refused(f"{what} declares {size:,} bytes, more than the {most:,} that one tensor may have")
+    return size
+
 
 _MOST_KEPT = 64
 _SOUND: dict[tuple[str, str, tuple[str, ...] | None], ModelFacts] = {}

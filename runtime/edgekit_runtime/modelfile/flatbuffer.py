@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from edgekit_runtime.modelfile.facts import refused
+from edgekit_runtime.modelfile.check import refused
 
 __all__ = ["MAX_VISITS", "Span", "Table", "read"]
 

@@ -2,23 +2,26 @@
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `protobuf`, `onnx_messages`, `onnx_constants` and `onnx_types`:
+Rules, beside those of `protobuf`:
 - operators come from `DOMAINS`; those that run other files' code (EPContext) do not; functions, training and models for
   another loader (ORT format) are refused, none of which edgekit writes;
-- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, and what a kernel
-  divides by is at least 1;
-- graphs lie in one another no deeper than `MAX_DEPTH`.
+- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, as does a declared
+  shape; what a kernel divides by is at least 1;
+- a constant's data stand in this file, as long as its shape and type say. A tensor that names another place is refused, be it a
+  path, an address in memory or an unknown key (CVE-2022-25882, -2024-27318, -2025-51480);
+- a field that may stand once stands once, because readers differ in what they make of a second one;
+- graphs, and types, lie in one another no deeper than `MAX_DEPTH`; all messages together have a bounded number of parts.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from edgekit_runtime.modelfile.facts import ModelFacts, bytes_of, refused
-from edgekit_runtime.modelfile.onnx_constants import Constants
-from edgekit_runtime.modelfile.onnx_messages import Messages
-from edgekit_runtime.modelfile.onnx_types import MAX_DEPTH, Types
-from edgekit_runtime.modelfile.protobuf import VARINT, signed, varints
+from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refused
+from edgekit_runtime.modelfile.protobuf import BYTES, EIGHT, FOUR, VARINT, Field, count_varints, fields, signed, varints
 
 __all__ = ["DOMAINS", "check"]
 
@@ -41,6 +44,43 @@ _POSITIVE = {
 """Attributes that kernels divide by."""
 _MAKES = {"ConstantOfShape": 0, "Expand": 1}
 """Operators whose output is as large as a constant input says."""
+MAX_DEPTH = 16
+STRINGS = 8
+BITS = {
+    1: 32,
+    2: 8,
+    3: 8,
+    4: 16,
+    5: 16,
+    6: 32,
+    7: 64,
+    9: 8,
+    10: 16,
+    11: 64,
+    12: 32,
+    13: 64,
+    14: 64,
+    15: 128,
+    16: 16,
+    17: 8,
+    18: 8,
+    19: 8,
+    20: 8,
+    21: 4,
+    22: 4,
+    23: 4,
+    24: 8,
+    25: 2,
+    26: 2,
+}
+"""TensorProto.DataType -> bits an element; strings (8) are of no fixed size."""
+_ONCE = frozenset({2, 8, 9, 14})
+_TYPED = {1: (4, 1), 14: (4, 2), 11: (10, 1), 15: (10, 2), 7: (7, 1), 12: (11, 1), 13: (11, 1)}
+"""Data type -> the field its values stand in where they are no raw bytes, and how many entries make an element; int32_data (5)
+for all others."""
+_WIDTHS = {4: FOUR, 10: EIGHT, 5: VARINT, 7: VARINT, 11: VARINT}
+MAX_PARTS = 300_000
+"""Nodes, tensors, values and attributes; MobileNetV2 as QDQ has 2,500."""
 
 
 @dataclass
@@ -191,3 +231,193 @@ class _Walk:
         if not 1 <= version <= MAX_OPSET:
             raise refused(f"it asks for opset {version} of '{domain or 'ai.onnx'}'")
         return ("" if domain == "ai.onnx" else domain), version
+
+
+class Constant(NamedTuple):
+    """numbers: its values, of a small one of int64."""
+
+    name: str
+    numbers: tuple[int, ...] | None
+
+
+class Constants:
+    """Constants (TensorProto), each whole and in this file. bytes: of all that were looked at."""
+
+    def __init__(self, messages: Messages, most: int) -> None:
+        self._messages, self._most = messages, most
+        self.bytes = 0
+
+    def tensor(self, start: int, stop: int) -> Constant:
+        name, kind_of, shape = "", 0, []
+        raw: int | None = None
+        typed: dict[int, list[Field]] = {}
+        for part in self._messages.fields(start, stop, _ONCE, "a constant"):
+            number, kind, value, end = part
+            if number == 1:
+                shape += (
+                    [signed(value)]
+                    if kind == VARINT
+                    else varints(self._messages.data, *self._messages.span(kind, value, end, "dims"))
+                )
+            elif number == 2 and kind == VARINT:
+                kind_of = value
+            elif number == 8:
+                name = self._messages.text(kind, value, end)
+            elif number == 9:
+                raw_start, raw_end = self._messages.span(kind, value, end, "raw data")
+                raw = raw_end - raw_start
+                typed.setdefault(9, []).append(part)
+            elif number in (4, 5, 6, 7, 10, 11):
+                typed.setdefault(number, []).append(part)
+            elif number == 13:
+                span = self._messages.span(kind, value, end, "a place")
+                entry = {
+                    part: self._messages.text(wire, at, to)
+                    for part, wire, at, to in self._messages.fields(*span, frozenset(), "a place")
+                }
+                where = f"{entry.get(1, '')} {entry.get(2, '')!r:.80}"
+                raise refused(f"the weights '{name}' stand elsewhere ({where}), which a bundle does not have")
+            elif number == 14 and value != 0:
+                raise refused(f"the weights '{name}' are said to stand in another file, which a bundle does not have")
+            elif number == 3:
+                raise refused(f"the constant '{name}' is one piece of several")
+        what = f"the constant '{name}'"
+        if kind_of not in BITS and kind_of != STRINGS:
+            raise refused(f"{what} is of element type {kind_of}, which ONNX does not have")
+        sides = tuple(shape)
+        size = bytes_of(sides, BITS.get(kind_of, 0), what)
+        self._check_data(what, kind_of, sides, raw, typed)
+        self.bytes += size
+        return Constant(name, self._numbers(kind_of, sides, typed))
+
+    def _check_data(
+        self, what: str, kind: int, shape: tuple[int, ...], raw: int | None, typed: dict[int, list[Field]]
+    ) -> None:
+        count = math.prod(shape)
+        if raw is not None and raw and kind != STRINGS:
+            if raw != (count * BITS[kind] + 7) // 8:
+                raise refused(f"{what} has {raw:,} bytes of data, and its shape {list(shape)} asks for others")
+            return
+        number, each = (6, 1) if kind == STRINGS else _TYPED.get(kind, (5, 1))
+        found = sum(self._entries(part) for part in typed.get(number, ()))
+        wanted = -(-count * BITS[kind] // 8) if BITS.get(kind, 8) < 8 else count * each
+        if found != wanted:
+            raise refused(f"{what} has {found:,} elements, and its shape {list(shape)} asks for {wanted:,}")
+
+    def _entries(self, part: Field) -> int:
+        """How many values a field of typed data holds: one, or many packed together."""
+        number, kind, value, end = part
+        if number == 6 or kind != BYTES:
+            return 1
+        width = _WIDTHS[number]
+        if width == VARINT:
+            return count_varints(self._messages.data, value, end)
+        return (end - value) // (4 if width == FOUR else 8)
+
+    def _numbers(self, kind: int, shape: tuple[int, ...], typed: dict[int, list[Field]]) -> tuple[int, ...] | None:
+        """The values of a small int64 constant, which may be a shape."""
+        if kind != 7 or math.prod(shape) > 16:
+            return None
+        found: list[int] = []
+        for _, wire, value, end in typed.get(9, ()):
+            if wire == BYTES:
+                piece = self._messages.data[value:end]
+                found += [int.from_bytes(piece[n : n + 8], "little", signed=True) for n in range(0, len(piece), 8)]
+        for _, wire, value, end in typed.get(7, ()):
+            found += varints(self._messages.data, value, end) if wire == BYTES else [signed(value)]
+        return tuple(found)
+
+    def sparse(self, start: int, stop: int) -> None:
+        for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 2}), "a sparse constant"):
+            if number in (1, 2):
+                self.tensor(*self._messages.span(kind, value, end, "a constant"))
+            elif number == 3:
+                sides = [signed(value)] if kind == VARINT else varints(self._messages.data, value, end)
+                bytes_of(tuple(sides), 64, "a sparse constant", self._most)
+
+
+class Types:
+    """What is declared of computed values (ValueInfoProto). largest: bytes of the largest value whose shape is declared."""
+
+    def __init__(self, messages: Messages, most: int) -> None:
+        self._messages, self._most = messages, most
+        self.largest = 0
+
+    def value(self, start: int, stop: int) -> None:
+        name = ""
+        types: list[tuple[int, int]] = []
+        for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 2}), "a value"):
+            if number == 1:
+                name = self._messages.text(kind, value, end)
+            elif number == 2:
+                types.append(self._messages.span(kind, value, end, "a type"))
+        for one in types:
+            self._type(*one, name, 0)
+
+    def _type(self, start: int, stop: int, name: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise refused(f"the type of '{name}' lies more than {MAX_DEPTH} deep in itself")
+        for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 4, 5, 7, 8, 9}), "a type"):
+            if number not in (1, 4, 5, 7, 8, 9):
+                continue
+            span = self._messages.span(kind, value, end, "a type")
+            if number in (1, 8):
+                self._declared(*span, name)
+            elif number in (4, 9):
+                for _, inner, at, to in self._messages.fields(*span, frozenset({1}), "a type"):
+                    self._type(*self._messages.span(inner, at, to, "a type"), name, depth + 1)
+
+    def _declared(self, start: int, stop: int, name: str) -> None:
+        element, shape = 0, None
+        for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 2}), "a type"):
+            if number == 1 and kind == VARINT:
+                element = value
+            elif number == 2:
+                shape = self._messages.span(kind, value, end, "a shape")
+        if element not in BITS and element != STRINGS:
+            raise refused(f"'{name}' is of element type {element}, which ONNX does not have")
+        if shape is None:
+            return
+        sides = []
+        for number, kind, value, end in self._messages.fields(*shape, frozenset(), "a shape"):
+            if number != 1:
+                continue
+            for inner, wire, side, _ in self._messages.fields(
+                *self._messages.span(kind, value, end, "a side"), frozenset(), "a side"
+            ):
+                if inner == 1 and wire == VARINT and signed(side) != -1:  # -1: some exporters' word for a free side
+                    sides.append(signed(side))
+        size = bytes_of(tuple(sides), BITS.get(element, 0), f"'{name}'", self._most)
+        self.largest = max(self.largest, size)
+
+
+class Messages:
+    """Messages one after another: their fields, texts and spans. data: the whole file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._parts = 0
+
+    def fields(self, start: int, stop: int, once: Iterable[int], what: str) -> list[Field]:
+        """A message's fields, with those that may stand only once checked to."""
+        found = fields(self.data, start, stop)
+        self._parts += len(found)
+        if self._parts > MAX_PARTS * 8:
+            raise refused(f"it has more than {MAX_PARTS * 8:,} parts")
+        if once and len(found) > 1:
+            seen: set[int] = set()
+            for number, *_ in found:
+                if number in once:
+                    if number in seen:
+                        raise refused(f"{what} says field {number} twice")
+                    seen.add(number)
+        return found
+
+    def text(self, kind: int, value: int, end: int) -> str:
+        start, stop = self.span(kind, value, end, "a name")
+        return self.data[start:stop].decode("utf-8", "replace")
+
+    def span(self, kind: int, value: int, end: int, what: str) -> tuple[int, int]:
+        if kind != BYTES:
+            raise refused(f"the protobuf is damaged: {what} at byte {end} is a number")
+        return value, end

@@ -11,7 +11,7 @@ Rules (https://protobuf.dev/programming-guides/encoding/):
 
 from __future__ import annotations
 
-from edgekit_runtime.modelfile.facts import refused
+from edgekit_runtime.modelfile.check import refused
 
 __all__ = ["BYTES", "EIGHT", "FOUR", "VARINT", "Field", "count_varints", "fields", "signed", "varints"]
 

@@ -2,12 +2,12 @@
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `flatbuffer`, `tflite_tensors`, `tflite_sparse` and `tflite_rules`:
+Rules, beside those of `flatbuffer` and `tflite_rules`:
 - every index (of a tensor, a buffer, an operator code, a graph, in signatures and metadata too) is in range;
 - a constant has as many bytes as its shape and type say; a buffer behind the flatbuffer lies inside the file;
 - a tensor that is computed declares no more than one tensor may have; no side is negative;
 - an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it reads
-  (CVE-2020-15210); one that divides by a side or an option has none that is 0 (`tflite_rules`);
+  (CVE-2020-15210);
 - graphs call one another without a circle (CVE-2021-29591);
 - the operators are TFLite's own, the few custom ones that every runtime carries, or those of a known delegate (`DELEGATED`),
   which runs only where that delegate is given to the engine; none is TensorFlow's (Flex).
@@ -18,15 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgekit_runtime.modelfile import tflite_schema as schema
-from edgekit_runtime.modelfile.facts import DELEGATED, ModelFacts, bytes_of, refused
+from edgekit_runtime.modelfile.check import DELEGATED, ModelFacts, bytes_of, refused
 from edgekit_runtime.modelfile.flatbuffer import Span, Table, read
-from edgekit_runtime.modelfile.tflite_rules import check_node
-from edgekit_runtime.modelfile.tflite_sparse import check_sparsity
-from edgekit_runtime.modelfile.tflite_tensors import (
+from edgekit_runtime.modelfile.tflite_rules import (
     BITS,
     Node,
     Tensor,
+    check_node,
     check_quantization,
+    check_sparsity,
     check_strings,
     integers,
     slots,
@@ -116,14 +116,24 @@ class _Walk:
         self.found.calls.append(set())
         inputs = self._indices(graph[_GRAPH["Inputs"]], len(tensors), f"an input of {where}")
         outputs = self._indices(graph[_GRAPH["Outputs"]], len(tensors), f"an output of {where}")
-        known = {index for index, tensor in enumerate(tensors) if _stands(tensor)} | set(inputs)
+        known = set(
+            inputs
+        )  # what can be read without having been computed: an input, a constant, a state, nothing at all
+        known.update(n for n, one in enumerate(tensors) if one.data is not None or one.variable or 0 in one.shape)
         for index in inputs:
             if tensors[index].data is not None:
                 raise refused(f"input {index} of {where} is a constant")
         for place, table in enumerate(graph[_GRAPH["Operators"]] or ()):
             node = self._node(table, len(tensors), f"operator {place} of {where}")
             what = f"operator {place} ({node.op}) of {where}"
-            _check_order(node, tensors, known, what)
+            for index in node.inputs:
+                if index >= 0 and index not in known:
+                    raise refused(f"{what} reads tensor {index}, which nothing before it computes")
+            for index in node.outputs:
+                if tensors[index].data is not None:
+                    raise refused(f"{what} writes tensor {index}, which is a constant")
+                if index in node.inputs:
+                    raise refused(f"{what} writes tensor {index}, which it reads")
             check_node(self.data, node, tensors, what)
             self._call(number, node, what)
             known.update(node.outputs)
@@ -247,22 +257,6 @@ def _buffer(data: bytes, number: int, buffer: Table) -> Span | None:
             raise refused(f"buffer {number} lies outside the file: {size:,} bytes at {offset:,} of {len(data):,}")
         span = Span(offset, size)
     return span if span is not None and span.length else None
-
-
-def _stands(tensor: Tensor) -> bool:
-    """Whether it can be read without having been computed: a constant, a state, or empty."""
-    return tensor.data is not None or tensor.variable or 0 in tensor.shape
-
-
-def _check_order(node: Node, tensors: list[Tensor], known: set[int], what: str) -> None:
-    for index in node.inputs:
-        if index >= 0 and index not in known:
-            raise refused(f"{what} reads tensor {index}, which nothing before it computes")
-    for index in node.outputs:
-        if tensors[index].data is not None:
-            raise refused(f"{what} writes tensor {index}, which is a constant")
-        if index in node.inputs:
-            raise refused(f"{what} writes tensor {index}, which it reads")
 
 
 def _check_calls(calls: list[set[int]]) -> None:

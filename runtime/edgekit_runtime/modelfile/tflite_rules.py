@@ -1,19 +1,139 @@
-"""What single TFLite operators take for granted, and published files made kernels fall over.
+"""Tensors and operators of a .tflite file: what their scales, strings, sparse levels and options must satisfy.
 
-check_node(data, node, tensors, "operator 3 (CONV_2D) of graph 0")
+    check_node(data, node, tensors, "operator 3 (CONV_2D) of graph 0")
 
-Each rule is one that its kernel's arithmetic needs: a stride, a block or a number of parts that it divides by, a side of a
-weight that it divides by, an input that it reads without asking whether there is one. The advisories are those of
-tensorflow/tensorflow/security/advisory. Nothing here asks for more than a kernel does.
+Rules, none stricter than a kernel's arithmetic needs (advisories: tensorflow/tensorflow/security/advisory):
+- a stride, a block, a number of parts and a side of a weight that a kernel divides by is at least 1;
+- an input that a kernel reads without asking is there;
+- there are as many scales as the axis that they stand for has sides, all finite, with one zero point or as many;
+- strings lie inside their buffer, one behind another, as many as the shape says;
+- the levels of a sparse constant lead to each other and to its values.
 """
 
 from __future__ import annotations
 
-from edgekit_runtime.modelfile import tflite_schema as schema
-from edgekit_runtime.modelfile.facts import refused
-from edgekit_runtime.modelfile.tflite_tensors import Node, Tensor, integers
+import struct
+from typing import Any, NamedTuple
 
-__all__ = ["check_node"]
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.modelfile import tflite_schema as schema
+from edgekit_runtime.modelfile.check import bytes_of, refused
+from edgekit_runtime.modelfile.flatbuffer import Span, Table
+
+__all__ = [
+    "BITS",
+    "Node",
+    "Tensor",
+    "check_node",
+    "check_quantization",
+    "check_sparsity",
+    "check_strings",
+    "integers",
+    "slot",
+    "slots",
+]
+
+BITS = {
+    "FLOAT32": 32,
+    "FLOAT16": 16,
+    "INT32": 32,
+    "UINT8": 8,
+    "INT64": 64,
+    "BOOL": 8,
+    "INT16": 16,
+    "COMPLEX64": 64,
+    "INT8": 8,
+    "FLOAT64": 64,
+    "COMPLEX128": 128,
+    "UINT64": 64,
+    "UINT32": 32,
+    "UINT16": 16,
+    "INT4": 4,
+    "BFLOAT16": 16,
+    "INT2": 2,
+    "UINT4": 4,
+    "FLOAT8_E4M3FN": 8,
+    "FLOAT8_E5M2": 8,
+}
+"""A tensor type's bits an element; types without are of no fixed size (STRING, RESOURCE, VARIANT)."""
+
+
+def slot(table: str, name: str) -> int:
+    """Where a table keeps a field. KeyError for a name that the schema does not have."""
+    names = [word.partition(":")[0] for word in schema.TABLES[table].split()]
+    try:
+        return names.index(name)
+    except ValueError:
+        raise KeyError(f"{table}.{name}") from None
+
+
+def slots(table: str) -> dict[str, int]:
+    return {word.partition(":")[0]: place for place, word in enumerate(schema.TABLES[table].split())}
+
+
+def integers(data: bytes, span: Span | None) -> tuple[int, ...]:
+    """A vector of i32."""
+    return () if span is None else struct.unpack_from(f"<{span.length}i", data, span.start)
+
+
+class Tensor(NamedTuple):
+    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was read."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: Span | None
+    variable: bool
+    table: Table
+
+
+class Node(NamedTuple):
+    """An operator. options: the name of its table of options and that table."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: tuple[str, Table] | None
+
+
+_TENSOR, _QUANTIZATION = slots("Tensor"), slots("QuantizationParameters")
+
+
+def check_quantization(data: bytes, tensor: Tensor, what: str) -> None:
+    table = tensor.table[_TENSOR["Quantization"]]
+    scales, zeros = table[_QUANTIZATION["Scale"]], table[_QUANTIZATION["ZeroPoint"]]
+    count = scales.length if scales else 0
+    if not count:
+        return
+    if zeros is not None and zeros.length not in (1, count):
+        raise refused(f"{what} has {count} scales and {zeros.length} zero points")
+    if count > 1:
+        axis = table[_QUANTIZATION["QuantizedDimension"]] or 0
+        if not 0 <= axis < len(tensor.shape) or tensor.shape[axis] != count:
+            raise refused(f"{what} has {count} scales along axis {axis} of {list(tensor.shape)}")
+    if count == 1:
+        (value,) = struct.unpack_from("<f", data, scales.start)
+        finite = value - value == 0
+    else:
+        finite = bool(np.isfinite(np.frombuffer(data, "<f4", count, scales.start)).all())
+    if not finite:
+        raise refused(f"{what} has a scale that is no number")
+
+
+def check_strings(data: bytes, tensor: Tensor, what: str) -> None:
+    """The buffer holds how many there are, then where each begins and the last ends."""
+    span = tensor.data
+    assert span is not None
+    if span.length >= 4:
+        (count,) = struct.unpack_from("<i", data, span.start)
+        wanted = bytes_of(tensor.shape, 8, what)
+        if 0 <= count == wanted and 4 * (count + 2) <= span.length:
+            bounds = integers(data, Span(span.start + 4, count + 1))
+            if bounds[0] == 4 * (count + 2) and bounds[-1] <= span.length and list(bounds) == sorted(bounds):
+                return
+    raise refused(f"the strings of {what} do not lie inside its buffer")
+
 
 _POSITIVE = {
     "Conv2DOptions": "StrideW StrideH DilationWFactor DilationHFactor",  # CVE-2021-29585, -29594
@@ -118,3 +238,66 @@ def values(data: bytes, tensor: Tensor) -> tuple[int, ...]:
     """A constant of INT32."""
     span = tensor.data
     return () if span is None else integers(data, span._replace(length=span.length // 4))
+
+
+_DTYPES: dict[str, Any] = {"Int32Vector": "<i4", "Uint16Vector": "<u2", "Uint8Vector": "u1"}
+_KINDS = ("NONE", "Int32Vector", "Uint16Vector", "Uint8Vector")
+
+
+def check_sparsity(data: bytes, tensor: Tensor, what: str) -> None:
+    """Whether the levels of a sparse constant lead to each other and to its values. Raises ModelFileError.
+
+    A constant is stored level by level (https://arxiv.org/abs/1703.09542 describes the form, `SparsityParameters` in TFLite's
+    schema names it): a dense level has every index, a compressed one has segments, which say where in its indices each node
+    of the level above begins. Unpacking follows them without looking (CVE-2022-23560), so here
+    - the order of traversal names every side and every block once, and a block divides its side;
+    - segments begin at 0, do not fall, end with the number of indices, and there is one for each node above;
+    - indices lie within the side; as many values are stored as the last level has nodes.
+    """
+    table = tensor.table[slot("Tensor", "Sparsity")]
+    order = integers(data, table[slot("SparsityParameters", "TraversalOrder")])
+    blocks = integers(data, table[slot("SparsityParameters", "BlockMap")])
+    levels: list[Table] = table[slot("SparsityParameters", "DimMetadata")] or []
+    rank = len(tensor.shape)
+    if tensor.data is None or tensor.type not in BITS:
+        raise refused(f"{what} is sparse and has no values")
+    if sorted(order) != list(range(rank + len(blocks))) or len(levels) != len(order):
+        raise refused(f"the levels of the sparse {what} are not those of its {rank} sides and {len(blocks)} blocks")
+    sides = list(tensor.shape)  # how long each level may be: the sides in blocks, then the blocks
+    for place, axis in enumerate(blocks):
+        size = levels[rank + place][slot("DimensionMetadata", "DenseSize")] or 0
+        if not 0 <= axis < rank or size < 1 or sides[axis] % size:
+            raise refused(f"block {place} of the sparse {what} does not divide a side of it")
+        sides[axis] //= size
+        sides.append(size)
+    nodes = 1
+    for level, side in zip(levels, (sides[place] for place in order), strict=True):
+        nodes = _nodes(data, level, side, nodes, what)
+    stored = tensor.data.length * 8 // BITS[tensor.type]
+    if nodes != stored:
+        raise refused(f"the sparse {what} has {stored:,} values for {nodes:,} places")
+
+
+def _nodes(data: bytes, level: Table, side: int, above: int, what: str) -> int:
+    if (level[slot("DimensionMetadata", "Format")] or 0) == 0:
+        if (level[slot("DimensionMetadata", "DenseSize")] or 0) != side:
+            raise refused(f"a dense level of the sparse {what} is not as long as its side, {side}")
+        return above * side
+    segments = _vector(data, level, "ArraySegments", what)
+    indices = _vector(data, level, "ArrayIndices", what)
+    if len(segments) != above + 1 or segments[0] != 0 or segments[-1] != len(indices) or (np.diff(segments) < 0).any():
+        raise refused(f"the segments of the sparse {what} do not lead to its indices")
+    if len(indices) and not (indices.min() >= 0 and indices.max() < side):
+        raise refused(f"an index of the sparse {what} lies outside its side of {side}")
+    return len(indices)
+
+
+def _vector(data: bytes, level: Table, name: str, what: str) -> NDArray[np.int64]:
+    kind = _KINDS[level[slot("DimensionMetadata", f"{name}Type")] or 0]
+    table = level[slot("DimensionMetadata", name)]
+    span = None if table is None or kind == "NONE" else table[slot(kind, "Values")]
+    if span is None or not span.length:
+        if name == "ArrayIndices" and kind != "NONE":
+            return np.zeros(0, np.int64)
+        raise refused(f"a level of the sparse {what} has no {name}")
+    return np.frombuffer(data, _DTYPES[kind], span.length, span.start).astype(np.int64)

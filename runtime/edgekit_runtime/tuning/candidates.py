@@ -26,7 +26,7 @@ from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest
 from edgekit_runtime.engines import ENGINES, Kernels, Setup
-from edgekit_runtime.modelfile.facts import delegated
+from edgekit_runtime.modelfile.check import delegated
 
 __all__ = ["Candidate", "Pin", "Wanted", "candidates"]
 

@@ -13,7 +13,7 @@ from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import ModelFacts, check_model
 from edgekit_runtime.modelfile import tflite_schema as tables
 from edgekit_runtime.modelfile.tflite import KNOWN_CUSTOM
-from edgekit_runtime.modelfile.tflite_tensors import BITS
+from edgekit_runtime.modelfile.tflite_rules import BITS
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="comes with the extra 'litert'")
 flatbuffers = pytest.importorskip("flatbuffers", reason="comes with the extra 'dev'")
