@@ -22,7 +22,7 @@ REPORTS := build/reports
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint clean
+.PHONY: demo test test-avx2-only test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -30,6 +30,10 @@ demo: setup-demo
 # One Python, a few minutes. What it leaves out says so: tests/conftest.py has the list.
 test: setup
 	$(BIN)/python $(PYTEST) -m "not slow" $(call report,fast)
+
+# The same on an x86 processor with AVX2 and nothing later, or as if on one: tests/avx2_only.py.
+test-avx2-only: setup
+	$(BIN)/python tests/avx2_only.py $(BIN)/python $(PYTEST) -m "not slow" $(call report,avx2-only)
 
 # Every suite, though one fails, and one summary. JOBS processes take the files in the order of the tree.
 test-all: setup

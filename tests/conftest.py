@@ -43,6 +43,7 @@ SLOW = (
     "fleet/test_proof.py", "host/test_interop.py",
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
     "install_faults/test_together.py",
+    "runtime/engines/test_onnx.py::test_a_build_writes_nothing",
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py", "test_mutation.py",
 )  # fmt: skip
@@ -50,7 +51,7 @@ SLOW = (
 emulates a board."""
 
 
-FAST_LIMIT_S = 10.0
+FAST_LIMIT_S = 5.0
 """Processor time that a test may take without being in SLOW; fixtures that others share are not counted."""
 
 

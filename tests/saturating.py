@@ -1,12 +1,11 @@
-"""An INT8 ONNX classifier whose products saturate in 16 bits, or cannot; and an x86 processor without VNNI, emulated."""
+"""An INT8 ONNX classifier whose products saturate in 16 bits, or cannot, and an x86 processor without VNNI."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import avx2_only
 import numpy as np
 import tiny
 
@@ -64,22 +63,8 @@ def bundle(folder: Path, largest: int) -> Path:
 
 
 def without_vnni(program: str, *arguments: str | Path) -> str:
-    """Run a Python program on an emulated Haswell, which has AVX2 and no VNNI. Returns what it printed.
-
-    A child of an emulated program would run on this machine's processor: there are none.
-    """
-    emulator = shutil.which("qemu-x86_64")
-    assert emulator is not None, "ask `emulator_missing` first"
-    command = [emulator, "-cpu", "Haswell", *python_code(program, *map(str, arguments))]
-    env = {**environment(), "EDGEKIT_SELFTEST": "in-process", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    """Run a Python program as on an x86 with AVX2 alone: `avx2_only.missing` says where that cannot be. Returns what it printed."""
+    line = avx2_only.command(python_code(program, *map(str, arguments)))
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def emulator_missing() -> str:
-    import platform
-
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "an x86 without VNNI is emulated on x86 Linux alone"
-    return "" if shutil.which("qemu-x86_64") else "qemu-x86_64 is missing: apt-get install qemu-user"

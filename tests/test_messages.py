@@ -18,6 +18,12 @@ _CLICKS = ("UsageError", "BadParameter", "ClickException", "fail")  # which clic
 _LONG = 60  # below that it is an identifier, or a value that somebody gave
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed():
+    """Once, and before a test's time is counted."""
+    sources()
+
+
 @cache
 def sources() -> tuple[tuple[str, ast.Module], ...]:
     files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
@@ -28,7 +34,7 @@ def messages() -> Iterator[tuple[str, str, ast.expr]]:
     """(where it is written, `what` or `do`, the expression) of whatever is raised, found or noted."""
     for file, tree in sources():
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            name = ast.unparse(call.func).split(".")[-1]
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
             given = {keyword.arg: keyword.value for keyword in call.keywords}
             places = {"Finding": (2, 3), "Note": (1, 2)}.get(name, (0, None))
             if name in _CLICKS or not (name.endswith("Error") or name in ("Finding", "Note") or "do" in given):

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 pytest.importorskip("onnx", reason="comes with the extra 'convert'")
 
+import avx2_only
 import saturating
 import tiny
 from saturating import ARM, AVX2_ONLY, WITH_VNNI
@@ -22,13 +23,12 @@ from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.selftest import check_same_bits, replay
 from edgekit_runtime.tuning import Wanted, candidates
 
-emulated = pytest.mark.skipif(bool(saturating.emulator_missing()), reason=saturating.emulator_missing())
+simulated = pytest.mark.skipif(bool(avx2_only.missing()), reason=avx2_only.missing())
 
-ON_HASWELL = """
+WITHOUT_VNNI = """
 import json, sys
 import numpy as np
 from pathlib import Path
-from edgekit_runtime.board import Cpu
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Setup, load_with
 from edgekit_runtime.tuning import Wanted, candidates
@@ -42,8 +42,7 @@ for path in sys.argv[2:]:
     for kernels in ("default", "fast"):
         with load_with("onnxruntime", "onnx", bundle.blob(entry.blob), Setup(kernels=kernels)) as engine:
             said["answers"].setdefault(path, {})[kernels] = engine.run([picture])[0].tolist()
-    offer = candidates(bundle.manifest, {"onnxruntime": "1"}, Wanted(threads=1), cores=1,
-                       cpu=Cpu("x86_64", frozenset({"avx2"})))
+    offer = candidates(bundle.manifest, {"onnxruntime": "1"}, Wanted(threads=1), cores=1)
     facts = said["facts"][path] = []
     Trial(bundle, offer, facts.append).run(1.0)
 print(json.dumps(said))
@@ -58,9 +57,9 @@ def bundles(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def haswell(bundles):
+def without_vnni(bundles):
     picture = (saturating.YELLOW.transpose(2, 0, 1)[None] / 255).astype("float32")
-    said = json.loads(saturating.without_vnni(ON_HASWELL, json.dumps(picture.tolist()), *bundles.values()))
+    said = json.loads(saturating.without_vnni(WITHOUT_VNNI, json.dumps(picture.tolist()), *bundles.values()))
     here = {}
     for name, path in bundles.items():
         bundle = read_bundle(path)
@@ -72,28 +71,28 @@ def haswell(bundles):
     }
 
 
-@emulated
-def test_an_x86_without_vnni_gives_the_same_bits_as_this_machine(haswell):
-    assert haswell["saturates"]["answers"]["default"] == haswell["saturates"]["here"]
-    assert haswell["cannot"]["answers"]["default"] == haswell["cannot"]["here"]
+@simulated
+def test_an_x86_without_vnni_gives_the_same_bits_as_this_machine(without_vnni):
+    assert without_vnni["saturates"]["answers"]["default"] == without_vnni["saturates"]["here"]
+    assert without_vnni["cannot"]["answers"]["default"] == without_vnni["cannot"]["here"]
 
 
-@emulated
-def test_the_emulated_processor_does_saturate_without_exact_arithmetic(haswell):
-    assert haswell["saturates"]["answers"]["fast"] != haswell["saturates"]["here"]
+@simulated
+def test_the_simulated_processor_does_saturate_without_exact_arithmetic(without_vnni):
+    assert without_vnni["saturates"]["answers"]["fast"] != without_vnni["saturates"]["here"]
 
 
-@emulated
-def test_the_trial_refuses_fast_sums_that_saturate(haswell):
-    facts = haswell["saturates"]["facts"]
+@simulated
+def test_the_trial_refuses_fast_sums_that_saturate(without_vnni):
+    facts = without_vnni["saturates"]["facts"]
     refused = [fact["error"]["what"] for fact in facts if fact.get("refused") == 1]
     assert refused, facts
     assert [fact["entered"] for fact in facts if "entered" in fact] == [0]
 
 
-@emulated
-def test_the_trial_admits_fast_sums_that_keep_the_bits_of_the_golden_answers(haswell):
-    assert [fact["entered"] for fact in haswell["cannot"]["facts"] if "entered" in fact] == [0, 1]
+@simulated
+def test_the_trial_admits_fast_sums_that_keep_the_bits_of_the_golden_answers(without_vnni):
+    assert [fact["entered"] for fact in without_vnni["cannot"]["facts"] if "entered" in fact] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from edgekit_runtime.board import Cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, Target
 from edgekit_runtime.tuning import Wanted, candidates
 
 BOTH = {"litert": "2.3.0", "onnxruntime": "1.31.1"}
 ALL = {**BOTH, "tflite-runtime": "2.14.0"}
+
+ARM = Cpu("aarch64")
 
 
 def entry(role, recipe, blob):
@@ -32,7 +35,7 @@ def ways(found):
 
 
 def test_the_manifests_own_choice_comes_first_and_other_kernels_last():
-    found = ways(candidates(manifest(PRIMARY, ALTERNATE, BATCH), BOTH, Wanted(), cores=4))
+    found = ways(candidates(manifest(PRIMARY, ALTERNATE, BATCH), BOTH, Wanted(), cores=4, cpu=ARM))
     assert found == [
         *(("tflite-int8", "litert", threads, "default") for threads in (4, 1, 2)),
         *(("onnx-int8-qdq", "onnxruntime", threads, "default") for threads in (4, 1, 2)),
@@ -55,7 +58,9 @@ def test_what_the_caller_decided_is_not_tried_otherwise():
 
 
 def test_a_delegate_is_tried_first_and_only_where_it_fits():
-    found = candidates(manifest(PRIMARY, ALTERNATE), BOTH, Wanted(threads=1, delegate="libedgetpu.so.1"), cores=4)
+    found = candidates(
+        manifest(PRIMARY, ALTERNATE), BOTH, Wanted(threads=1, delegate="libedgetpu.so.1"), cores=4, cpu=ARM
+    )
     assert [(one.engine, one.delegate, one.kernels) for one in found] == [
         ("litert", "libedgetpu.so.1", "default"),
         ("litert", None, "default"),
