@@ -282,6 +282,7 @@ def main(arguments: Sequence[str]) -> int:
     low = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder  # of killed processes too
+        Path(folder).chmod(0o755)  # a test of the cache reads its file as another user
         import hypothesis  # noqa: F401 - once, not in each process
         import numpy  # noqa: F401
         import pytest  # noqa: F401
