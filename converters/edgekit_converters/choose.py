@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgekit_converters.calibration.split import FEWEST_APART
+from edgekit_converters.calibration.dataset import FEWEST_APART
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift
 from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds

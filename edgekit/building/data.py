@@ -14,7 +14,7 @@ from edgekit.building.kept import kept_survey, survey_digest
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
 from edgekit_converters.calibration import Dataset, Finding, Sequences, Subset, Survey
-from edgekit_converters.calibration.noise import RandomDataset
+from edgekit_converters.calibration.dataset import RandomDataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel

@@ -39,8 +39,7 @@ def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
 
 
 def _of_recording(given: str, contract: Contract) -> Iterator[tuple[str, Any]]:
-    from edgekit_converters.calibration.recordings import pieces
-    from edgekit_converters.calibration.wav import read_wav
+    from edgekit_converters.calibration.recordings import pieces, read_wav
 
     spec = contract.inputs[0]
     if not takes_rows(contract):

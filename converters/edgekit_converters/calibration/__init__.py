@@ -14,16 +14,31 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
-from edgekit_converters.calibration.fingerprint import fingerprint
+from edgekit_converters.calibration.dataset import (
+    FEWEST_APART,
+    HELD_OUT,
+    Dataset,
+    Example,
+    Label,
+    Subset,
+    digest,
+    fingerprint,
+    halves,
+    random_dataset,
+    split,
+    without,
+)
 from edgekit_converters.calibration.lint import Finding, Survey, findings, lint, survey
-from edgekit_converters.calibration.noise import random_dataset
-from edgekit_converters.calibration.observe import ObserveOptions, observe, visiting_order
+from edgekit_converters.calibration.observe import (
+    ObserveOptions,
+    SourceSamples,
+    observe,
+    source_samples,
+    visiting_order,
+)
 from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.calibration.ranges import Statistics, TensorStatistics
-from edgekit_converters.calibration.samples import SourceSamples, source_samples
 from edgekit_converters.calibration.sequences import Sequences, open_sequences, random_sequences, split_sequences
-from edgekit_converters.calibration.split import FEWEST_APART, HELD_OUT, halves, split, without
+from edgekit_converters.calibration.statistics import Statistics, TensorStatistics
 from edgekit_converters.calibration.suspicions import suspicions
 
 __all__ = [

@@ -1,11 +1,19 @@
-"""`.npy` and `.npz`: `x` or the model's own input names, `y` for integer labels. Read item by item (see `mapped`).
+"""`.npy` and `.npz` files as examples: `x` or the model's own input names, `y` for labels.
 
-What cannot be read so, because it is packed, is refused where it would fill more than a third of the machine's memory.
+Rules:
+- arrays are mapped, so only the items that are looked at come into memory;
+- a member of a `.npz` that `numpy.savez` stored is mapped in place; one that `numpy.savez_compressed` packed is read whole,
+  and refused where it would fill more than a third of the machine's memory;
+- nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import os
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,16 +23,86 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example
-from edgekit_converters.calibration.decode import Canonical, check_kind
-from edgekit_converters.calibration.input_kinds import sets_of
-from edgekit_converters.calibration.labels import Classes
-from edgekit_converters.calibration.mapped import map_npy, map_npz, memory_bytes, npz_names
+from edgekit_converters.calibration.decode import Canonical, check_kind, sets_of
+from edgekit_converters.calibration.folder import Classes
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.array_file import declared, in_bytes
-from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Arrays", "checked", "npy_members", "npz_members", "open_npy", "open_npz"]
+__all__ = [
+    "Arrays",
+    "checked",
+    "map_npy",
+    "map_npz",
+    "memory_bytes",
+    "npy_members",
+    "npz_members",
+    "npz_names",
+    "open_npy",
+    "open_npz",
+]
+
+_CONTAINERS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
+_UNKNOWN = 8 << 30  # where no system call tells
+_LOCAL_HEADER_BYTES = 30
+_NAME_LENGTHS_AT = 26
+_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+
+
+def map_npy(path: Path) -> Any:
+    """What numpy.load gives, mapped. A damaged file raises whatever NumPy meets first."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # an array with no items cannot be mapped
+        return np.load(path, allow_pickle=False)
+
+
+def memory_bytes() -> int:
+    """Of the machine, or of the container that this runs in where that has less."""
+    found = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in _CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):  # "max", or no such file
+            found.append(int(limit.read_text()))
+    return min(found, default=_UNKNOWN)
+
+
+def npz_names(path: Path) -> list[str]:
+    """The members' names, without the `.npy` that the zip adds."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """These members, each mapped where it is stored plainly, read otherwise. A damaged file raises anything."""
+    with np.load(path, allow_pickle=False) as loaded, zipfile.ZipFile(path) as archive:
+        arrays = {}
+        for name in names:
+            mapped = _stored(path, archive.getinfo(f"{name}.npy"))
+            arrays[name] = loaded[name] if mapped is None else mapped
+        return arrays
+
+
+def _stored(path: Path, member: zipfile.ZipInfo) -> NDArray[Any] | None:
+    """A member mapped in place, or None where that cannot be done and reading it decides what it is."""
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset + _NAME_LENGTHS_AT)
+        start = member.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", file.read(4)))
+        file.seek(start)
+        read_header = _HEADERS.get(npy_format.read_magic(file))
+        if read_header is None:
+            return None
+        shape, fortran, dtype = read_header(file)
+        bytes_of_values = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        whole = file.tell() - start + bytes_of_values == member.file_size
+        if dtype.hasobject or bytes_of_values == 0 or not whole:
+            return None
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+
 
 Members = tuple[dict[str, NDArray[Any]], NDArray[Any] | None]
 """Arrays by input name, and the labels where there are some."""
@@ -91,7 +169,14 @@ def npz_members(path: Path, contract: Contract) -> Members:
         raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
         names = _members(path, npz_names(path), contract)
-        _refuse_larger(path, memory_bytes() // 3)
+        most = memory_bytes() // 3
+        size = sum(one.nbytes for one in declared(path).values() if one.packed)
+        if size > most:
+            raise CalibrationError(
+                f"is {in_bytes(size)} when unpacked",
+                where=str(path),
+                do="Save the array as .npy, which is read piece by piece, or use fewer examples",
+            )
         members = map_npz(path, names)
     except EdgekitError:
         raise
@@ -109,17 +194,6 @@ def _begins_with(path: Path, magic: bytes) -> bool:
             return file.read(len(magic)) == magic
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def _refuse_larger(path: Path, most: int) -> None:
-    """Raises CalibrationError where the packed arrays, which have to be read whole, are more than `most` bytes."""
-    size = sum(one.nbytes for one in declared(path).values() if one.packed)
-    if size > most:
-        raise CalibrationError(
-            f"is {in_bytes(size)} when unpacked",
-            where=str(path),
-            do="Save the array as .npy, which is read piece by piece, or use fewer examples",
-        )
 
 
 def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
@@ -149,7 +223,13 @@ def checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | 
     counts = set()
     for spec in contract.inputs:
         array = arrays[spec.name]
-        _check_shape(spec, array, str(path))
+        where = str(path)
+        check_kind(spec, array.dtype, where)
+        if array.ndim == 0 or not sets_of(spec).fits(spec, array.dtype, tuple(array.shape[1:])):
+            expected = ", ".join(["N", *(str(n) for n in spec.shape)])
+            raise CalibrationError(
+                f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]", where=where
+            )
         counts.add(len(array))
     if len(counts) > 1:
         listed = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
@@ -158,15 +238,6 @@ def checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | 
     if count == 0:
         raise CalibrationError("holds no items", where=str(path), do="Give at least one")
     return Arrays(path, arrays, None if labels is None else _labels(path, labels, count, contract), contract)
-
-
-def _check_shape(spec: InputContract, array: NDArray[Any], where: str) -> None:
-    check_kind(spec, array.dtype, where)
-    if array.ndim == 0 or not sets_of(spec).fits(spec, array.dtype, tuple(array.shape[1:])):
-        expected = ", ".join(["N", *(str(n) for n in spec.shape)])
-        raise CalibrationError(
-            f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]", where=where
-        )
 
 
 def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) -> NDArray[Any]:

@@ -13,15 +13,14 @@ error: something is wrong with the folder, and what is left may not be represent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
-from edgekit_converters.calibration.input_kinds import sets_of
+from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.contract.spec import Contract
@@ -79,7 +78,10 @@ class Survey:
             self.constant.append(example.origin)
         if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
             self.not_finite.append(example.origin)
-        self._stretch(example.inputs)
+        for name, array in example.inputs.items():
+            if array.dtype.kind == "f" and array.size:
+                low, high = self.reach.get(name, (np.inf, -np.inf))
+                self.reach[name] = (min(low, float(array.min())), max(high, float(array.max())))
 
     def joined(self, other: Survey) -> Survey:
         """Of the items of both."""
@@ -96,12 +98,6 @@ class Survey:
                 least, greatest = whole.reach.get(name, (np.inf, -np.inf))
                 whole.reach[name] = (min(least, low), max(greatest, high))
         return whole
-
-    def _stretch(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        for name, array in inputs.items():
-            if array.dtype.kind == "f" and array.size:
-                low, high = self.reach.get(name, (np.inf, -np.inf))
-                self.reach[name] = (min(low, float(array.min())), max(high, float(array.max())))
 
 
 def _text(label: Label) -> str:
@@ -265,11 +261,7 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
             f"{found.name}: {_all_or_some(found.constant, found.items)} with one value throughout",
             "Remove blank pictures and broken captures",
         )
-    yield from _reach(found, contract)
-
-
-def _reach(found: Survey, contract: Contract) -> Iterator[Finding]:
-    """Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here."""
+    # Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here
     for spec in contract.inputs:
         expected = sets_of(spec).normalised(spec)
         if expected is None or spec.name not in found.reach:

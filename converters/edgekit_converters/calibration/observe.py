@@ -1,5 +1,6 @@
 """Run calibration samples through a float graph and keep statistics of every tensor.
 
+    feeds = source_samples(dataset, contract, source)          # what the original takes: [float32 [1, 224, 224, 3]]
     statistics = observe(graph, feeds, total=len(dataset), progress=progress)
 
 Rules:
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,15 +26,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.ranges import Statistics
-from edgekit_converters.calibration.tensor_statistics import TensorStatistics
-from edgekit_converters.calibration.thresholds import METHODS
+from edgekit_converters.calibration.dataset import Dataset, Example
+from edgekit_converters.calibration.statistics import METHODS, Statistics, TensorStatistics
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.graph.graph import Graph
 from edgekit_converters.graph.head import head
 from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.model import SourceModel
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["CHECKPOINT", "ObserveOptions", "observe", "visiting_order"]
+__all__ = ["CHECKPOINT", "ObserveOptions", "SourceSamples", "observe", "source_samples", "visiting_order"]
 
 CHECKPOINT = 32
 """Samples between two looks at the ranges."""
@@ -149,3 +152,32 @@ def _resumed(graph: Graph, options: ObserveOptions) -> Statistics:
         return fresh  # there is none, or it was cut short; calibrating again is all that is lost
     usable = found.digest == options.digest and list(found.tensors) == list(fresh.tensors)
     return found if usable else fresh
+
+
+class SourceSamples:
+    """Re-iterable, with a length; each item is one array a source input, in order, with a batch axis of 1.
+
+    shuffled: items come in a random order that is the same at every pass, wherever the set can be read so. Folders come
+    sorted by class, and whoever stops early or reads a part must have seen all of them.
+    """
+
+    def __init__(self, dataset: Dataset, contract: Contract, source: SourceModel) -> None:
+        self.shuffled = dataset.any_order
+        self._dataset = dataset
+        self._adapters = [(spec.name, Adapter(contract.input(spec.name), spec)) for spec in source.inputs]
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[list[NDArray[Any]]]:
+        order = visiting_order(len(self)) if self.shuffled else range(len(self))
+        return (self.adapt(example) for example in self._dataset.pick(order))
+
+    def adapt(self, example: Example) -> list[NDArray[Any]]:
+        """One example as the original takes it."""
+        return [adapter(example.inputs[name]) for name, adapter in self._adapters]
+
+
+def source_samples(dataset: Dataset, contract: Contract, source: SourceModel) -> SourceSamples:
+    """What `targets.convert` calibrates with. Arrays have the source's dtypes, layout and normalisation."""
+    return SourceSamples(dataset, contract, source)

@@ -25,16 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.arrays import checked, npy_members, npz_members
-from edgekit_converters.calibration.dataset import Dataset, Example, Subset
-from edgekit_converters.calibration.files import PREPROCESSINGS
-from edgekit_converters.calibration.fingerprint import fingerprint
+from edgekit_converters.calibration.arrays import checked, memory_bytes, npy_members, npz_members
+from edgekit_converters.calibration.dataset import HELD_OUT, Dataset, Example, Subset, fingerprint, random_dataset
 from edgekit_converters.calibration.folder import files_in
-from edgekit_converters.calibration.function import Generated, find_function
-from edgekit_converters.calibration.mapped import memory_bytes
-from edgekit_converters.calibration.noise import random_dataset
+from edgekit_converters.calibration.open import Generated, find_function
 from edgekit_converters.calibration.recordings import open_streams
-from edgekit_converters.calibration.split import HELD_OUT
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
@@ -210,7 +205,7 @@ def _opened(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, 
         return streams, streams.lengths
     if place.is_file() and suffix in (".npy", ".npz"):
         return _arrays(place, contract)
-    if isinstance(path, str) and _FUNCTION.fullmatch(path) and path.partition(":")[0] not in PREPROCESSINGS:
+    if isinstance(path, str) and _FUNCTION.fullmatch(path):
         return _generated(path, contract)
     what = "is no set of sequences, and the model keeps a state" if place.exists() else "does not exist"
     raise CalibrationError(what, where=str(place), do=_KINDS)

@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example
-from edgekit_converters.calibration.input_kinds import sets_of
+from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.errors import CalibrationError, SourceError
 from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.progress import Progress, silent

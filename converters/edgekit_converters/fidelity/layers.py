@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.histogram import Histogram
+from edgekit_converters.calibration.statistics import Histogram
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph import Graph, Grid, Layer, Watched

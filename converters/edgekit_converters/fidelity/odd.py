@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.input_kinds import sets_of
+from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.children import python_module
 from edgekit_runtime.children import run as run_child

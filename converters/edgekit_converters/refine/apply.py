@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.graph import Graph, Layer
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.refine.bias import corrected

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError, first_line
 from edgekit_converters.formats.onnx import (
     GraphView,

@@ -22,7 +22,7 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.observe import ObserveOptions, observe
-from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph

@@ -9,7 +9,7 @@
   Audio is a tensor that is one row of floats: the pieces of a recording fill it (`takes_rows`).
 
 Rules: no other module asks whether an input has an `ImageSpec`; what depends on the kind is a method here, or in the
-workstation's table of the same kinds (`edgekit_converters.calibration.input_kinds`).
+workstation's table of the same kinds (`edgekit_converters.calibration.decode`).
 """
 
 from __future__ import annotations

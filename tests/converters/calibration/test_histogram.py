@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.calibration.histogram import BINS, Histogram
+from edgekit_converters.calibration.statistics import BINS, Histogram
 
 LARGE = float(np.float32(3e38))
 values = arrays(

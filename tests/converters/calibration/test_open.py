@@ -395,7 +395,7 @@ class TestFunction:
             list(open_dataset(f"{name}:give", TENSORS))
 
     def test_an_endless_function_is_stopped(self, module, monkeypatch):
-        monkeypatch.setattr("edgekit_converters.calibration.function.MAX_ITEMS", 50)
+        monkeypatch.setattr("edgekit_converters.calibration.open.MAX_ITEMS", 50)
         name = module("import itertools\ndef give():\n    return itertools.repeat([1, 2, 3])\n")
         with pytest.raises(CalibrationError, match="yields more than 50 items"):
             open_dataset(f"{name}:give", TENSORS)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.calibration.tensor_statistics import TensorStatistics
-from edgekit_converters.calibration.thresholds import METHODS, usable
+from edgekit_converters.calibration.statistics import METHODS, TensorStatistics, usable
 
 LARGE = float(np.float32(3e38))
 RNG = np.random.default_rng(0)

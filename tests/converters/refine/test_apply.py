@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.calibration.observe import observe
-from edgekit_converters.calibration.ranges import Statistics
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.graph import Graph
 from edgekit_converters.refine import apply, restored
 from edgekit_converters.refine.rounding import nearest

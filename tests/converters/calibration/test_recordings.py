@@ -1,4 +1,4 @@
-"""Recordings and files through a named preprocessing."""
+"""Recordings as examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.calibration import fingerprint, lint, open_dataset
-from edgekit_converters.calibration.wav import loudest, read_wav
+from edgekit_converters.calibration.recordings import loudest, read_wav
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
@@ -109,29 +109,7 @@ def test_sub_folders_are_labels(tmp_path: Path) -> None:
     assert [example.label for example in dataset] == [0, 1]
 
 
-READINGS = {
-    "bytes": (b"  abc ", [32, 32, 97, 98, 99, 32, 0, 0]),
-    "ends": (b" ab ", [97, 98, 32, 256, 256, 32, 97, 98]),
-    "text": ("äb€".encode(), [228, 98, 8364, 0, 0, 0, 0, 0]),
-}
-
-
-@pytest.mark.parametrize("name", READINGS)
-def test_files_become_rows_of_numbers(name: str, tmp_path: Path) -> None:
-    data, row = READINGS[name]
-    (tmp_path / "one.bin").write_bytes(data)
-    for dtype in ("int32", "float32"):
-        (example,) = open_dataset(f"{name}:{tmp_path}", contract(8, dtype=dtype))
-        assert example.inputs["x"].tolist() == row
-        assert example.inputs["x"].dtype == dtype
-
-
-def test_text_that_is_none_and_models_that_take_no_row_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(CalibrationError, match="not UTF-8"):
-        list(open_dataset(f"text:{tmp_path}", contract(8, dtype="int32")))
-    with pytest.raises(CalibrationError, match=r"does not fit a model that takes float32 \[4, 8\]"):
-        open_dataset(f"bytes:{tmp_path}", contract(4, 8))
+def test_models_that_take_no_row_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", TONE)
     with pytest.raises(CalibrationError, match="folder of recordings does not fit"):
         open_dataset(tmp_path, contract(8, dtype="int32"))
