@@ -33,7 +33,7 @@ SLOW = (
     "building/test_build.py", "building/test_delegated.py", "building/test_detector.py", "building/test_fashion_mnist.py",
     "bench/test_cold.py", "building/test_installs.py", "building/test_journey.py",
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
-    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_warm.py",
+    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_fill.py",
     "checking/test_check.py", "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
     "converters/targets/test_convert.py",
     "converters/workload/test_tflite.py::test_efficientnet_lite0",

@@ -1,10 +1,10 @@
-"""edgekit status, activate, rollback and gc: what is installed in a root, and which generation answers."""
+"""edgekit status, activate and rollback: what is installed in a root, and which generation answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,7 @@ from edgekit.cli.options import as_json, print_json, trust
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Status
 
-__all__ = ["activate", "gc", "rollback", "status"]
+__all__ = ["activate", "rollback", "status"]
 
 
 @click.command()
@@ -23,7 +23,9 @@ __all__ = ["activate", "gc", "rollback", "status"]
 def status(root: Path, as_json: bool) -> None:
     """Show what answers in the root DIR, where a rollback would lead, and what became of the last install.
 
-    Puts in order what a power cut left. Exits 0 wherever the root can be read.
+    Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the active and
+    the previous version stay, the one on trial, what an application has open, and the download of an interrupted install.
+    Exits 0 wherever the root can be read.
     """
     from edgekit_runtime.install import status as found_in
 
@@ -65,8 +67,12 @@ def _lines(found: Status) -> Iterator[str]:
     if found.profile is not None:
         yield f"  board      {found.profile}, as `edgekit install --profile` said"
     if found.unfinished is not None:
-        doing = "works now" if found.busy else "is not finished: the same install goes on there"
+        doing = "works now" if found.busy else "is not finished: the same install continues it, another one removes it"
         yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"
+    if found.in_use:
+        yield f"  in use     {', '.join(found.in_use)}: removed once the application that has it open closes it"
+    if found.freed is not None:
+        yield f"  freed      {found.freed['removed']} removed, {found.freed['bytes']:,} bytes, at {found.freed['at']}"
     if found.failure is not None:
         yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"
 
@@ -110,28 +116,3 @@ def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None
     click.echo(line)
     if made is not None:
         click.echo(made.vouched)
-
-
-@click.command()
-@ROOT
-@click.option("--unfinished", is_flag=True, help="Give up an install that was cut off, too, with what it fetched.")
-@as_json
-def gc(root: Path, unfinished: bool, as_json: bool) -> None:
-    """Remove what nothing needs: older generations, what failed, downloads that no install goes on with.
-
-    What answers, what answered before, what is on trial, and what a running application has open stays; so does what an
-    install that was cut off has fetched, because the same install goes on there.
-    """
-    from edgekit_runtime.install import collect
-
-    done = collect(root, unfinished=unfinished)
-    if as_json:
-        told: dict[str, Any] = {"removed": done.removed, "bytes": done.bytes, "in_use": done.in_use}
-        told["unfinished"] = done.unfinished
-        print_json(told)
-        return
-    for name in done.in_use:
-        click.echo(f"in use: {name}")
-    if done.unfinished is not None:
-        click.echo(f"kept for an install that was cut off: {done.unfinished}; edgekit gc --unfinished gives it up")
-    click.echo(f"{len(done.removed)} removed, {done.bytes:,} bytes freed")

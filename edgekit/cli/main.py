@@ -42,9 +42,8 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Ask": (
         "edgekit run bundles/net-raspberry-pi-4.ekb cat.jpg",
         {
-            "run": ("edgekit.cli.run:run", "Answer images, arrays, folders, or files as they come."),
+            "run": ("edgekit.cli.run:run", "Answer images, arrays, folders or new files; fill a cache."),
             "bench": ("edgekit.cli.bench:bench", "Measure a bundle on this machine, stage by stage."),
-            "warm": ("edgekit.cli.warm:warm", "Fill the disk cache with the answers to a folder."),
             "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
             "doctor": ("edgekit.cli.doctor:doctor", "Check this machine, or explain a code or an error message."),
         },
@@ -58,7 +57,6 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
             "activate": ("edgekit.cli.generations:activate", "Commit the version on trial, or activate another one."),
             "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version."),
-            "gc": ("edgekit.cli.generations:gc", "Remove what an install root no longer needs."),
         },
     ),
     "Trust and fleet": (

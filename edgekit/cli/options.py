@@ -28,6 +28,7 @@ __all__ = [
     "catalogue_of",
     "engine",
     "load_profile",
+    "options_given",
     "print_json",
     "profile_path",
     "threads",
@@ -117,6 +118,14 @@ def budget_of(use: str | None, budget_ms: float | None) -> float | None:
     from edgekit_runtime.budget import PRESETS_MS
 
     return PRESETS_MS[use]
+
+
+def options_given(*names: str) -> list[str]:
+    """Of the parameters `names`, those on the command line, as they are spelt there."""
+    context = click.get_current_context()
+    spelt = {one.name: one.opts[-1] for one in context.command.params}
+    source = click.core.ParameterSource.COMMANDLINE
+    return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
 engine = click.option("--engine", metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from edgekit import scores
+from edgekit.cli.fill import fill_cache, fill_options
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -23,6 +24,7 @@ from edgekit.cli.options import (
     budget_ms,
     budget_of,
     engine,
+    options_given,
     print_json,
     threads,
     trust,
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from edgekit_runtime.session import Session
 
 __all__ = ["run"]
+
+_OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
+"""Options that --fill-cache does not take."""
 
 
 @click.command()
@@ -65,6 +70,7 @@ __all__ = ["run"]
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
+@fill_options
 @trust
 @allow_unsigned
 @secret
@@ -82,11 +88,20 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
     edgekit run net.ekb --watch inbox/ --use video --json | my-program
+    edgekit run net.ekb photos/ --fill-cache answers.db       # for open_bundle(..., disk_cache="answers.db")
     """
     if not inputs and watch is None:
         raise click.UsageError("Name something to answer: INPUTS, or a folder to --watch.")
     if "" in inputs:
         raise click.UsageError("One of INPUTS is an empty name.")
+    file, max_mb = options.pop("fill_cache"), options.pop("disk_cache_mb")
+    if file is not None:
+        if idle := options_given(*_OF_ANSWERS):
+            raise click.UsageError(f"--fill-cache prints no answers: leave out {', '.join(idle)}.")
+        opened = {name: options[name] for name in ("engine", "threads", "pin", "trust", "allow_unsigned", "secret")}
+        return fill_cache(bundle, inputs, file, max_mb or 256.0, opened, as_json=as_json)
+    if max_mb is not None:
+        raise click.UsageError("--disk-cache-mb goes with --fill-cache.")
     if options["telemetry"] is None and (options["device"] is not None or options["window_s"] is not None):
         raise click.UsageError("--device and --window-s go with --telemetry.")
     if options["window_s"] is None:

@@ -11,6 +11,7 @@ from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
 from edgekit.packaging.terms import Terms
+from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install import Fetching, Limits, install
 
@@ -52,7 +53,26 @@ def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
     found = json.loads(invoked("status", "--root", root, "--json").stdout)
     assert (found["state"], found["current"]["number"], found["previous"]["number"]) == ("committed", 1, 2)
     assert "generation 2 answers" in invoked("activate", 2, "--root", root).output
-    assert invoked("gc", "--root", root).output == "0 removed, 0 bytes freed\n"
+    assert found["freed"] is None
+
+
+def test_status_says_what_was_removed_by_itself_and_what_waits_for_an_application(made, tmp_path):
+    root = tmp_path / "camera"
+    for version in ("1", "2"):
+        assert (
+            invoked("install", made(version), "--root", root, "--profile", "x86-64", "--allow-unsigned").exit_code == 0
+        )
+    with open_bundle(root) as model:
+        assert model.describe()["version"] == "2"
+        for version in ("3", "4"):
+            done = invoked("install", made(version), "--root", root, "--allow-unsigned")
+            assert done.exit_code == 0, done.output
+        shown = invoked("status", "--root", root).stdout
+        assert "  in use     generations/2" in shown
+        assert "  freed      2 removed, " in shown, "generation 1 and its bundle"
+    found = json.loads(invoked("status", "--root", root, "--json").stdout)
+    assert (found["in_use"], found["freed"]["removed"]) == ([], 2)
+    assert sorted(path.name for path in (root / "generations").iterdir()) == ["3", "4"]
 
 
 def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
@@ -171,13 +191,18 @@ def test_another_name_for_the_board_is_told_with_the_one_before(made, tmp_path):
         assert f"board      {name}, which this root remembers{told}\n" in done.stdout
 
 
-def test_a_collection_says_what_it_keeps_and_how_to_drop_it(made, tmp_path):
+def test_status_keeps_an_interrupted_download_and_another_install_drops_it(made, tmp_path):
     root, at_once = tmp_path / "r", Fetching(Limits(tries=2), sleep=lambda seconds: None)
     with serving(Script(made("1").read_bytes(), cuts=[700, 0, 0])) as url, pytest.raises(DownloadError):
         install(url, root, replace(UNSIGNED, fetching=at_once))
-    assert f"{url}; edgekit gc --unfinished gives it up" in invoked("gc", "--root", root).output
-    assert json.loads(invoked("gc", "--root", root, "--json").stdout)["unfinished"] == url
-    assert invoked("gc", "--root", root, "--unfinished").output.startswith("1 removed, 700 bytes freed")
+    shown = invoked("status", "--root", root).stdout
+    assert f"install    of {url}: fetching" in shown
+    assert "the same install continues it, another one removes it" in shown
+    assert [path.suffix for path in (root / "incoming").iterdir() if path.suffix == ".part"] == [".part"]
+    assert invoked("install", made("2"), "--root", root, "--profile", "x86-64", "--allow-unsigned").exit_code == 0
+    found = json.loads(invoked("status", "--root", root, "--json").stdout)
+    assert found["unfinished"] is None
+    assert not list((root / "incoming").iterdir())
 
 
 def test_a_key_that_the_application_would_not_find_is_spoken_of(tmp_path, monkeypatch):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.cli.generations import activate, gc, rollback, status
+from edgekit.cli.generations import activate, rollback, status
 from edgekit.cli.install import install
 from edgekit.cli.keys import keys
 from edgekit.cli.selftest import selftest
 from edgekit.cli.verify import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "builder-reference.md"
-COMMANDS = [one.name for one in (activate, gc, install, rollback, selftest, status, verify)]
+COMMANDS = [one.name for one in (activate, install, rollback, selftest, status, verify)]
 
 
 def rows() -> str:

@@ -38,7 +38,7 @@ def judge(kit: Kit, scene: Scene, root: Path) -> Judged:
     status = ["cli", "status", "--root", str(root), "--json"]
     ask = ["ask", str(root)]
     again = scene.again(kit, root)
-    ended = kit.forks.run([ask, status, *again, ask, ["cli", "gc", "--root", str(root)], status])
+    ended = kit.forks.run([ask, status, *again, ask, ["cli", "status", "--root", str(root)], status])
     if ended.code or len(ended.notes) != 5 + len(again):
         return Judged(None, [f"whoever asked ended with {ended.code} after {ended.notes}"])
     (first, settled), (done, third, collected, last) = ended.notes[:2], ended.notes[-4:]
@@ -57,7 +57,7 @@ def judge(kit: Kit, scene: Scene, root: Path) -> Judged:
     if third.get("version") != scene.after:
         wrong.append(f"after the same again {third} answers")
     if collected["code"] != 0:
-        wrong.append(f"gc: {collected}")
+        wrong.append(f"status, which collects: {collected}")
     if scene.after is not None:
         wrong += _clean(last, scene.after)
     wrong += what_remains(root, last)
@@ -88,14 +88,14 @@ def _clean(status: dict[str, Any], version: str) -> list[str]:
 
 
 def what_remains(root: Path, status: dict[str, Any]) -> list[str]:
-    """After gc: two generations at most and their objects, no draft, no part of a download."""
+    """After a collection: two generations at most and their objects, no draft, no part of a download."""
     names = tree(root)
-    wrong = [f"gc left {name}" for name in names if _LEFT.search(name)]
+    wrong = [f"left: {name}" for name in names if _LEFT.search(name)]
     told = json.loads(status["out"])
     kept = {told[which]["object"] for which in ("current", "previous") if told[which]}
     for name in names:
         if name.startswith("objects/") and name[8:-4] not in kept:
-            wrong.append(f"gc left {name}, which is neither what answers nor what answered before")
+            wrong.append(f"left: {name}, which is neither what answers nor what answered before")
     return wrong
 
 

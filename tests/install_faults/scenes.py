@@ -171,7 +171,7 @@ SCENES = {
         Scene("roll back", "2", "1", _installs("1", "2"), _root("rollback"), _then(_root("activate", "1"))),
         Scene("give a trial up", "2", "1", _on_trial, _root("rollback"), _BACK),
         Scene("activate against a trial", "2", "1", _on_trial, _root("activate", "1"), _then(_root("activate", "1"))),
-        Scene("collect", "2", "2", _installs("1", "2"), _root("gc"), _then(_root("gc")), _litter),
+        Scene("collect", "2", "2", _installs("1", "2"), _root("status"), _then(_root("status")), _litter),
         Scene("third failed start", "1", "1", _starting(3), _root("status"), _then(_root("status"))),
         Scene("verdict of a trial", "2", "2", _on_trial, _watch, _then(_root("activate"), _install("2")), also="1"),
     )

@@ -46,12 +46,12 @@ def test_read_only(kit: Kit, mounted):
         kit.install("3", root),
         ["cli", "activate", "1", "--root", str(root)],
         ["cli", "rollback", "--root", str(root)],
-        ["cli", "gc", "--root", str(root)],
+        ["cli", "status", "--root", str(root)],
     ]
     for note in kit.forks.run(commands[:3]).notes:
         assert not refused_well(note)
         assert "read-only" in note["err"]
-    # gc finds nothing to remove, or says why it cannot; either way nothing else happens
+    # it finds nothing to remove, or cannot; either way nothing else happens
     assert kit.forks.run([commands[3]]).note["code"] in (0, 1)
     looked = kit.forks.run([["cli", "status", "--root", str(root)], ["ask", str(root)]])
     assert (looked.notes[0]["code"], looked.note["version"]) == (0, "2")
@@ -82,7 +82,7 @@ def test_full(kit: Kit, mounted):
     assert len(refused) >= 7
     assert done is not None
     ballast.unlink()
-    assert kit.forks.run([["cli", "gc", "--root", str(root)]]).note["code"] == 0
+    assert kit.forks.run([["cli", "status", "--root", str(root)]]).note["code"] == 0
     assert not [name for name in tree(root) if name.endswith((".new", ".part"))]
 
 

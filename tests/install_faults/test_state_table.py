@@ -290,7 +290,7 @@ def test_in_state(case: Case, board: Board):
 def nothing_is_in_the_way_of_the_next(board: Board) -> None:
     """Whatever failed: version 3 is installed, and nothing is left of what was not."""
     three = board.kit.install("3", board.root)
-    trial = board.kit.forks.run([three, ["ask", str(board.root)], ["cli", "gc", "--root", str(board.root)]])
+    trial = board.kit.forks.run([three, ["ask", str(board.root)], ["cli", "status", "--root", str(board.root)]])
     assert [trial.notes[0]["code"], trial.notes[1]["version"], trial.note["code"]] == [0, "3", 0]
     assert not [*(board.root / "incoming").iterdir(), *board.root.rglob("*.new")]
     assert len(list((board.root / "objects").iterdir())) == 2 == len(list((board.root / "generations").iterdir()))

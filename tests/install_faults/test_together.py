@@ -82,13 +82,13 @@ def test_two_installs_take_turns(kit: Kit, root: Path):
 def test_what_an_application_has_open_is_never_collected(kit: Kit, root: Path):
     with Application(root) as application:
         assert application.version == "1"
-        install = [kit.install("2", root), kit.install("3", root), ["cli", "gc", "--root", str(root)]]
+        install = [kit.install("2", root), kit.install("3", root), ["cli", "status", "--root", str(root)]]
         ended = kit.forks.run(install)
         assert [note["code"] for note in ended.notes] == [0, 0, 0]
-        assert "in use: generations/1" in ended.note["out"]
+        assert "in use     generations/1" in ended.note["out"]
         assert application.answer() == "red"
         assert sum(name.startswith("objects/") for name in tree(root)) == 3
-    assert "removed" in kit.forks.run([["cli", "gc", "--root", str(root)]]).note["out"]
+    assert "freed      2 removed" in kit.forks.run([["cli", "status", "--root", str(root)]]).note["out"]
     assert sum(name.startswith("objects/") for name in tree(root)) == 2
 
 

@@ -8,7 +8,8 @@ Rules:
 - what an unfinished install has fetched stays, for it goes on there, unless its owner gives it up;
 - an object that a model has open, in whatever process, stays as well, and is collected another time;
 - where what stays cannot say which object it needs, because the disk does not give its record, no object goes;
-- links are removed, never followed, and what edgekit did not put there is left alone.
+- links are removed, never followed, and what edgekit did not put there is left alone;
+- an install, a rollback and `status` collect by themselves; events.jsonl tells what went, but for what a refused bundle left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.states import Abandoned, react
 
-__all__ = ["Collected", "collect", "make_room", "sweep"]
+__all__ = ["Collected", "collect", "collect_and_tell", "make_room", "sweep"]
 
 _SPARE_BYTES = 1 << 20
 """Left free beside a bundle: for the journal, the record, a folder or two."""
@@ -57,11 +58,9 @@ def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: f
         if unfinished and journal.attempt is not None and journal.on_trial is None:
             journal = react(journal, Abandoned()).journal
             root.write_journal(journal)
-        collected = sweep(root, journal)
+        collected = collect_and_tell(root, journal)
         if journal.attempt is not None and journal.on_trial is None:
             collected.unfinished = journal.attempt.source
-    if collected.removed:
-        root.events.tell("collected", what=f"{len(collected.removed)} removed, {collected.bytes} bytes")
     return collected
 
 
@@ -97,6 +96,14 @@ def sweep(root: Root, journal: Journal) -> Collected:
             remove(entry)
     for entry in root.drafts():
         remove(entry)
+    return done
+
+
+def collect_and_tell(root: Root, journal: Journal) -> Collected:
+    """`sweep`, and an event if something was removed."""
+    done = sweep(root, journal)
+    if done.removed:
+        root.events.tell("collected", removed=len(done.removed), bytes=done.bytes)
     return done
 
 

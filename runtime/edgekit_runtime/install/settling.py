@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.collecting import sweep
+from edgekit_runtime.install.collecting import collect_and_tell, sweep
 from edgekit_runtime.install.disk import storing, sync_folder
 from edgekit_runtime.install.events import told_at
 from edgekit_runtime.install.journal import Journal
@@ -38,7 +38,7 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
         root.write_journal(after)
     if Tidy.COLLECT in step.tidy:
         with contextlib.suppress(EdgekitError):  # what is left is collected another time
-            sweep(root, after)
+            (sweep if after.current == before.current else collect_and_tell)(root, after)
     return after
 
 

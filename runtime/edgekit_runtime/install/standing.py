@@ -1,4 +1,4 @@
-"""What is in a root, put in order first where somebody may write there.
+"""What is in a root, put in order and rid of what it no longer needs first, where somebody may write there.
 
     found = status("/var/lib/edgekit/camera")
     found.current.number, found.state                # 3, "committed"
@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any, Literal
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError, InstallError, IntegrityError, StorageError
+from edgekit_runtime.install.collecting import Collected, collect_and_tell
 from edgekit_runtime.install.disk import storing
 from edgekit_runtime.install.journal import Attempt, Failure, Journal
 from edgekit_runtime.install.layout import Root
@@ -44,7 +46,8 @@ class Status:
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
     that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None where nothing
-    speaks against it. profile: what this root was told that the board is.
+    speaks against it. profile: what this root was told that the board is. freed: the last event of something removed. in_use:
+    what goes as soon as the application that has it open closes it.
     """
 
     root: Path
@@ -61,6 +64,8 @@ class Status:
     refusal: str | None = None
     previous_refusal: str | None = None
     profile: str | None = None
+    freed: dict[str, Any] | None = None
+    in_use: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         told = {
@@ -76,6 +81,8 @@ class Status:
             "profile": self.profile,
             "refusal": self.refusal,
             "previous_refusal": self.previous_refusal,
+            "freed": self.freed,
+            "in_use": list(self.in_use),
         }
         if self.seen is not None:
             told["trial"] = {**to_json(self.seen), "failed_starts": self.failed_starts}
@@ -85,20 +92,22 @@ class Status:
 def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Status:
     """Raises InstallError (install-root, planted), StorageError."""
     root = Root.open(path)
-    busy = False
+    busy, collected = False, Collected()
     try:
         with alone(root.lock_file, wait_s=0.0):
             journal = settle(root, clock)
+            with contextlib.suppress(EdgekitError):  # what is left is collected another time
+                collected = collect_and_tell(root, journal)
     except StorageError:  # it may only be read
         journal = root.journal()
     except InstallError as error:
         if error.code != "install-busy":
             raise
         journal, busy = root.journal(), True
-    return _told(root, journal, busy)
+    return _told(root, journal, busy, collected)
 
 
-def _told(root: Root, journal: Journal, busy: bool) -> Status:
+def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
     current, lost = _current(root, number)
@@ -125,7 +134,18 @@ def _told(root: Root, journal: Journal, busy: bool) -> Status:
         gone or refusal or _refusal(root, store, current, back),
         previous_refusal,
         slot.profile,
+        _freed(root),
+        tuple(collected.in_use),
     )
+
+
+def _freed(root: Root) -> dict[str, Any] | None:
+    """The last collection that removed something."""
+    for event in reversed(root.events.read()):
+        told = {name: event.get(name) for name in ("at", "removed", "bytes")}
+        if event.get("event") == "collected" and isinstance(told["removed"], int) and isinstance(told["bytes"], int):
+            return told
+    return None
 
 
 def _current(root: Root, number: int | None) -> tuple[Generation | None, InstallError | None]:

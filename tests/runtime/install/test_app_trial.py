@@ -124,9 +124,9 @@ def test_a_promise_that_is_broken_leads_back_without_a_lost_request(on_trial, ro
         assert set(answers) == {"red"}
         assert model.describe()["version"] == "1"
         assert model.describe()["installed"]["state"] == "committed"
+    assert events(root)[-1]["event"] == "rolled-back"
     found = status(root)
     assert (found.current.number, found.failure.code) == (1, "trial-failed")
-    assert events(root)[-1]["event"] == "rolled-back"
     collect(root)
     assert names(root / "generations") == ["1"]
 

@@ -1,68 +1,57 @@
-"""edgekit warm: answer a folder ahead of time, so that the application finds the answers on disk."""
+"""`edgekit run --fill-cache`: answers on disk before the application asks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, engine, print_json, threads, trust
+from edgekit.cli.options import PATH, FiniteRange, print_json
 from edgekit.cli.output import say
 from edgekit.cli.progress import shown
-from edgekit.cli.secret_options import secret
 
-__all__ = ["warm"]
+__all__ = ["fill_cache", "fill_options"]
 
-
-@click.command()
-@click.argument("bundle", type=BUNDLE)
-@click.argument("folder", type=PATH, metavar="DIR")
-@click.option(
-    "--disk-cache",
-    "file",
+_FILE = click.option(
+    "--fill-cache",
     type=PATH,
-    required=True,
     metavar="FILE",
-    help="The file to fill: what the application passes as open_bundle(..., disk_cache=FILE).",
+    help="Keep the answers in FILE instead of printing them; an application finds them there with open_bundle(..., "
+    "disk_cache=FILE). Run it again after an interruption or with more files: it computes what is missing.",
 )
-@click.option(
+_SIZE = click.option(
     "--disk-cache-mb",
-    "max_mb",
     type=FiniteRange(1, 1_000_000),
-    default=256.0,
-    show_default=True,
     metavar="MB",
-    help="How large it may become: what the application passes as disk_cache_mb.",
+    help="With --fill-cache: how large FILE may become, as the application passes disk_cache_mb. Default: 256.",
 )
-@engine
-@threads
-@trust
-@allow_unsigned
-@secret
-@as_json
-def warm(bundle: Path, folder: Path, as_json: bool, **options: Any) -> int:
-    """Answer every picture and array in DIR with BUNDLE and keep the answers on disk.
 
-    An application that opens the same bundle with the same file finds them there, by the bytes of what it asks. What is
-    there already is not computed again: run it again after an interruption, or with more files.
-    Exits 1 when a file could not be read or an answer is not on disk afterwards.
-    """
-    import edgekit.warming
 
-    filling = edgekit.warming.Filling(**options)
+def fill_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --fill-cache and --disk-cache-mb."""
+    return _FILE(_SIZE(command))
+
+
+def fill_cache(
+    bundle: Path, inputs: Sequence[str], file: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
+) -> int:
+    """Fill, report, and return the exit code: 1 if a file could not be read or an answer is not on disk."""
+    from edgekit.filling import fill
+
     try:
         with shown() as progress:
-            found = edgekit.warming.warm(bundle, folder, filling, progress)
+            found = fill(bundle, inputs, file, max_mb=max_mb, progress=progress, opened=opened)
     except KeyboardInterrupt:
         if not as_json:
-            click.echo("what was answered is kept: run the same command again, and it goes on from there", err=True)
+            click.echo("the answers so far are kept: the same command continues from there", err=True)
         raise
     if as_json:
         print_json(found)
     else:
-        _tell(found, filling.max_mb)
+        _tell(found, max_mb)
     return 1 if found["unreadable"] or found["full"] or found["not_kept"] else 0
 
 

@@ -1,13 +1,13 @@
 """Filling the disk tier ahead of time: what an application will be asked is answered before it is.
 
-    found = warm(Path("net.ekb"), Path("catalogue/"), Filling(Path("answers.db")), progress)
+    found = fill(Path("net.ekb"), ["catalogue/"], Path("answers.db"))
     found["made"], found["there"], found["not_kept"], found["unreadable"]
 
 Rules:
 - a file's key is that of its bytes: it is found again where the application passes the same path or the same bytes, and for
   .npy where it passes the same array;
 - answers belong to the bundle and to the artifact that gave them: fill on the board, or for the artifact that the board will
-  take (--engine);
+  take (--engine, --pin);
 - what is there is not computed again, so that a run that was interrupted goes on where it ended;
 - made is what is on disk: the run waits for the writer, and counts what could not be kept;
 - a set that does not fit is noticed when it begins to push itself out, and the run ends there; so it does on a full disk.
@@ -16,8 +16,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -30,59 +29,48 @@ from edgekit_runtime.cache import DiskCache, Miss, identify
 from edgekit_runtime.cache.memory import entry_bytes
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Filling", "warm"]
+__all__ = ["fill"]
 
 _SYNC_EVERY = 128
 
 
-@dataclass(frozen=True)
-class Filling:
-    """Where to, and with what: the file of the disk tier, its bound in MiB, and how the bundle is opened. secret: where the
-    key of an encrypted one is, None to look for it."""
+def fill(
+    bundle: Path,
+    inputs: Sequence[str],
+    file: Path,
+    *,
+    max_mb: float = 256.0,
+    progress: Progress = silent,
+    opened: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what `edgekit run --fill-cache --json` prints.
 
-    file: Path
-    max_mb: float = 256.0
-    engine: str | None = None
-    threads: int | None = None
-    trust: Sequence[Path] = ()
-    allow_unsigned: bool = False
-    secret: str | None = None
+    inputs: files and folders. opened: options of `open_bundle`.
+    In the result, full: the set does not fit, and `left` files were not tried. not_kept: answers that are not on disk.
+    too_large: those of them that take more than `largest_mb`, MiB, a sixteenth of the bound. needs_mb: the bound that keeps
+    them, None without any.
 
-
-def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = silent) -> dict[str, Any]:
-    """What `edgekit warm --json` prints. full: the set does not fit, and `left` files were not tried. not_kept: answers that
-    are not on disk; too_large: those of them that take more than `largest_mb`, MiB, a sixteenth of the bound; needs_mb: the
-    bound that keeps them, None without any.
-
-    Raises InputsError for a folder with nothing in it or a model that keeps state, OutputError where the file cannot be
+    Raises InputsError for folders with nothing in them or a model that keeps state, OutputError where the file cannot be
     written or the disk is full, CacheFileError for a file of something else, and what opening the bundle raises.
     """
-    files, closed = _files(folder)
+    files, closed = _files(inputs)
     began = monotonic()
-    with open_bundle(
-        bundle,
-        cache_mb=0,
-        engine=filling.engine,
-        threads=filling.threads,
-        trust=tuple(filling.trust),
-        allow_unsigned=filling.allow_unsigned,
-        secret=filling.secret,
-    ) as model:
+    with open_bundle(bundle, cache_mb=0, **(opened or {})) as model:
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so that no answer can be kept for later", where=str(bundle))
         namespace = model.namespace
-        disk = DiskCache(filling.file, namespace, max_bytes=int(filling.max_mb * 2**20))
+        disk = DiskCache(file, namespace, max_bytes=int(max_mb * 2**20))
         try:
-            _check(disk, filling.file)
+            _check(disk, file)
             run = _Run(model, disk, namespace)
             run.unreadable += closed
-            for number, file in enumerate(files):
-                run.one(file)
-                progress("warming", number + 1, len(files))
+            for number, one in enumerate(files):
+                run.one(one)
+                progress("filling the cache", number + 1, len(files))
                 if (number + 1) % _SYNC_EVERY == 0 and (run.pushed_out() or run.shrunk()):
                     break
             run.pushed_out()
-            _check(disk, filling.file, full=run.shrunk())
+            _check(disk, file, full=run.shrunk())
         finally:
             disk.close()
         described = model.describe()
@@ -92,7 +80,7 @@ def warm(bundle: Path, folder: Path, filling: Filling, progress: Progress = sile
         "bundle": str(bundle),
         "recipe": described["recipe"],
         "engine": described["engine"]["name"],
-        "disk_cache": str(filling.file),
+        "disk_cache": str(file),
         "files": len(files),
         "made": run.asked - not_kept,
         "there": run.there,
@@ -163,7 +151,7 @@ class _Run:
 _WORDS = {
     "full": (
         "the disk is full, and what was written is gone",
-        "Make room there, or name a file on another disk with --disk-cache",
+        "Make room there, or name a file on another disk with --fill-cache",
     ),
     "busy": ("another process keeps it locked", "Run it again when that one has ended"),
 }
@@ -172,15 +160,15 @@ _WORDS = {
 def _check(disk: DiskCache, file: Path, *, full: bool = False) -> None:
     trouble = "full" if full else disk.stats().trouble
     if trouble is not None:
-        what, do = _WORDS.get(trouble, ("it cannot be written", "Name a file that can be written with --disk-cache"))
+        what, do = _WORDS.get(trouble, ("it cannot be written", "Name a file that can be written with --fill-cache"))
         raise OutputError(what, where=str(file), do=do)
 
 
-def _files(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """What is to be answered, and the folders that cannot be read. Raises InputsError where there is nothing else."""
+def _files(inputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """The files to answer, and the folders that cannot be read. Raises InputsError where there is nothing else."""
     files: list[str] = []
     closed: list[InputsError] = []
-    for one in listed([str(folder)]):
+    for one in listed(inputs):
         files.append(one) if isinstance(one, str) else closed.append(one)
     if not files:
         raise closed[0]

@@ -1,4 +1,4 @@
-"""edgekit warm: what it answered, an application finds on disk; run again, it goes on where it ended."""
+"""edgekit run --fill-cache: what it answered, an application finds on disk; run again, it goes on where it ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import tiny
 from PIL import Image
 
+from edgekit.filling import fill
 from edgekit.packaging import assemble, write_bundle
-from edgekit.warming import Filling, warm
 from edgekit_runtime import open_bundle
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
@@ -31,7 +31,7 @@ def bundle(tmp_path):
 
 def test_an_application_finds_every_answer_on_disk(edgekit, bundle, tmp_path):
     np.save(tmp_path / "set" / "array.npy", tiny.RED)
-    ran = edgekit("warm", bundle, "set", "--disk-cache", "answers.db", "--json")
+    ran = edgekit("run", bundle, "set", "--fill-cache", "answers.db", "--json")
     assert ran.code == 0
     found = ran.json
     assert (found["files"], found["made"], found["there"], found["unreadable"]) == (21, 21, 0, [])
@@ -47,9 +47,9 @@ def test_an_application_finds_every_answer_on_disk(edgekit, bundle, tmp_path):
 
 
 def test_what_is_there_is_not_computed_again(edgekit, bundle, tmp_path):
-    edgekit("warm", bundle, "set", "--disk-cache", "answers.db")
+    edgekit("run", bundle, "set", "--fill-cache", "answers.db")
     Image.fromarray(tiny.BLUE).save(tmp_path / "set" / "new.png")
-    found = edgekit("warm", bundle, "set", "--disk-cache", "answers.db", "--json").json
+    found = edgekit("run", bundle, "set", "--fill-cache", "answers.db", "--json").json
     assert (found["made"], found["there"]) == (1, 20)
 
 
@@ -58,17 +58,17 @@ def test_what_an_interrupted_run_answered_is_kept(bundle, tmp_path):
         if done == 7:
             raise KeyboardInterrupt
 
-    filling = Filling(tmp_path / "answers.db")
+    given = (bundle, [str(tmp_path / "set")], tmp_path / "answers.db")
     with pytest.raises(KeyboardInterrupt):
-        warm(bundle, tmp_path / "set", filling, interrupted)
-    found = warm(bundle, tmp_path / "set", filling)
+        fill(*given, progress=interrupted)
+    found = fill(*given)
     assert (found["there"], found["made"]) == (7, 13)
 
 
 def test_what_cannot_be_read_is_named_and_costs_the_others_nothing(edgekit, bundle, tmp_path):
     (tmp_path / "set" / "broken.png").write_bytes(b"no picture")
     (tmp_path / "set" / "broken.npy").write_bytes(b"no array")
-    ran = edgekit("warm", bundle, "set", "--disk-cache", "answers.db")
+    ran = edgekit("run", bundle, "set", "--fill-cache", "answers.db")
     assert ran.code == 1
     assert "20 answers made" in ran.out
     assert "broken.png" in ran.err
@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_named_and_costs_the_others_nothing(edgekit, bund
 def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
     for number in range(6_000):
         np.save(tmp_path / "set" / f"{number}.npy", np.full((8, 8, 3), number % 256, np.uint8) ^ _noise(number))
-    found = warm(bundle, tmp_path / "set", Filling(tmp_path / "answers.db", max_mb=1.0))
+    found = fill(bundle, [str(tmp_path / "set")], tmp_path / "answers.db", max_mb=1.0)
     assert found["full"]
     assert found["left"] > 0
     assert found["bytes"] <= 1 << 20
@@ -104,9 +104,9 @@ def test_what_is_made_is_on_disk_however_large_answers_are(edgekit, tmp_path):
     (tmp_path / "set").mkdir()
     for number in range(60):
         np.save(tmp_path / "set" / f"{number}.npy", np.full(16, number, np.float32))
-    ran = edgekit("warm", path, "set", "--disk-cache", "answers.db", "--json")
+    ran = edgekit("run", path, "set", "--fill-cache", "answers.db", "--json")
     assert (ran.code, ran.json["made"], ran.json["not_kept"]) == (0, 60, 0)
-    again = edgekit("warm", path, "set", "--disk-cache", "answers.db", "--json").json
+    again = edgekit("run", path, "set", "--fill-cache", "answers.db", "--json").json
     assert (again["made"], again["there"]) == (0, 60)
 
 
@@ -114,7 +114,7 @@ def test_answers_above_a_sixteenth_of_the_bound_are_counted_and_told_what_to_do(
     path = wide(tmp_path)
     (tmp_path / "set").mkdir()
     np.save(tmp_path / "set" / "0.npy", np.zeros(16, np.float32))
-    bounded = ("warm", path, "set", "--disk-cache", "answers.db")
+    bounded = ("run", path, "set", "--fill-cache", "answers.db")
     ran = edgekit(*bounded, "--disk-cache-mb", "2")
     assert ran.code == 1
     assert "0 answers made" in ran.out
@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_as_one(edgekit, bundle, tmp_path):
     try:
         for number in range(2_000):
             np.save(tmp_path / "set" / f"{number}.npy", _noise(number))
-        ran = edgekit("warm", bundle, "set", "--disk-cache", small / "answers.db")
+        ran = edgekit("run", bundle, "set", "--fill-cache", small / "answers.db")
     finally:
         subprocess.run(["umount", small], check=True)
     assert ran.code == 1
@@ -152,20 +152,40 @@ def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, 
     connection = sqlite3.connect(tmp_path / "other.db")
     connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    ran = edgekit("warm", bundle, "set", "--disk-cache", file)
+    ran = edgekit("run", bundle, "set", "--fill-cache", file)
     assert ran.code == 1
     assert word in ran.err
 
 
 def test_an_empty_name_is_a_usage_error_and_not_the_folder_one_is_in(edgekit, bundle):
-    for named in ([bundle, "", "--disk-cache", "answers.db"], [bundle, "set", "--disk-cache", ""]):
-        ran = edgekit("warm", *named)
+    for named in ([bundle, "", "--fill-cache", "answers.db"], [bundle, "set", "--fill-cache", ""]):
+        ran = edgekit("run", *named)
         assert ran.code == 2
         assert "an empty name" in ran.err
 
 
 def test_an_empty_folder_is_a_clear_error(edgekit, bundle, tmp_path):
     (tmp_path / "nothing").mkdir()
-    ran = edgekit("warm", bundle, "nothing", "--disk-cache", "answers.db", "--json")
+    ran = edgekit("run", bundle, "nothing", "--fill-cache", "answers.db", "--json")
     assert ran.code == 1
     assert ran.json["error"]["code"] == "inputs"
+
+
+@pytest.mark.parametrize("other", [("--watch", "inbox"), ("--top", "3"), ("--use", "video"), ("--device", "porch")])
+def test_options_of_printed_answers_are_refused_beside_it(edgekit, bundle, other):
+    ran = edgekit("run", bundle, "set", "--fill-cache", "answers.db", *other)
+    assert ran.code == 2
+    assert f"--fill-cache prints no answers: leave out {other[0]}." in ran.err
+
+
+def test_its_size_is_refused_without_it(edgekit, bundle):
+    ran = edgekit("run", bundle, "set", "--disk-cache-mb", "2")
+    assert ran.code == 2
+    assert "--disk-cache-mb goes with --fill-cache." in ran.err
+
+
+def test_the_pinned_artifact_fills_the_file(edgekit, bundle):
+    """The answers belong to the artifact that gave them."""
+    filled = ("run", bundle, "set", "--fill-cache", "answers.db", "--pin", "primary", "--json")
+    assert edgekit(*filled).json["made"] == 20
+    assert edgekit(*filled).json["there"] == 20
