@@ -55,7 +55,9 @@ SUBJECTS = {
     ),
     f"{RUNTIME}/budget.py": Subject(90, "tests/runtime/test_budget.py"),
     f"{RUNTIME}/install/states.py": Subject(90, "tests/runtime/install/test_states.py"),
-    f"{RUNTIME}/cache/disk.py": Subject(50, "tests/runtime/cache/test_disk.py", "tests/contracts/test_caches.py"),
+    f"{RUNTIME}/cache/disk.py": Subject(
+        50, "tests/runtime/cache/test_disk.py", "tests/runtime/cache/test_packed.py", "tests/contracts/test_caches.py"
+    ),
     f"{RUNTIME}/batching/queue.py": Subject(70, "tests/runtime/batching"),
     f"{RUNTIME}/remote/client.py": Subject(70, "tests/runtime/remote/test_client.py"),
     f"{RUNTIME}/telemetry/flow.py": Subject(85, "tests/runtime/telemetry/test_flow.py"),

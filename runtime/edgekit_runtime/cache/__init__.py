@@ -13,13 +13,10 @@ from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
-    from edgekit_runtime.cache.flight import Flights
-    from edgekit_runtime.cache.identity import Identity, identify, namespace, of_artifact
+    from edgekit_runtime.cache.identity import Flights, Identity, identify, namespace, of_artifact
     from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
-    from edgekit_runtime.cache.semantic import Semantic
-    from edgekit_runtime.cache.similar import Similar, SimilarHit
-    from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats
-    from edgekit_runtime.cache.worth import Worth, WorthStats
+    from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
+    from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats, Worth, WorthStats
 
 __all__ = [
     "MISS",
@@ -52,8 +49,8 @@ __getattr__ = lazily(
             "DiskCache",
             "DiskStats",
         ),
-        "edgekit_runtime.cache.flight": ("Flights",),
         "edgekit_runtime.cache.identity": (
+            "Flights",
             "Identity",
             "identify",
             "namespace",
@@ -65,8 +62,8 @@ __getattr__ = lazily(
             "MemoryStats",
             "Miss",
         ),
-        "edgekit_runtime.cache.semantic": ("Semantic",),
         "edgekit_runtime.cache.similar": (
+            "Semantic",
             "Similar",
             "SimilarHit",
         ),
@@ -76,8 +73,6 @@ __getattr__ = lazily(
             "Hit",
             "Look",
             "SimilarStats",
-        ),
-        "edgekit_runtime.cache.worth": (
             "Worth",
             "WorthStats",
         ),

@@ -6,11 +6,10 @@
     disk.close()                            # writes what waits
 
 Rules:
-- stored are hashes and outputs, never an input;
-- several models share a file, each under its namespace, and several processes too;
+- stored are hashes and outputs, never an input; several models share a file, each under its namespace, and several processes;
 - an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are needed;
-- trouble with the disk is never an error, see `disk_medium`: meanwhile there are misses, and `stats` has the word for it;
-- an answer whose bytes changed on the card is not given: every body carries a checksum;
+- trouble with the disk is never an error, see `disk_file`: meanwhile there are misses, and `stats` has the word for it;
+- an answer whose bytes changed on the card is not given: every body carries a checksum. No pickle, and none of it is executed;
 - what waits to be written is bounded: beyond that new answers are not stored, and counted;
 - what was flushed is not given again: until the file has forgotten it, which another process or the medium may put off,
   nothing is read from it or written to it; a file that never could is a RuntimeWarning at the end.
@@ -20,24 +19,34 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
+import math
 import os
+import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import xxhash
+
 from edgekit_runtime.cache.age import Moment, age_s, moment
-from edgekit_runtime.cache.disk_file import AnswerFile, Row, file_bytes
-from edgekit_runtime.cache.disk_medium import LEAST_BYTES, Medium, trouble_of
+from edgekit_runtime.cache.disk_file import LEAST_BYTES, AnswerFile, Medium, Row, file_bytes, trouble_of
 from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, kept
-from edgekit_runtime.cache.packed import PackError, pack, unpack
 from edgekit_runtime.threads import begin
 
-__all__ = ["DiskCache", "DiskStats", "Found"]
+__all__ = ["DiskCache", "DiskStats", "Found", "PackError", "pack", "unpack"]
 
+_MAGIC = b"EKA1"
+_HEAD = struct.Struct("<4sH")
+_KINDS = "biufcUS"
+_ALIGNED = 16
+_SUM_BYTES = 8
 _MOST_WAITING_BYTES = 8 << 20
 _BATCH = 256
 _MOST_NOTES = 4096
@@ -297,37 +306,27 @@ class DiskCache:
     def _work(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(self._something_to_do)
+                self._change.wait_for(lambda: bool(self._waiting.answers) or self._urgent())
                 if self._waiting.clear and self._forget_again_s:
-                    self._change.wait_for(self._flushed_or_closing, self._forget_again_s)
+                    self._change.wait_for(
+                        lambda: self._waiting.closing or not self._forget_again_s, self._forget_again_s
+                    )
                 elif not self._urgent():
                     self._change.wait_for(self._urgent, self._batch_s)
                 self._waiting.now = False
                 closing = self._waiting.closing
-            self._turn()
+                broken, self._broken = self._broken, None
+            self._medium.attend(broken)
+            if self._forget():
+                while self._write_some():
+                    pass
             if closing:
                 self._shut()
                 return
 
-    def _flushed_or_closing(self) -> bool:
-        return self._waiting.closing or not self._forget_again_s
-
-    def _something_to_do(self) -> bool:
-        waiting = self._waiting
-        return bool(waiting.answers) or self._urgent()
-
     def _urgent(self) -> bool:
         waiting = self._waiting
         return waiting.now or waiting.clear or waiting.closing or len(waiting.answers) >= _BATCH
-
-    def _turn(self) -> None:
-        """Mend what is broken, forget what is to be forgotten, write what waits."""
-        with self._change:
-            broken, self._broken = self._broken, None
-        self._medium.attend(broken)
-        if self._forget():
-            while self._write_some():
-                pass
 
     def _forget(self) -> bool:
         """Whether nothing is left to be forgotten; where something is, it is tried again, ever more rarely."""
@@ -347,7 +346,14 @@ class DiskCache:
         """One batch. True when there may be more to write."""
         with self._change:
             waiting = self._waiting
-            batch = self._next_batch()
+            file = self._medium.file
+            room = file.batch_bytes if file is not None else self._medium.max_bytes
+            batch: dict[bytes, tuple[Any, Moment, int]] = {}
+            for key, answer in waiting.answers.items():
+                room -= answer[2]
+                if batch and (room < 0 or len(batch) == _BATCH):
+                    break
+                batch[key] = answer
             if waiting.clear:  # flushed meanwhile: that comes first
                 return False
             if not batch and not (waiting.closing and waiting.used):
@@ -372,20 +378,67 @@ class DiskCache:
             self._change.notify_all()
             return bool(self._waiting.answers)
 
-    def _next_batch(self) -> dict[bytes, tuple[Any, Moment, int]]:
-        file = self._medium.file
-        room = file.batch_bytes if file is not None else self._medium.max_bytes
-        batch: dict[bytes, tuple[Any, Moment, int]] = {}
-        for key, answer in self._waiting.answers.items():
-            room -= answer[2]
-            if batch and (room < 0 or len(batch) == _BATCH):
-                break
-            batch[key] = answer
-        return batch
-
     def _shut(self) -> None:
         with self._change:
             self._counts.lost += len(self._waiting.answers)
             self._waiting.answers.clear()
             self._change.notify_all()
         self._medium.close()
+
+
+class PackError(ValueError):
+    """Bytes that `pack` did not write, or that changed since; outputs that have no such form."""
+
+
+def pack(outputs: Any) -> bytes:
+    """Named arrays as bytes: what is stored of an answer. Raises PackError for anything else.
+
+    outputs: a mapping of name to array of numbers or text, or None. Layout, little-endian: b"EKA1", u16 header length, header
+    (JSON: [[name, dtype, shape], ...], or null for no answer at all), padding, the arrays' bytes, each from a multiple of 16,
+    and xxh3-64 of everything before it.
+    """
+    parts, table = [], None
+    if outputs is not None:
+        if not isinstance(outputs, Mapping):
+            raise PackError(f"a {type(outputs).__name__} is no answer")
+        table = []
+        for name, array in outputs.items():
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
+                raise PackError(f"'{name}' is no array of numbers or text")
+            table.append([name, array.dtype.str, array.shape])
+            parts.append(array.tobytes())
+    header = json.dumps(table, separators=(",", ":")).encode()
+    if len(header) >= 2**16:
+        raise PackError("the names and shapes take more than 64 KiB")
+    data = bytearray(_HEAD.pack(_MAGIC, len(header)) + header)
+    for part in parts:
+        data += bytes(-len(data) % _ALIGNED)
+        data += part
+    return bytes(data) + xxhash.xxh3_64_digest(data)
+
+
+def unpack(data: bytes) -> Any:
+    """What was packed; its arrays are read-only. Raises PackError where a single bit differs from what was written."""
+    if len(data) < _HEAD.size + _SUM_BYTES or xxhash.xxh3_64_digest(data[:-_SUM_BYTES]) != data[-_SUM_BYTES:]:
+        raise PackError("the checksum does not hold")
+    magic, length = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise PackError("another format")
+    try:
+        table = json.loads(data[_HEAD.size : _HEAD.size + length])
+        return None if table is None else MappingProxyType(_arrays(data, table, _HEAD.size + length))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PackError(f"the header makes no sense: {error}") from error
+
+
+def _arrays(data: bytes, table: list[tuple[str, str, list[int]]], at: int) -> dict[str, np.ndarray[Any, Any]]:
+    arrays = {}
+    for name, dtype, shape in table:
+        kind = np.dtype(dtype)
+        if kind.kind not in _KINDS or min(shape, default=0) < 0:
+            raise PackError("no array of numbers or text")
+        at += -at % _ALIGNED
+        size = kind.itemsize * math.prod(shape)
+        arrays[name] = np.ndarray(tuple(shape), kind, data[at : at + size])
+        at += size
+    return arrays

@@ -1,8 +1,9 @@
-"""The disk tier's file: answers in SQLite, made so that a memory card wears little.
+"""The disk tier's file: answers in SQLite, made so that a memory card wears little, and kept through a disk's troubles.
 
-    file = AnswerFile.open(Path("answers.db"), max_bytes=256 << 20)
-    file.write([(key, model, moment, body), ...], used=[key, ...])
-    row = file.read(key)                # Row or None
+    medium = Medium(path, max_bytes)            # raises CacheFileError for somebody else's database, and nothing else
+    medium.attend(error)                        # what a reader met, or None: now and then, before writing
+    medium.do(lambda file: file.write(rows))    # None where it could not be done
+    medium.trouble                              # damaged, full, cannot-be-written, busy, or None
 
 Rules:
 - the file and its log stay below `max_bytes`: room is made before something is written, least recently used first;
@@ -10,7 +11,10 @@ Rules:
   answers, never the file;
 - the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest eighth:
   reading the same things again and again writes nothing;
-- only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused.
+- only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused;
+- what is damaged is deleted and made anew; so is what fills a disk, and it may grow half as large from then on;
+- what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What another
+  process holds locked is left alone; a path that leads to another file by now, or to none, is opened again.
 
 One thread writes, one at a time reads; they may be the same. Any other process may have the file open too.
 """
@@ -20,7 +24,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +39,7 @@ from edgekit_runtime.sqlite_file import delete, owner
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["MARK", "AnswerFile", "Row", "Written", "file_bytes", "foreign"]
+__all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "Medium", "Row", "Written", "file_bytes", "foreign", "trouble_of"]
 
 MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
@@ -52,6 +57,31 @@ CREATE TABLE IF NOT EXISTS body (
 CREATE TABLE IF NOT EXISTS place (hash INTEGER PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL);
 """
 _FIND = "SELECT key, model, wall, up, boot, used, data FROM place JOIN body USING (id) WHERE hash = ?"
+LEAST_BYTES = 1 << 20
+_RETRY_S = (1.0, 300.0)
+# SQLite's primary result codes.
+_DAMAGED = (1, 10, 11, 17, 19, 20, 26)  # other tables, input/output, corrupt, schema, constraint, mismatch, no database
+_FULL = 13
+_BUSY = (5, 6, 15)
+_UNCODED = {
+    "access permission denied": 3,
+    "database is locked": 5,
+    "database table is locked": 6,
+    "attempt to write a readonly database": 8,
+    "disk I/O error": 10,
+    "database disk image is malformed": 11,
+    "database or disk is full": 13,
+    "unable to open database file": 14,
+    "locking protocol": 15,
+    "database schema has changed": 17,
+    "constraint failed": 19,
+    "datatype mismatch": 20,
+    "file is not a database": 26,
+}
+"""Of SQLite's own texts (sqlite3_errstr) its result codes: Python 3.10 gives an error no code. Every other text is that of a statement
+that does not fit the tables, `_SQL_ERROR`."""
+_SQL_ERROR = 1
+_NO_SPACE = 28  # ENOSPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +102,108 @@ class Written:
     evicted: int
 
 
-def file_bytes(path: Path) -> int:
-    """The file and its log."""
-    total = 0
-    for suffix in ("", "-wal"):
+class Medium:
+    """The file, opened, dropped and rebuilt, left alone for a while, taken up again. One thread attends and does.
+
+    Any thread may look at the fields. file: None while there is none to use. rebuilt: how often it was dropped.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self.max_bytes = max_bytes
+        self.file: AnswerFile | None = None
+        self.trouble: str | None = None
+        self.rebuilt = 0
+        self._clock = clock
+        self._retry_s = _RETRY_S[0]
+        self._retry_at = 0.0
+        self._open()
+
+    @property
+    def writable(self) -> bool:
+        """False for a file on a read-only medium; where there is none, one may come."""
+        return self.file is None or self.file.writable
+
+    def attend(self, broken: BaseException | None = None) -> None:
+        """Mend what is broken, take up what was replaced, try again what could not be opened."""
+        if broken is not None:
+            self._mend(broken)
+        elif self.file is not None and self.file.replaced:
+            self.close()
+            self._reopen()
+        if self.file is None and self._clock() >= self._retry_at:
+            self._reopen()
+
+    def do(self, work: Callable[[AnswerFile], Written | None]) -> Written | None:
+        """Do it with the file; where that fails, mend the file and try once more. None when it was not done."""
+        for _ in range(2):
+            file = self.file
+            if file is None or not file.writable:
+                return None
+            try:
+                done = work(file)
+            except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; a disk must not end an application
+                self._mend(error)
+            else:
+                self.trouble = None
+                return done
+        return None
+
+    def close(self) -> None:
+        file, self.file = self.file, None
+        if file is not None:
+            file.close()
+
+    def _mend(self, error: BaseException) -> None:
+        self.trouble, file = trouble_of(error), self.file
+        if self.trouble == "busy" or file is None:
+            return
+        if self.trouble == "cannot-be-written" or not file.writable:
+            moved = file.replaced  # SQLite refuses to write to a file that lost its name
+            self.close()
+            self._reopen() if moved else self._later()
+            return
+        if self.trouble == "full":
+            self.max_bytes = max(LEAST_BYTES, min(self.max_bytes, file_bytes(self.path)) // 2)
+        self.file = None
+        self.rebuilt += 1
         with contextlib.suppress(OSError):
-            total += path.with_name(path.name + suffix).stat().st_size
-    return total
+            file.destroy()
+        self._reopen(self.trouble)
+
+    def _reopen(self, trouble: str | None = None) -> None:
+        try:
+            self._open(trouble)
+        except CacheFileError:  # somebody else's has taken its place
+            self.trouble = "cannot-be-written"
+            self._later()
+
+    def _open(self, trouble: str | None = None) -> None:
+        """Open the file; one that is damaged is deleted first. trouble: what led here, told until something is written."""
+        for last in (False, True):
+            try:
+                self.file = AnswerFile.open(self.path, self.max_bytes)
+            except CacheFileError:
+                raise
+            except Exception as error:  # sqlite3 is not imported here; a disk must not end an application
+                trouble = trouble_of(error)
+                if last or trouble != "damaged":
+                    break
+                if owner(self.path, MARK) not in ("ours", "nobody"):
+                    raise foreign(self.path) from error
+                self.rebuilt += 1
+                with contextlib.suppress(OSError):
+                    delete(self.path)
+            else:
+                self.trouble = trouble if self.file.writable else "cannot-be-written"
+                self._retry_s = _RETRY_S[0]
+                return
+        self.trouble = trouble
+        self._later()
+
+    def _later(self) -> None:
+        self._retry_at = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
 
 
 class AnswerFile:
@@ -101,7 +226,13 @@ class AnswerFile:
         import sqlite3
 
         pages = max_bytes // _PAGE - 2 * _log_pages(max_bytes // _PAGE)
-        _look_at(path)
+        whose = owner(path, MARK)  # unmarked: being made at this moment, or not ours; see `_prepare`
+        if whose == "other":
+            if not path.is_file():
+                raise CacheFileError("not a regular file", where=str(path), do="Name another file")
+            raise foreign(path)
+        if whose == "nobody" and path.exists() and path.stat().st_size:
+            delete(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -227,7 +358,7 @@ class AnswerFile:
         """Delete what was used longest ago until `need` pages are free below the bound; how many went."""
         assert self._writer is not None
         evicted = 0
-        while self._used_pages() + need > self._pages - self._pages // 20:
+        while self._pragma("page_count") - self._pragma("freelist_count") + need > self._pages - self._pages // 20:
             self._count()
             n = max(1, self.entries // _EVICT_SHARE)
             oldest = self._writer.execute("SELECT hash, id FROM place ORDER BY used LIMIT ?", (n,)).fetchall()
@@ -237,9 +368,8 @@ class AnswerFile:
                 self._delete(oldest[start : start + self._log_pages])
             evicted += len(oldest)
         surplus = self._pragma("page_count") - self._pages
-        if (
-            surplus > 0
-        ):  # the bound was larger before; a script, because a statement would be stepped once, for one page
+        if surplus > 0:  # the bound was larger before
+            # a script, because a statement would be stepped once, for one page
             self._writer.executescript(f"PRAGMA incremental_vacuum({surplus});")
         return evicted
 
@@ -260,9 +390,6 @@ class AnswerFile:
             raise
         self.entries = max(0, self.entries - len(rows))
 
-    def _used_pages(self) -> int:
-        return self._pragma("page_count") - self._pragma("freelist_count")
-
     def _pragma(self, name: str) -> int:
         assert self._writer is not None
         return int(self._writer.execute(f"PRAGMA {name}").fetchone()[0])
@@ -275,15 +402,13 @@ class AnswerFile:
             self._writer.execute("ROLLBACK")
 
 
-def _look_at(path: Path) -> None:
-    """Remove what holds nothing; raise CacheFileError for what is somebody else's."""
-    whose = owner(path, MARK)  # unmarked: being made at this moment, or not ours; see `_prepare`
-    if whose == "other":
-        if not path.is_file():
-            raise CacheFileError("not a regular file", where=str(path), do="Name another file")
-        raise foreign(path)
-    if whose == "nobody" and path.exists() and path.stat().st_size:
-        delete(path)
+def file_bytes(path: Path) -> int:
+    """The file and its log."""
+    total = 0
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(OSError):
+            total += path.with_name(path.name + suffix).stat().st_size
+    return total
 
 
 def foreign(path: Path) -> CacheFileError:
@@ -331,3 +456,16 @@ def _inode(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def trouble_of(error: BaseException) -> str:
+    """One word for what a disk did."""
+    primary = getattr(error, "sqlite_errorcode", None)
+    if primary is None:
+        primary = _UNCODED.get(str(error), _SQL_ERROR if type(error).__name__ == "OperationalError" else 0)
+    primary &= 0xFF
+    if primary in _DAMAGED:
+        return "damaged"
+    if primary == _FULL or getattr(error, "errno", None) == _NO_SPACE:
+        return "full"
+    return "busy" if primary in _BUSY else "cannot-be-written"

@@ -1,19 +1,23 @@
 """What makes two requests the same: every byte the caller gave, its dtype and shape, the model and its contract.
 
     key, inputs = identify({"image": "cat.jpg"}, namespace)     # the file is read once, here
+    flight, leads = flights.join(key)                           # identical requests share one inference
 
-- A key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any decoding:
-  a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it.
-- A path is replaced by the bytes it held when it was identified, so a file that changes later changes nothing.
-- Something without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
+Rules:
+- a key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any decoding:
+  a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
+- a path is replaced by the bytes it held when it was identified, so a file that changes later changes nothing;
+- something without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Hashable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import xxhash
@@ -21,12 +25,12 @@ import xxhash
 from edgekit_runtime.contract.decode import Encoded, loaded
 from edgekit_runtime.contract.frame import Frame
 
-__all__ = ["Identity", "identify", "namespace", "of_artifact"]
+__all__ = ["Flights", "Identity", "identify", "namespace", "of_artifact"]
 
 Identity = bytes
-
 _MOST_KINDS = 1024
 _kinds: dict[Hashable, bytes] = {}  # few in a process: what a kind of request hashes to need not be computed every time
+Result = TypeVar("Result")
 
 
 def namespace(*digests: str) -> bytes:
@@ -46,7 +50,10 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
                 return None, inputs
             kind = (namespace, name, value.dtype, value.shape)
             return (_kinds.get(kind) or _named(kind)) + _digest(value), inputs
-    read = {name: _read(value) for name, value in inputs.items()}
+    read = {
+        name: Encoded.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
+        for name, value in inputs.items()
+    }
     kinds: list[Hashable] = [namespace]
     digests = b""
     for name in sorted(read):
@@ -63,10 +70,6 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
 def of_artifact(key: Identity, artifact: str) -> Identity:
     """The key under which another artifact's answer to the same request is kept. artifact: digest of the model file."""
     return xxhash.xxh3_128_digest(key[:16] + artifact.encode()) + key[16:]
-
-
-def _read(value: Any) -> Any:
-    return Encoded.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
 
 
 def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
@@ -105,3 +108,48 @@ def _named(kind: tuple[Hashable, ...]) -> bytes:
         parts = (part.str if isinstance(part, np.dtype) else part for part in kind)
         found = _kinds[kind] = xxhash.xxh3_128_digest(repr(tuple(parts)).encode())
     return found
+
+
+class Flights(Generic[Result]):
+    """Requests in flight. Thread-safe; at most one flight a key at any time.
+
+        flight, leads = flights.join(key)
+        if leads:  ... compute, then flights.land(key, result)  or  flights.crash(key, error)
+        else:      result = flight.result()
+
+    Whoever leads must land or crash; both wake every follower and free the key. Followers are rare: what they wait on is made
+    when the first one comes, so that leading costs no more than a note in a table.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[Hashable, Future[Result] | None] = {}
+        self._own: Future[Result] = Future()  # what a leader is handed; nobody waits on it
+
+    def join(self, key: Hashable) -> tuple[Future[Result], bool]:
+        """The flight for `key`, and whether the caller leads it (it did not exist before) and need not look at it."""
+        with self._lock:
+            if key not in self._flights:
+                self._flights[key] = None
+                return self._own, True
+            flight = self._flights[key]
+            if flight is None:
+                flight = self._flights[key] = Future()
+                flight.set_running_or_notify_cancel()  # one follower must not cancel it for all
+            return flight, False
+
+    def land(self, key: Hashable, result: Result) -> None:
+        """Raises KeyError where nobody leads `key`."""
+        flight = self._end(key)
+        if flight is not None:
+            flight.set_result(result)
+
+    def crash(self, key: Hashable, error: BaseException) -> None:
+        """Raises KeyError where nobody leads `key`."""
+        flight = self._end(key)
+        if flight is not None:
+            flight.set_exception(error)
+
+    def _end(self, key: Hashable) -> Future[Result] | None:
+        with self._lock:
+            return self._flights.pop(key)

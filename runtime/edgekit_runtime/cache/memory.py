@@ -71,7 +71,8 @@ def kept(outputs: Any) -> Any:
         if _owns(value):
             own[name] = value
         else:
-            own[name], same = _copy(value), False
+            own[name], same = np.array(value), False
+            own[name].flags.writeable = False
     return outputs if same else MappingProxyType(own)
 
 
@@ -93,12 +94,6 @@ def _owns(value: NDArray[Any]) -> bool:
     if isinstance(base, (np.ndarray, memoryview)):
         return base.nbytes <= value.nbytes + _SLACK_BYTES
     return isinstance(base, bytes) and len(base) <= value.nbytes + _SLACK_BYTES
-
-
-def _copy(value: NDArray[Any]) -> NDArray[Any]:
-    copied = np.array(value)
-    copied.flags.writeable = False
-    return copied
 
 
 class MemoryCache:
@@ -144,7 +139,7 @@ class MemoryCache:
         size = entry_bytes(outputs)
         with self._lock:
             if key in self._entries:
-                self._drop(key)
+                self._bytes -= self._entries.pop(key)[1]
             if size > self._max_bytes:
                 return
             self._entries[key] = (outputs, size, self._clock() - age_s if self._ttl_s is not None else 0.0)
@@ -174,6 +169,3 @@ class MemoryCache:
         while self._bytes > self._max_bytes:
             self._bytes -= self._entries.popitem(last=False)[1][1]
             self._evicted += 1
-
-    def _drop(self, key: Hashable) -> None:
-        self._bytes -= self._entries.pop(key)[1]

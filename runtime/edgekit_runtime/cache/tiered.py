@@ -32,15 +32,17 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.cache.disk import DiskCache, DiskStats
 from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss, kept
-from edgekit_runtime.cache.semantic import Semantic
-from edgekit_runtime.cache.similar import Similar, SimilarHit
-from edgekit_runtime.cache.worth import Worth, WorthStats
+from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
 
-__all__ = ["Cache", "CacheStats", "Hit", "Look", "SimilarStats"]
+__all__ = ["Cache", "CacheStats", "Hit", "Look", "SimilarStats", "Worth", "WorthStats"]
 
+CHEAP = 0.01
+"""Below this share of what a hit saves, a lookup is always made."""
+_LEAST_LOOKS = 32
+_EVERY = 16
+_FADE = 0.1
 Outputs = Mapping[str, NDArray[Any]]
 Tier = Literal["memory", "disk"]
-
 _SAMPLE = 8  # one lookup in so many is timed and counted for all; a count that threads race for is near enough
 _SLOWEST_FADES = 0.98
 _MOST_ONCE = 4096
@@ -92,41 +94,6 @@ class CacheStats:
     semantic: SimilarStats | None
 
 
-class _Alike:
-    """A tier of likeness with its own count of what it is worth."""
-
-    def __init__(self, tier: Any, clock: Callable[[], float]) -> None:
-        self.tier = tier
-        self.worth = Worth()
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._hits = self._misses = 0
-        self._distance = 0.0
-
-    def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
-        """The mark of the request, None where it has none or asking does not pay, and the hit."""
-        start = self._clock()
-        if not self.worth.pays(start):
-            return None, None
-        mark = self.tier.mark(items)
-        hit = self.tier.find(mark) if mark is not None else None
-        end = self._clock()
-        self.worth.costs(end - start)
-        self.worth.looked(hit is not None, end)
-        with self._lock:
-            if hit is None:
-                self._misses += 1
-            else:
-                self._hits += 1
-                self._distance += hit.distance
-        return mark, hit
-
-    def stats(self) -> SimilarStats:
-        with self._lock:
-            mean = self._distance / self._hits if self._hits else None
-            return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats())
-
-
 class Cache:
     """Thread-safe. Every tier may be missing; clock: seconds that only go forward, the journey's own."""
 
@@ -161,7 +128,13 @@ class Cache:
         """The exact answer, if it is there and good. hash_s: what making the key took. left_s: until the answer is due."""
         self._lookups += 1
         if self._lookups % _SAMPLE == 0:
-            return self._timed_lookup(key, hash_s, left_s)
+            start = self._clock()
+            hit = self._find(key, left_s)
+            now = self._clock()  # timed for the others too, and their hits with it
+            found, self._found = self._found + (hit is not None), 0
+            self._worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
+            self._worth.looked(min(found, _SAMPLE), now, _SAMPLE)
+            return hit
         hit = self._find(key, left_s)
         if hit is not None:
             self._found += 1
@@ -195,7 +168,15 @@ class Cache:
         held = kept(outputs)
         self._memory.put(key, held)
         if self._disk is not None:
-            self._to_disk(key, held, cost_s)
+            self._disk_worth.saved(cost_s)
+            worth = self._disk_worth.stats()
+            if worth.lookup_us is None or cost_s * 1e6 > worth.lookup_us:
+                if worth.looking:
+                    self._disk.put(key, held)
+                elif len(self._once) < _MOST_ONCE:
+                    self._once[key] = None
+                else:
+                    self._once.clear()
         self._store_s += 0.1 * (self._clock() - start - self._store_s)
 
     def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
@@ -260,20 +241,8 @@ class Cache:
             if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
                 self._disk.put(key, outputs)
             return Hit(_own(outputs), "memory")
-        return self._from_disk(key, left_s) if self._disk is not None else None
-
-    def _timed_lookup(self, key: bytes, hash_s: float, left_s: float) -> Hit | None:
-        """One in _SAMPLE, and the others' hits with it: it keeps the clock and the books."""
-        start = self._clock()
-        hit = self._find(key, left_s)
-        now = self._clock()
-        found, self._found = self._found + (hit is not None), 0
-        self._worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
-        self._worth.looked(min(found, _SAMPLE), now, _SAMPLE)
-        return hit
-
-    def _from_disk(self, key: bytes, left_s: float) -> Hit | None:
-        assert self._disk is not None
+        if self._disk is None:
+            return None
         start = self._clock()
         if self._slowest_s > left_s:
             self._slowest_s *= _SLOWEST_FADES
@@ -295,18 +264,150 @@ class Cache:
         for alike in self._alike:
             alike.worth.saved(cost_s)
 
-    def _to_disk(self, key: bytes, held: Outputs, cost_s: float) -> None:
-        assert self._disk is not None
-        self._disk_worth.saved(cost_s)
-        worth = self._disk_worth.stats()
-        if worth.lookup_us is not None and cost_s * 1e6 <= worth.lookup_us:
+
+class _Alike:
+    """A tier of likeness with its own count of what it is worth."""
+
+    def __init__(self, tier: Any, clock: Callable[[], float]) -> None:
+        self.tier = tier
+        self.worth = Worth()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
+        self._distance = 0.0
+
+    def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
+        """The mark of the request, None where it has none or asking does not pay, and the hit."""
+        start = self._clock()
+        if not self.worth.pays(start):
+            return None, None
+        mark = self.tier.mark(items)
+        hit = self.tier.find(mark) if mark is not None else None
+        end = self._clock()
+        self.worth.costs(end - start)
+        self.worth.looked(hit is not None, end)
+        with self._lock:
+            if hit is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+                self._distance += hit.distance
+        return mark, hit
+
+    def stats(self) -> SimilarStats:
+        with self._lock:
+            mean = self._distance / self._hits if self._hits else None
+            return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats())
+
+
+@dataclass(frozen=True)
+class WorthStats:
+    """looking: whether lookups are made now. hit_rate: of the recent ones. lookup_us, saves_us: None until measured."""
+
+    looking: bool
+    hit_rate: float | None
+    lookup_us: float | None
+    saves_us: float | None
+    skipped: int
+    stops: int
+
+
+class Worth:
+    """Whether looking up pays: a cache that never hits only costs time.
+
+        if worth.pays(now_s):
+            ...look up..., worth.costs(2e-6), worth.looked(hit, now_s)
+        worth.saved(0.003)                  # what an answer took that was not looked up
+
+    Rules:
+    - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no hit in
+      n lookups a rate of 3 / n is still possible (95 %), so a dear network keeps its cache for long and a tiny one gives up soon;
+    - it never gives up while a lookup costs less than CHEAP of what a hit saves, however many misses there were;
+    - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the time, then
+      ever more rarely, at the latest after `most_s`;
+    - what was seen fades: half of it is forgotten whenever there is twice as much as a decision takes;
+    - no clock and no timing of its own: whoever asks says what time it is and what things cost.
+
+    Thread-safe, and cheap enough to ask for every request. cheap: see CHEAP; 0 where looking costs more than time."""
+
+    def __init__(self, *, share: float = 0.005, most_s: float = 5.0, cheap: float = CHEAP) -> None:
+        self._cheap = cheap
+        self._share = share
+        self._most_s = most_s
+        self._lock = threading.Lock()
+        self._looking = True
+        self._until = 0.0
+        self._pause_s = 0.0
+        self._looks = self._hits = self._due = self._skipped = self._stops = 0
+        self._rate: float | None = None
+        self._cost_s: float | None = None
+        self._saves_s: float | None = None
+
+    def pays(self, now_s: float) -> bool:
+        """Whether to look up now. now_s: any clock that only goes forward; the same one for all calls."""
+        if self._looking:
+            return True
+        if now_s < self._until:
+            self._skipped += 1
+            return False
+        with self._lock:
+            self._looks = self._hits = self._due = 0
+            self._looking = True
+        return True
+
+    def looked(self, hits: int, now_s: float, looks: int = 1) -> None:
+        """Lookups were made, so many of them hits: one by one, or several at once."""
+        with self._lock:
+            self._looks += looks
+            self._hits += hits
+            if self._looks >= max(_LEAST_LOOKS, self._due) and self._looking:
+                self._due = self._looks + _EVERY
+                self._decide(now_s)
+
+    def costs(self, lookup_s: float) -> None:
+        """What one lookup took, all that is done for its sake included. A sample of them is enough.
+
+        What one took while the processor was elsewhere counts as twice the usual, so that no single one ends the looking.
+        """
+        usual_s = self._cost_s
+        self._cost_s = _faded(usual_s, lookup_s if usual_s is None else min(lookup_s, 2 * usual_s))
+
+    def saved(self, compute_s: float) -> None:
+        """What it took to answer without the cache: a hit would have saved it."""
+        self._saves_s = _faded(self._saves_s, compute_s)
+
+    def stats(self) -> WorthStats:
+        with self._lock:
+            rate = self._hits / self._looks if self._looks else self._rate
+            return WorthStats(
+                self._looking, rate, _micro(self._cost_s), _micro(self._saves_s), self._skipped, self._stops
+            )
+
+    def _decide(self, now_s: float) -> None:
+        cost, saves, looks, hits = self._cost_s, self._saves_s, self._looks, self._hits
+        if cost is None or saves is None:
             return
-        if worth.looking:
-            self._disk.put(key, held)
-        elif len(self._once) < _MOST_ONCE:
-            self._once[key] = None
-        else:
-            self._once.clear()
+        possible = min(1.0, (hits + 2 * math.sqrt(hits) + 3) / looks)
+        if max(possible, self._cheap) * saves < cost:
+            self._rate = hits / looks
+            self._pause_s = min(max(cost * looks / self._share, 2 * self._pause_s), self._most_s)
+            self._until = now_s + self._pause_s
+            self._looking = False
+            self._stops += 1
+            return
+        if hits * saves > cost * looks:
+            self._pause_s = 0.0
+        enough = max(8 * _LEAST_LOOKS, 6 * saves / max(cost, 1e-9))
+        if looks >= 2 * enough:
+            self._looks, self._hits, self._due = looks // 2, hits // 2, 0
+
+
+def _faded(before: float | None, value: float) -> float:
+    return value if before is None else before + _FADE * (value - before)
+
+
+def _micro(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6
 
 
 def _own(outputs: Any) -> Any:

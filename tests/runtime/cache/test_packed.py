@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.cache.packed import PackError, pack, unpack
+from edgekit_runtime.cache.disk import PackError, pack, unpack
 
 DTYPES = ["<f4", "<f2", ">f8", "<i8", "|u1", "|b1", "<c8", "<U5", "|S3"]
 arrays = st.builds(
