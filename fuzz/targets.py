@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["INSTRUMENTS", "TARGETS", "target"]
 
 _BUNDLE = (
-    "edgekit_runtime.bundle", "edgekit_runtime.contract.sense", "edgekit_runtime.trust", "edgekit_runtime.strict_json",
+    "edgekit_runtime.bundle", "edgekit_runtime.contract.detect", "edgekit_runtime.trust", "edgekit_runtime.strict_json",
 )  # fmt: skip
 _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "bundle": ("fuzz.bundles:bundle", _BUNDLE),

@@ -44,8 +44,8 @@ from edgekit_runtime.contract import (
     boxes,
 )
 from edgekit_runtime.contract.adapt import CLIP_EVERY
-from edgekit_runtime.contract.suppress import suppress
-from edgekit_runtime.contract.yuv import to_rgb
+from edgekit_runtime.contract.detect import suppress
+from edgekit_runtime.contract.frame import to_rgb
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 SIDE = 224

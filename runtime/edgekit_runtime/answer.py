@@ -77,7 +77,7 @@ class Answer:
     @property
     def vector(self) -> NDArray[np.float32]:
         """The vector of a model that embeds, float32 [D], read-only. Raises ContractError when it is none."""
-        from edgekit_runtime.contract.embed import vector
+        from edgekit_runtime.contract.finish import vector
 
         return vector(self.outputs, self.contract)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
-from edgekit_runtime.contract.given import kept
+from edgekit_runtime.contract.decode import kept
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError

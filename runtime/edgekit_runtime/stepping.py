@@ -16,8 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.contract.carry import Carry
+from edgekit_runtime.contract.adapt import Adapter, Carry
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine

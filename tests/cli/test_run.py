@@ -21,7 +21,7 @@ from PIL import Image
 
 from edgekit_runtime import Answer
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
+from edgekit_runtime.contract.spec import DetectionSpec, EmbeddingSpec
 
 
 @pytest.fixture

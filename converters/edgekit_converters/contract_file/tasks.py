@@ -13,15 +13,16 @@ from typing import Any, get_args
 
 from edgekit_converters.contract_file.document import Table
 from edgekit_converters.errors import ContractFileError
-from edgekit_runtime.contract.sense import nonsense
-from edgekit_runtime.contract.spec import Contract, OutputContract
-from edgekit_runtime.contract.tasks import (
+from edgekit_runtime.contract.detect import nonsense
+from edgekit_runtime.contract.spec import (
     Activation,
     Background,
     BoxFormat,
     Candidates,
+    Contract,
     DetectionSpec,
     EmbeddingSpec,
+    OutputContract,
     Row,
 )
 

@@ -20,8 +20,8 @@ from edgekit_runtime.bundle.header import aligned
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest, contract_digest
 from edgekit_runtime.bundle.policy import ENCRYPTED, check_words
 from edgekit_runtime.canonical import canonical_bytes, parse_canonical
+from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.kinds import kind_of
-from edgekit_runtime.contract.sense import nonsense
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec

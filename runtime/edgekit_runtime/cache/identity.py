@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import xxhash
 
-from edgekit_runtime.contract.decode import Encoded, loaded
 from edgekit_runtime.contract.frame import Frame
+from edgekit_runtime.contract.picture import Encoded, loaded
 
 __all__ = ["Flights", "Identity", "identify", "namespace", "of_artifact"]
 

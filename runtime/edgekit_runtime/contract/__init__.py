@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.contract.carry import Carry
+from edgekit_runtime.contract.adapt import Adapter, Carry
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.detect import Box, boxes
-from edgekit_runtime.contract.embed import vector
-from edgekit_runtime.contract.finish import Finisher, Prediction, softmax
+from edgekit_runtime.contract.finish import Finisher, Prediction, softmax, vector
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry
-from edgekit_runtime.contract.spec import Carried, Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.contract.tasks import DetectionSpec, EmbeddingSpec
+from edgekit_runtime.contract.spec import (
+    Carried,
+    Contract,
+    DetectionSpec,
+    EmbeddingSpec,
+    ImageSpec,
+    InputContract,
+    OutputContract,
+)
 
 __all__ = [
     "Adapter",

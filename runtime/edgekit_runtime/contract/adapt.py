@@ -1,16 +1,22 @@
-"""Canonical tensor -> the tensor one destination takes: mean/std, layout, scale and zero-point of *that* artifact.
-
-The way is chosen once, from the specs, and is as short as the numbers allow:
-
-- the tensor already has the artifact's dtype and shape: nothing is computed;
-- uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
-- a float tensor (what the original model took) into int8: scale, round half to even, clip;
-- a tensor ready for another artifact (the primary one, whose form callers may pass): its scale and zero-point give back what
-  the original took, and from there as above.
+"""Canonical tensor -> the tensor one artifact takes, and the state that one run of it hands to the next.
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)
     clipped, counted = adapter.clipped(tensor)
+
+    carry = Carry(contract, artifact.inputs, artifact.outputs)
+    state = carry.begin()                              # the contract's initial values, as this artifact takes them
+    outputs = engine.run(carry.feed(tensors, state))   # tensors: the caller's, in the artifact's order
+    state = carry.after(outputs)
+
+Rules (the way is chosen once, from the specs, and is as short as the numbers allow):
+- a tensor that already has the artifact's dtype and shape is taken as it is;
+- uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
+- a float tensor (what the original model took) into int8: scale, round half to even, clip. A tensor ready for another artifact
+  (the primary one, whose form callers may pass) becomes what the original took first, by its scale and zero-point;
+- a state whose output has the dtype, scale, zero-point and shape of the input goes on as its very bytes: nothing is rounded;
+- where a state's 8 bits differ in scale or zero-point, every value is requantized, once, by a table of the 256 there are: half
+  to even, clipped at the input's limits; any other state goes through real numbers and the input's layout.
 """
 
 from __future__ import annotations
@@ -23,19 +29,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.pixels import Step, quantize
 from edgekit_runtime.contract.spec import Contract, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.errors import ContractError, InputError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "adapters", "quantize"]
+__all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "Carry", "State", "adapters", "quantize"]
 
 CLIP_EVERY = 16
 """One request in so many has its tensor looked at for clipped values."""
-
 CLIP_SAMPLE = 2048
 """Values looked at then, about."""
+State = tuple[NDArray[Any], ...]
+"""One tensor a pair, with a batch axis of 1, as the artifact takes it."""
 
 
 class Adapter:
@@ -159,3 +167,60 @@ def _stride(values: int) -> int:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(str(n) for n in shape) + "]"
+
+
+class Carry:
+    """Pure: it holds plans and no state. A contract that carries nothing has an empty state."""
+
+    def __init__(self, contract: Contract, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        pairs = {pair.input: pair for pair in contract.carried or ()}
+        places = {tensor.name: place for place, tensor in enumerate(outputs)}
+        missing = [pair.output for pair in pairs.values() if pair.output not in places]
+        if missing or not pairs.keys() <= {tensor.name for tensor in inputs}:
+            raise ContractError(f"the artifact lacks a tensor of its state: {[*pairs, *missing]}", do="Build it again")
+        self.asked = tuple(tensor for tensor in inputs if tensor.name not in pairs)
+        self.names = tuple(tensor.name for tensor in inputs if tensor.name in pairs)
+        self._order = [tensor.name in pairs for tensor in inputs]
+        self._first: list[NDArray[Any]] = []
+        self._next: list[tuple[int, Step]] = []
+        for tensor in inputs:
+            if tensor.name in pairs:
+                pair, spec = pairs[tensor.name], contract.input(tensor.name)
+                place = places[pair.output]
+                values = np.asarray(pair.initial or (0.0,), np.float64)
+                item = np.broadcast_to(values, spec.shape) if values.size == 1 else values.reshape(spec.shape)
+                self._first.append(Adapter(spec, tensor)(np.ascontiguousarray(item, spec.dtype)))
+                self._next.append((place, _step(spec, outputs[place], tensor)))
+
+    def begin(self) -> State:
+        """What the first run is given. Fresh arrays: an engine may keep them."""
+        return tuple(array.copy() for array in self._first)
+
+    def feed(self, tensors: Sequence[NDArray[Any]], state: State) -> list[NDArray[Any]]:
+        """All inputs in the artifact's order. tensors: those of `asked`, in that order."""
+        given, carried = iter(tensors), iter(state)
+        return [next(carried) if is_state else next(given) for is_state in self._order]
+
+    def after(self, outputs: Sequence[NDArray[Any]]) -> State:
+        """What the run after this one is given. outputs: all of the engine's, with their batch axis of 1."""
+        return tuple(step(outputs[place]) for place, step in self._next)
+
+
+def _step(spec: InputContract, made: TensorSpec, taken: TensorSpec) -> Step:
+    """From the output `made` of one run to the input `taken` of the next."""
+    same_shape = tuple(made.shape[1:]) == tuple(taken.shape[1:])
+    if same_shape and made.dtype == taken.dtype and made.quantization == taken.quantization:
+        return lambda value: value
+    if same_shape and _byte(made) and _byte(taken):
+        every = np.arange(256, dtype=np.uint8).view(made.dtype)
+        real = dequantize(every, made, np.dtype(np.float32))
+        flat = InputContract(spec.name, real.shape, "float32")
+        tensor = TensorSpec(taken.name, taken.tensor, taken.dtype, (1, *real.shape), None, taken.quantization)
+        table: NDArray[Any] = Adapter(flat, tensor)(real)[0]
+        return lambda value: table.take(value.view(np.uint8))
+    adapt, dtype = Adapter(spec, taken), np.dtype(spec.dtype)
+    return lambda value: adapt(dequantize(value[0], made, dtype).reshape(spec.shape))
+
+
+def _byte(tensor: TensorSpec) -> bool:
+    return tensor.quantization is not None and np.dtype(tensor.dtype).itemsize == 1

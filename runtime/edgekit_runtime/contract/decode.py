@@ -3,36 +3,44 @@
 For an image input the caller may pass a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an array:
 uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] are pixels of any size (RGB order unless `color` says bgr); a floating
 array of the contract's shape is what the original model took, already normalised, and is left alone. An array with a
-leading batch axis of 1 is one item. For any other input only arrays are taken.
+leading batch axis of 1 is one item. For any other input only arrays are taken. An artifact's own dtype may be passed where
+the caller says so (`ready`). What depends on the kind of the input is in `kinds`.
 
     item, geometry = decoder.place("cat.jpg")
     geometry = decoder.locate("cat.jpg")            # the same, without decoding: for an answer out of the cache
 
 Rules:
-- what depends on the kind of the input is in `kinds`; what a picture goes through is in `picture` and `yuv`;
-- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`;
-- no NaN, no infinity, no integer out of range;
-- an artifact's own dtype may be passed where the caller says so (`ready`): an array made for the engine;
-- an empty batch, or one of several items, is told apart from a wrong shape;
+- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`. No more than
+  MAX_BYTES of an encoded picture, or of a camera's buffer, are read, hashed or copied;
+- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is told apart from a wrong shape;
+- what holds numbers in memory (`array.array`, a memoryview with a shape) is an array, without a copy; one plain row of bytes
+  may be an encoded picture, and stays what it is;
+- a masked array is refused: what is masked has no value, and the network would be fed what lies under the mask;
+- an open file is refused: where it stands, and who closes it, is the caller's business. A `BytesIO` is taken whole, and so
+  is a file that was mapped into memory;
 - arrays of the canonical size need no Pillow.
 """
 
 from __future__ import annotations
 
+import array
+import io
+import os
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry
-from edgekit_runtime.contract.given import Encoded, taken
 from edgekit_runtime.contract.kinds import as_array, kind_of, refusal
-from edgekit_runtime.contract.picture import MAX_PIXELS, loaded
+from edgekit_runtime.contract.picture import Encoded, bounded
 from edgekit_runtime.contract.spec import InputContract
 from edgekit_runtime.errors import InputError
 
-__all__ = ["MAX_PIXELS", "Decoder", "Encoded", "check_values", "loaded"]
+__all__ = ["Decoder", "check_values", "kept", "taken"]
 
 
 class Decoder:
@@ -54,7 +62,7 @@ class Decoder:
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
-        """The value, or the array or bytes that it stands for (see `given`), where it can fit as far as kind, dtype, shape
+        """The value, or the array or bytes that it stands for (see `taken`), where it can fit as far as kind, dtype, shape
         and size tell; no byte of it is read. Raises InputError."""
         value = self._kind.admit(taken(value, f"input '{self._contract.name}'"))
         if isinstance(value, np.ndarray):
@@ -108,6 +116,57 @@ class Decoder:
             do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. Of a file, "
             "save each item by itself: numpy.save('one.npy', array[0])",
         )
+
+
+def taken(value: Any, where: str) -> Any:
+    """The value, or the array or the bytes that it stands for; nothing is copied but what a `BytesIO` holds.
+
+        taken("cat.jpg", where)                 # itself: a path is read later, once
+        taken(io.BytesIO(png), where)           # the bytes in it
+        taken(array.array("f", [0, 1]), where)  # float32 [2], a view
+
+    where: for the error. Raises InputError for what is no input, or holds more than MAX_BYTES of an encoded picture.
+    """
+    if isinstance(value, np.ndarray):
+        if hasattr(value, "mask") and hasattr(value, "filled"):
+            raise InputError(
+                "a masked array has no values where it is masked", where=where, do="Pass array.filled(...) instead"
+            )
+        return np.asarray(value)  # of a subclass the plain array: a memory map is read as one
+    if isinstance(value, io.BytesIO):
+        bounded(value.getbuffer().nbytes, where)
+        return value.getvalue()
+    if isinstance(value, (array.array, memoryview)):
+        return _buffer(memoryview(value), where)
+    if isinstance(value, (bytes, bytearray)):
+        bounded(len(value), where)
+    elif hasattr(value, "read") and not isinstance(value, (os.PathLike, Encoded)):
+        try:
+            return _buffer(memoryview(value), where)  # a mapped file is open, and in memory
+        except TypeError:
+            do = "Pass its path, or the bytes in it: file.read()"
+            raise InputError("an open file is no input", where=where, do=do) from None
+    return value
+
+
+def kept(value: Any) -> Any:
+    """What `taken` gave, in memory of its own: the caller may write over its arrays and buffers from now on."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Frame):
+        data = value.data
+        return replace(value, data=data.copy() if isinstance(data, np.ndarray) else bytes(data))
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+def _buffer(view: memoryview[Any], where: str) -> Any:
+    if view.ndim == 1 and view.format in ("B", "b", "c"):
+        bounded(view.nbytes, where)
+        return view
+    try:
+        return np.asarray(view)
+    except (ValueError, TypeError, BufferError) as error:
+        raise InputError(f"a buffer of '{view.format}' holds no numbers", where=where, do="Pass an array") from error
 
 
 def check_values(array: NDArray[Any], contract: InputContract) -> None:

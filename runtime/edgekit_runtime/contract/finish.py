@@ -1,8 +1,9 @@
-"""Raw engine outputs -> named, dequantized, read-only arrays, and for a classifier its best classes.
+"""Raw engine outputs -> named, dequantized, read-only arrays; a classifier's best classes, an embedding's vector.
 
 finisher = Finisher(contract, artifact.outputs)
 outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}
-top(outputs, contract, 3)                        # [Prediction("tabby", 281, 0.83), ...]
+top(outputs, contract, 3)                       # [Prediction("tabby", 281, 0.83), ...]
+vector(outputs, contract)                       # float32 [D], of length 1 where the contract says so
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Finisher", "Prediction", "dequantize", "softmax", "top"]
+__all__ = ["Finisher", "Prediction", "dequantize", "softmax", "top", "vector"]
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,23 @@ def softmax(logits: NDArray[Any]) -> NDArray[Any]:
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     result: NDArray[Any] = shifted / shifted.sum(axis=-1, keepdims=True)
     return result
+
+
+def vector(outputs: Mapping[str, NDArray[Any]], contract: Contract) -> NDArray[np.float32]:
+    """One axis, read-only. A vector of zeros has no direction and stays as it is.
+
+    Raises ContractError when the model's task is not embedding.
+    """
+    spec = contract.embedding
+    if contract.task != "embedding" or spec is None:
+        raise ContractError(
+            f"vector is for models that embed; this model's task is {contract.task}", do="Read answer.outputs"
+        )
+    values = np.array(outputs[spec.output], np.float32).reshape(-1)
+    if spec.normalize:
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest > 0:  # scaled first: squares of the very large and the very small leave the range of a float
+            values /= np.float32(largest)
+            values /= np.float32(np.linalg.norm(values))
+    values.setflags(write=False)
+    return values

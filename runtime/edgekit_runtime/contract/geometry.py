@@ -43,13 +43,10 @@ class Geometry:
 
     def to_caller(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
         """[N, 4] left, top, right, bottom: from network pixels to the caller's, not clipped."""
-        return np.asarray(boxes, np.float64) * self._scales() + self._corner()
-
-    def _scales(self) -> NDArray[np.float64]:
-        return np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
-
-    def _corner(self) -> NDArray[np.float64]:
-        return np.array((self.left, self.top, self.left, self.top))
+        scales = np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
+        corner = np.array((self.left, self.top, self.left, self.top))
+        placed: NDArray[np.float64] = np.asarray(boxes, np.float64) * scales + corner
+        return placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.frame import Frame
+from edgekit_runtime.contract.frame import Frame, render_frame
 from edgekit_runtime.contract.geometry import Geometry, place
-from edgekit_runtime.contract.given import Encoded
 from edgekit_runtime.contract.picture import (
     MAX_PIXELS,
+    Encoded,
     open_encoded,
     pillow,
     refuse_large,
@@ -37,7 +37,6 @@ from edgekit_runtime.contract.picture import (
 )
 from edgekit_runtime.contract.pixels import Step, pixel_step
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract
-from edgekit_runtime.contract.yuv import render_frame
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import TensorSpec
 

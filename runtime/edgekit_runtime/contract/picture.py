@@ -16,11 +16,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.array_file import refuse_irregular
 from edgekit_runtime.contract.geometry import Box4, Placement, place, stored_box
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.errors import InputError, MissingExtraError
@@ -36,6 +39,7 @@ __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
     "PADDING",
+    "Encoded",
     "bounded",
     "loaded",
     "open_encoded",
@@ -47,28 +51,20 @@ __all__ = [
 
 FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "PPM", "WEBP", "TIFF")
 """Pillow's names of what is decoded, those first whose readers it has at hand; PPM stands for PGM and PBM too."""
-
 MAX_PIXELS = 2**25
 """Pixels that are decoded, at most: a frame of 8K video fits."""
-
 MAX_CONVERTED_PIXELS = 3 * 2**23
 """The same for a file whose four bytes a pixel become another four: with transparency, CMYK."""
-
 MAX_SIDE = 2**16 - 1
 """Of a file's picture, as in JPEG: Pillow keeps eight bytes for each row, however short, of each copy."""
-
 MAX_BYTES = 2**28
 """Of a picture's file or a camera's buffer: eight bytes for each of the most pixels."""
-
 MAX_JPEG_PIXELS = 2**28
 """Pixels that a JPEG may say it has: even at 1/8 of its size every coefficient must be read, which takes time."""
-
 PADDING = 114
 """The grey beside a letterboxed picture."""
-
 _GAP = 2.0
 """A JPEG is not decoded smaller than so many times what is needed, so that the resize filter still has its say."""
-
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_EXIF = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
@@ -85,6 +81,27 @@ _TURNS = (
     "ROTATE_90",
 )
 """EXIF orientation -> what puts the picture upright."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The bytes of an encoded image and the place they came from, for the error message."""
+
+    data: bytes
+    where: str
+
+    @classmethod
+    def read(cls, path: Path) -> Encoded:
+        """Raises InputError naming the file. Only regular files are read: a pipe or a device may never end."""
+        refuse_irregular(path, "Pass the path of a picture")
+        try:
+            bounded(path.stat().st_size, str(path))
+            return cls(path.read_bytes(), str(path))
+        except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+            why = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"cannot be read: {why}", where=str(path), do="Check the path and its permissions"
+            ) from error
 
 
 def open_encoded(data: bytes, where: str) -> Image.Image:

@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.contract.adapt import adapters
-from edgekit_runtime.contract.carry import Carry
+from edgekit_runtime.contract.adapt import Carry, adapters
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.errors import EdgekitError, InputError, SessionError
 from edgekit_runtime.forked import ForkGuard, promised

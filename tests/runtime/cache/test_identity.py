@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edgekit_runtime.cache import identify
-from edgekit_runtime.contract.decode import Encoded
 from edgekit_runtime.contract.frame import Frame
+from edgekit_runtime.contract.picture import Encoded
 from edgekit_runtime.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
-from edgekit_runtime.contract.decode import Encoded
+from edgekit_runtime.contract.picture import Encoded
 from edgekit_runtime.errors import InputError
 
 

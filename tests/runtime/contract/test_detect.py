@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_runtime.contract import Contract, DetectionSpec, Geometry, ImageSpec, InputContract, OutputContract, boxes
-from edgekit_runtime.contract.sense import class_count, nonsense
+from edgekit_runtime.contract.detect import class_count, nonsense
 from edgekit_runtime.errors import ContractError
 
 WIDTH, HEIGHT = 64, 48

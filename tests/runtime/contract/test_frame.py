@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract import Decoder, Frame, ImageSpec, InputContract
-from edgekit_runtime.contract.frame import FrameFormat
-from edgekit_runtime.contract.yuv import to_rgb
+from edgekit_runtime.contract.frame import FrameFormat, to_rgb
 from edgekit_runtime.errors import InputError
 
 RANDOM = np.random.default_rng(5)

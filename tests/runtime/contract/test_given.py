@@ -12,8 +12,8 @@ import pytest
 
 from edgekit_runtime import Frame
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
-from edgekit_runtime.contract.given import Encoded, kept, taken
-from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS
+from edgekit_runtime.contract.decode import kept, taken
+from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS, Encoded
 from edgekit_runtime.errors import InputError
 
 IMAGE = Decoder(InputContract("image", (8, 8, 3), "float32", ImageSpec(8, 8, (0.0,) * 3, (1.0,) * 3)))

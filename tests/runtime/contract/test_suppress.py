@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract.suppress import overlaps, suppress
+from edgekit_runtime.contract.detect import overlaps, suppress
 
 
 def plain(boxes, scores, classes, threshold, most):
