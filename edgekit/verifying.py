@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.errors import BundleError, EdgekitError, InstallError, SignatureError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.engines import Setup
     from edgekit_runtime.install.lock import Lease
+    from edgekit_runtime.install.records import Generation
     from edgekit_runtime.install.rules import Board
     from edgekit_runtime.trust import Moment, TrustStore, Vouched
 
@@ -43,7 +44,7 @@ class Asked:
     """trust: keys or a root.json, empty for what this machine (or the root) trusts. allow_unsigned: go on where nobody vouches.
 
     board: what this machine is. named: whether a person said so, and the bundle must fit. secret: where the key of an
-    encrypted bundle is. load: whether a child loads it and replays its golden examples.
+    encrypted bundle is. replay: whether a child loads it and replays its golden examples.
     """
 
     trust: tuple[str | Path, ...] = ()
@@ -51,14 +52,14 @@ class Asked:
     board: Board | None = None
     named: bool = False
     secret: Given = None
-    load: bool = True
+    replay: bool = False
 
 
 class Verification:
     """One look at a bundle. Iterating it makes the checks, and gives each as soon as it was made; the last one may refuse.
 
     path: a bundle, or a root of `edgekit install`, of which what answers is meant. checks: those that were made. error: the
-    first reason against the bundle.
+    first reason against the bundle. generation, state: of a root, the active one.
     Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that was
     named for an encrypted one cannot be had: that says nothing against the bundle.
     """
@@ -69,12 +70,14 @@ class Verification:
         self.checks: list[Check] = []
         self.error: EdgekitError | None = None
         self._opening: Opening | None = None
+        self.generation: Generation | None = None
+        self.state: Literal["committed", "trial"] = "committed"
 
     def __iter__(self) -> Iterator[Check]:
         from edgekit_runtime.bundle.reader import NO_KEY, checks_of
 
         with _opened(self._path) as subject:
-            self._where = subject.where
+            self._where, self.generation, self.state = subject.where, subject.generation, subject.state
             try:
                 for check in checks_of(self._steps(subject)):
                     self.checks.append(check)
@@ -82,7 +85,7 @@ class Verification:
             except EdgekitError as error:
                 if error.code in NO_KEY:
                     raise
-                if subject.waived and isinstance(error, SignatureError):
+                if subject.generation is not None and subject.generation.unsigned and isinstance(error, SignatureError):
                     error.what += "; it was installed with --allow-unsigned"
                 self.error = error
 
@@ -110,6 +113,32 @@ class Verification:
         }
         return told if self.error is None else {**told, "error": self.error.as_json()}
 
+    def open_as_application(self, engine: str | None, threads: int | None) -> dict[str, Any]:
+        """Choose, load, replay and warm up what was verified, as an application would; return what was found.
+
+        Raises what `prepare` raises, and SecretError for an encrypted bundle without its key.
+        """
+        from edgekit_runtime.readiness import Preparation, prepare
+        from edgekit_runtime.tuning import Wanted
+
+        assert self._opening is not None
+        prepared = prepare(self._opening.bundle, Preparation(Wanted(engine, threads)))
+        prepared.close()
+        info, tested = prepared.engine.info, prepared.tested
+        return {
+            "recipe": prepared.entry.recipe,
+            "engine": {
+                "name": info.name,
+                "version": info.version,
+                "threads": info.threads,
+                "arithmetic": info.arithmetic,
+            },
+            "examples": tested.examples,
+            "same_engine": tested.same_engine,
+            "worst_steps": tested.worst_steps,
+            "worst_cosine": tested.worst_cosine,
+        }
+
     def _steps(self, subject: _Subject) -> Iterator[tuple[str, Step]]:
         from edgekit_runtime.bundle.reader import Opening, read_open
         from edgekit_runtime.bundle.secrets import find_secret
@@ -121,7 +150,7 @@ class Verification:
 
         asked, store = self._asked, subject.store(self._asked.trust)
         moment = judge(seen_s=subject.seen_s, issued_s=store.issued_s if store is not None else None)
-        policy = TrustPolicy(store, asked.allow_unsigned, new=not subject.installed, now=moment)
+        policy = TrustPolicy(store, asked.allow_unsigned, new=subject.generation is None, now=moment)
         own = asked.secret is None  # a key that is found here is asked for no more than the digests
         secret = find_secret if own else asked.secret
         opening = self._opening = Opening(subject.where, policy, secret, spare_key=own)
@@ -135,7 +164,7 @@ class Verification:
                 partial(_model, bundle, entry),
             )
         yield "golden", partial(_golden, bundle)
-        yield from _replays(bundle, subject, asked.load)
+        yield from _replays(bundle, subject, asked.replay)
 
 
 @dataclass(frozen=True)
@@ -146,8 +175,8 @@ class _Subject:
     where: Path
     store: Callable[[tuple[str | Path, ...]], TrustStore | None]
     seen_s: float | None = None
-    installed: bool = False
-    waived: bool = False  # by whoever installed it
+    generation: Generation | None = None
+    state: Literal["committed", "trial"] = "committed"
 
 
 @contextmanager
@@ -158,8 +187,9 @@ def _opened(path: Path) -> Iterator[_Subject]:
     if is_root(path):
         root = Root.open(path)
         lease, generation = root.hold_current()
-        seen_s = root.journal().seen_s
-        subject = _Subject(lease, lease.path, partial(store_of, root), seen_s, True, generation.unsigned)
+        journal = root.journal()
+        state: Literal["committed", "trial"] = "trial" if journal.on_trial == generation.number else "committed"
+        subject = _Subject(lease, lease.path, partial(store_of, root), journal.seen_s, generation, state)
     else:
         lease = _held(path)
         subject = _Subject(lease, path, partial(store_of, None))
@@ -195,7 +225,7 @@ def _dates(manifest: Manifest, moment: Moment, subject: _Subject) -> _Found:
     except InstallError as error:
         if error.code != "expired":
             raise
-        if not subject.installed:
+        if subject.generation is None:
             raise
         return None, f"{error.what}; it was installed in time, and answers on"
     return True, f"good {' and '.join(said)} {moment.told}" if said else "it does not expire"
@@ -214,7 +244,10 @@ def _board(manifest: Manifest, asked: Asked, subject: _Subject) -> _Found:
         if asked.named:
             raise
         aside = "it was installed for a board that was named"
-        return None, f"{error.what}; {aside if subject.installed else '`edgekit install` would refuse it here'}"
+        return (
+            None,
+            f"{error.what}; {aside if subject.generation is not None else '`edgekit install` would refuse it here'}",
+        )
     return True, f"for {', '.join(manifest.compatible)}; this board is {here}"
 
 
@@ -241,7 +274,7 @@ def _golden(bundle: Bundle) -> _Found:
     return True, f"{examples}, finite and of the right size, answered by {', '.join(answered)}"
 
 
-def _replays(bundle: Bundle, subject: _Subject, load: bool) -> Iterator[tuple[str, Step]]:
+def _replays(bundle: Bundle, subject: _Subject, replay: bool) -> Iterator[tuple[str, Step]]:
     from edgekit_runtime.board import cores
     from edgekit_runtime.children import may_start
     from edgekit_runtime.engines import available
@@ -249,8 +282,8 @@ def _replays(bundle: Bundle, subject: _Subject, load: bool) -> Iterator[tuple[st
     from edgekit_runtime.tuning.candidates import Wanted, candidates
 
     why = (
-        "not asked for (--no-load)"
-        if not load
+        "not asked for (--replay)"
+        if not replay
         else "the model file is encrypted"
         if bundle.locked
         else "no process can be started for it here"

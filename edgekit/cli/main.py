@@ -44,7 +44,6 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "run": ("edgekit.cli.run:run", "Answer images, arrays, folders or new files; fill a cache."),
             "bench": ("edgekit.cli.bench:bench", "Measure a bundle on this machine, stage by stage."),
-            "selftest": ("edgekit.cli.selftest:selftest", "Replay a bundle's golden examples on this machine."),
             "doctor": ("edgekit.cli.doctor:doctor", "Check this machine, or explain a code or an error message."),
         },
     ),
@@ -63,7 +62,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "edgekit keys new release && edgekit build net.keras ... --sign release",
         {
             "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
-            "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root, line by line."),
+            "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay loads it, too."),
             "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
             "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
         },

@@ -117,7 +117,9 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         sent, kept, size = _send(connection, packed, prefix, say)
         say(f"installing into {prefix}")
         lines = _install(connection, packed, prefix, manifest.encrypted_with)
-        told = connection.run(_there(prefix, "selftest", f"{prefix}/model", "--json"), timeout_s=_INSTALL_S)
+        waiver = ("--allow-unsigned",) if request.allow_unsigned else ()
+        verify = _there(prefix, "verify", f"{prefix}/model", "--replay", "--json", *waiver)
+        told = connection.run(verify, timeout_s=_INSTALL_S)
         selftest = _record(told, request.address.to)
         record = None
         if request.bench is not None:

@@ -87,7 +87,7 @@ def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
         "activate": invoked("activate", 1, "--root", root),
         "status": invoked("status", "--root", root),
         "inspect": invoked("inspect", root),
-        "selftest": invoked("selftest", root, "--allow-unsigned"),
+        "verify": invoked("verify", root, "--replay", "--allow-unsigned"),
         "install": invoked("install", made("1"), "--root", root, "--allow-unsigned"),
     }
     why = "taken because of --allow-unsigned; what was found then: this machine was never told whom to trust"
@@ -95,7 +95,7 @@ def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
         assert report.exit_code == 0, (name, report.output)
         assert "UNSIGNED" in report.output, name
         assert why in report.output, name
-    told = json.loads(invoked("selftest", root, "--json").stdout)
+    told = json.loads(invoked("verify", root, "--replay", "--allow-unsigned", "--json").stdout)
     assert (told["unsigned"], told["vouched"]) == (True, f"UNSIGNED: {why}")
     assert json.loads(invoked("inspect", root, "--json").stdout)["installed"]["generation"]["vouched"].startswith(
         "UNSIGNED"
@@ -179,7 +179,7 @@ def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another
     assert json.loads(third.stdout)["profile"] == "x86-64"
     assert "not known" not in third.stderr
     assert json.loads(invoked("status", "--root", root, "--json").stdout)["profile"] == "x86-64"
-    named = invoked("verify", root, "--allow-unsigned", "--no-load", "--json")
+    named = invoked("verify", root, "--allow-unsigned", "--json")
     (board,) = [one for one in json.loads(named.stdout)["checks"] if one["check"] == "board"]
     assert "this board is x86-64" in board["told"]
 

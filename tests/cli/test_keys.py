@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import numpy
 import pytest
 import tiny
 
@@ -56,16 +57,17 @@ def test_one_person_makes_a_key_trusts_it_and_signs(desk, edgekit, tmp_path, roo
     assert "has no passphrase: who copies it can sign" in made.out
     assert "next: edgekit keys trust alice; then edgekit build ... --sign alice" in made.out
     bundle = tiny.bundle(tmp_path)
-    assert edgekit("selftest", bundle).code == 0, "nobody was told whom to trust"
+    numpy.save(tmp_path / "red.npy", tiny.RED)
+    assert edgekit("run", bundle, "red.npy").code == 0, "nobody was told whom to trust"
     assert "root.json: is this version now" in desk("trust", "alice").out
-    refused = edgekit("selftest", bundle, "--json")
+    refused = edgekit("run", bundle, "red.npy", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (1, "unsigned")
     assert "--allow-unsigned" in refused.json["error"]["do"]
-    assert edgekit("selftest", bundle, "--allow-unsigned").code == 0
+    assert edgekit("verify", bundle, "--replay", "--allow-unsigned").code == 0
     signed = desk("sign", bundle.name, "--sign", "alice")
     assert "tiny version 1 for x86-64" in signed.out
     assert "signed by alice" in signed.out
-    assert edgekit("selftest", bundle).code == 0
+    assert edgekit("verify", bundle, "--replay").code == 0
     shown = edgekit("inspect", bundle, "--json").json
     assert (shown["trusted"], shown["trust"].partition(" (")[0]) == (True, "signed by alice")
 

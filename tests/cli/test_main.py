@@ -271,6 +271,6 @@ def test_a_workstations_command_on_an_older_python_says_which_it_needs():
     assert set(COMMANDS) > WORKSTATION
     with pytest.raises(PythonVersionError, match=r"`edgekit build` needs Python 3\.11, and this is Python 3\.10"):
         check_python("build", (3, 10))
-    for command in ("run", "install", "verify", "selftest", "status", "bench"):
+    for command in ("run", "install", "verify", "status", "bench"):
         check_python(command, (3, 10))
     check_python("build", (3, 11))

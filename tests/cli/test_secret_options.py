@@ -85,7 +85,7 @@ def test_verify_checks_signature_and_digests_without_the_key_and_says_what_it_le
 
 def test_verify_looks_into_it_with_the_key(path: Path, keys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EDGEKIT_SECRET", f"file:{keys['right']}")
-    report = json.loads(said("verify", path, "--trust", keys["alice"], "--json").stdout)
+    report = json.loads(said("verify", path, "--replay", "--trust", keys["alice"], "--json").stdout)
     assert all(one["ok"] for one in report["checks"]), report
 
 
@@ -111,7 +111,7 @@ def test_a_key_of_something_else_that_lies_on_the_machine_does_not_keep_verify_f
 @pytest.mark.parametrize(
     "command",
     [
-        ("selftest",), ("run", "red.npy"), ("bench", "-n", "10"), ("check", "--profile", "x86-64", "--no-replay"),
+        ("verify", "--replay", "--allow-unsigned"), ("run", "red.npy"), ("bench", "-n", "10"), ("check", "--profile", "x86-64", "--no-replay"),
         ("run", ".", "--fill-cache", "answers.db"), ("estimate", "--profile", "raspberry-pi-4"),
         ("install", "--root", "root", "--allow-unsigned", "--profile", "x86-64"),
         ("package", "-o", "usb"), ("push", "pi@board.invalid"),
@@ -128,7 +128,7 @@ def test_what_needs_the_key_says_so_in_one_line(command, path: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("spelling", ["", "file:", "env:", "cmd:"])
-@pytest.mark.parametrize("command", [("inspect", "--secret"), ("selftest", "--secret"), ("build", "--encrypt")])
+@pytest.mark.parametrize("command", [("inspect", "--secret"), ("verify", "--secret"), ("build", "--encrypt")])
 def test_a_key_on_the_command_line_is_refused_and_not_repeated(command, spelling: str, path: Path):
     """S23"""
     name, option = command
@@ -138,10 +138,10 @@ def test_a_key_on_the_command_line_is_refused_and_not_repeated(command, spelling
     assert KEY.hex() not in result.output + str(result.exception)
 
 
-def test_selftest_opens_it_with_the_key_from_each_place(path: Path, keys, monkeypatch: pytest.MonkeyPatch):
+def test_verify_opens_it_with_the_key_from_each_place(path: Path, keys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CAMERA_KEY", KEY.hex())
     for source in (str(keys["right"]), f"file:{keys['right']}", "env:CAMERA_KEY", f"cmd:cat {keys['right']}"):
-        result = said("selftest", path, "--secret", source, "--json")
+        result = said("verify", path, "--replay", "--allow-unsigned", "--secret", source, "--json")
         assert json.loads(result.stdout)["examples"] == 2, (source, result.output)
 
 
@@ -183,6 +183,6 @@ def test_a_build_without_its_key_ends_before_it_begins(tmp_path: Path):
 def test_a_key_that_everybody_may_read_is_refused_with_the_command_that_mends_it(path: Path, keys):
     """S23"""
     keys["right"].chmod(0o644)
-    result = said("selftest", path, "--secret", keys["right"])
+    result = said("verify", path, "--allow-unsigned", "--secret", keys["right"])
     assert code(result) == "secret-unreadable"
     assert f"Run: chmod 600 {keys['right']}" in str(result.exception)

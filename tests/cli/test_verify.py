@@ -72,7 +72,7 @@ def marks(report: dict) -> dict:
 
 
 def test_a_signed_bundle_is_trusted_and_every_check_is_told(signed, key):
-    report = told(signed, "--trust", key)
+    report = told(signed, "--trust", key, "--replay")
     assert report["trusted"]
     assert report["signed_by"] == [rooted.keyid("alice")]
     names = ["file", "signature", "manifest", "contents", "dates", "board", "model", "golden", "replay"]
@@ -81,7 +81,7 @@ def test_a_signed_bundle_is_trusted_and_every_check_is_told(signed, key):
 
 
 def test_the_lines_are_for_people(signed, key):
-    result = said(signed, "--trust", key)
+    result = said(signed, "--trust", key, "--replay")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ok       file ")
@@ -102,7 +102,7 @@ def test_allow_unsigned_goes_on_and_never_says_trusted(bundle):
     report = told(bundle, "--allow-unsigned")
     assert (report["ok"], report["trusted"]) == (True, False)
     assert "--allow-unsigned" in next(one["told"] for one in report["checks"] if one["check"] == "signature")
-    assert said(bundle, "--allow-unsigned", "--no-load").stdout.splitlines()[-1].startswith("not trusted")
+    assert said(bundle, "--allow-unsigned").stdout.splitlines()[-1].startswith("not trusted")
 
 
 def test_a_changed_byte_is_the_first_reason(signed, key):
@@ -123,11 +123,11 @@ def test_an_expired_bundle_is_refused_and_names_the_clock(tmp_path, key):
 
 
 def test_another_board_is_a_remark_and_a_refusal_where_the_board_was_named(signed, key):
-    assert marks(told(signed, "--trust", key, "--no-load", "--profile", "raspberry-pi-4"))["board"] is False
+    assert marks(told(signed, "--trust", key, "--profile", "raspberry-pi-4"))["board"] is False
     draft, manifest = assemble(tiny.content(RECIPE, ENGINE))
     manifest = replace(manifest, target=replace(manifest.target, profile="some-board", arch="riscv64"))
     write_bundle(signed, draft, replace(manifest, compatible=("some-board",)), _keys())
-    report = told(signed, "--trust", key, "--no-load")
+    report = told(signed, "--trust", key)
     assert (report["trusted"], marks(report)["board"]) == (True, None)
 
 
@@ -148,7 +148,7 @@ def test_golden_answers_that_this_machine_does_not_give_are_refused(tmp_path, ke
     forged = replace(golden, answers=(replace(golden.answers[0], outputs={"probs": wrong}),))
     path = tmp_path / "forged.ekb"
     write_bundle(path, draft, replace(manifest, golden=(forged,)), _keys())
-    report = told(path, "--trust", key)
+    report = told(path, "--trust", key, "--replay")
     assert (marks(report)["replay"], report["error"]["code"]) == (False, "selftest")
 
 
@@ -159,7 +159,7 @@ def test_what_is_loaded_is_the_file_that_was_verified_whatever_its_name_stands_f
     write_bundle(other, draft, replace(manifest, version="evil"))
     swapped = []
 
-    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True))
+    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True, replay=True))
     for check in report:
         if check.name == "contents":
             shutil.copyfile(other, tmp_path / "new.ekb")
@@ -178,7 +178,7 @@ def test_a_file_that_is_overwritten_in_place_is_not_loaded(signed, tmp_path):
     other = tmp_path / "other.ekb"
     write_bundle(other, draft, replace(manifest, version="evil"))
 
-    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True))
+    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True, replay=True))
     for check in report:
         if check.name == "contents":
             shutil.copyfile(other, signed)  # the same inode
@@ -202,7 +202,7 @@ def test_what_is_no_file_is_not_read(path, why):
 def test_a_link_leads_to_the_bundle(signed, tmp_path, key):
     link = tmp_path / "link.ekb"
     link.symlink_to(signed)
-    assert told(link, "--trust", key, "--no-load")["trusted"]
+    assert told(link, "--trust", key)["trusted"]
 
 
 def test_of_an_install_root_what_answers_there_is_verified(signed, tmp_path, key):
@@ -210,7 +210,7 @@ def test_of_an_install_root_what_answers_there_is_verified(signed, tmp_path, key
 
     root = tmp_path / "root"
     install(signed, root, Asked(trust=(key,), board=Board(("x86-64",)), trial="app"))
-    report = told(root, "--no-load")  # the root remembers whom it trusts
+    report = told(root)  # the root remembers whom it trusts
     assert report["trusted"], report
     assert "/objects/" in report["bundle"]
 
@@ -220,7 +220,7 @@ def test_of_a_root_that_took_it_unsigned_that_is_said(bundle, tmp_path):
 
     root = tmp_path / "root"
     install(bundle, root, Asked(allow_unsigned=True, board=Board(("x86-64",)), trial="app"))
-    assert "it was installed with --allow-unsigned" in told(root, "--no-load")["error"]["what"]
+    assert "it was installed with --allow-unsigned" in told(root)["error"]["what"]
 
 
 def test_what_is_no_bundle_is_refused(tmp_path):
@@ -233,7 +233,7 @@ def test_verifying_takes_memory_by_the_size_of_the_bundle(signed, key):
     """Not by the largest bundle there may be."""
     tracemalloc.start()
     try:
-        report = verifying.Verification(signed, verifying.Asked(trust=(key,), load=False))
+        report = verifying.Verification(signed, verifying.Asked(trust=(key,), replay=False))
         assert all(check.ok is not False for check in report)
         _, peak = tracemalloc.get_traced_memory()
     finally:

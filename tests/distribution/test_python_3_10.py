@@ -33,7 +33,7 @@ def test_the_commands_of_a_board_work_on_python_3_10_and_those_of_a_workstation_
     bundle, root = tiny.bundle(tmp_path), tmp_path / "root"
     assert "nothing is wrong here" in run([edgekit, "doctor"], cwd=tmp_path).stdout
     assert "tiny version 1" in run([edgekit, "inspect", bundle], cwd=tmp_path).stdout
-    run([edgekit, "selftest", bundle], cwd=tmp_path)
+    run([edgekit, "verify", bundle, "--replay", "--allow-unsigned"], cwd=tmp_path)
     run([edgekit, "install", bundle, "--root", root, "--allow-unsigned"], cwd=tmp_path)
     assert "tiny version 1" in run([edgekit, "status", "--root", root], cwd=tmp_path).stdout
     assert json.loads(run([edgekit, "bench", bundle, "-n", "20", "--json"], cwd=tmp_path).stdout)["n"] == 20
