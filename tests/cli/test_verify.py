@@ -233,7 +233,7 @@ def test_verifying_takes_memory_by_the_size_of_the_bundle(signed, key):
     """Not by the largest bundle there may be."""
     tracemalloc.start()
     try:
-        report = verifying.Verification(signed, verifying.Asked(trust=(key,), replay=False))
+        report = verifying.Verification(signed, verifying.Asked(trust=(key,)))
         assert all(check.ok is not False for check in report)
         _, peak = tracemalloc.get_traced_memory()
     finally:

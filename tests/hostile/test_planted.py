@@ -149,7 +149,7 @@ def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom
     plant(root, tmp_path)
     with pytest.raises(SignatureError), open_bundle(root, trust=CORPUS / "root.json"):
         pass
-    report = verifying.Verification(root, verifying.Asked(trust=(CORPUS / "root.json",), load=False))
+    report = verifying.Verification(root, verifying.Asked(trust=(CORPUS / "root.json",)))
     assert [check.ok for check in report][-1] is False
     assert isinstance(report.error, SignatureError)
     assert not report.trusted
@@ -160,11 +160,11 @@ def test_group_14_a_planted_waiver_is_none_for_verify(root, tmp_path):
     from edgekit import verifying
 
     an_unsigned_one(root, tmp_path)
-    report = verifying.Verification(root, verifying.Asked(load=False))
+    report = verifying.Verification(root, verifying.Asked())
     assert [check.ok for check in report][-1] is False
     assert report.error is not None
     assert report.error.code == "unsigned"
-    told = verifying.Verification(root, verifying.Asked(load=False, allow_unsigned=True))
+    told = verifying.Verification(root, verifying.Asked(allow_unsigned=True))
     assert all(check.ok is not False for check in told)
     assert (told.error, told.trusted) == (None, False)
 
@@ -174,7 +174,7 @@ def test_group_14_a_key_that_the_root_itself_names_is_told_as_such(root, tmp_pat
     from edgekit import verifying
 
     one_of_a_key_of_theirs(root, tmp_path)
-    said = [one.told for one in verifying.Verification(root, verifying.Asked(load=False)) if one.name == "signature"]
+    said = [one.told for one in verifying.Verification(root, verifying.Asked()) if one.name == "signature"]
     assert "whom this root was told to trust (slot.json), not this machine" in said[0]
     with open_bundle(root) as model:
         assert said[0].startswith(model.describe()["installed"]["vouched"])
