@@ -24,7 +24,7 @@ import numpy as np
 from side_by_side import Figures, compare, report
 
 from edgekit.bench import conditions
-from edgekit_runtime import open_bundle
+from edgekit_runtime import TelemetryOptions, open_bundle
 
 SIZE = 224
 PAIRS = 6
@@ -53,10 +53,7 @@ def main() -> None:
         )  # fmt: skip
         away = {
             "hosts": [url],
-            "telemetry": broker,
-            "device": "benchmark-1",
-            "window_s": 5.0,
-            "spool": Path(folder) / "spool.db",
+            "telemetry": TelemetryOptions(broker, "benchmark-1", 5.0, Path(folder) / "spool.db"),
         }
         pairs = {f"pair {n + 1} of {PAIRS}": pair(device, away, n % 2 == 1, options.rounds) for n in range(PAIRS)}
     ratio = statistics.median(rows[1].ratio for rows in pairs.values())
@@ -73,10 +70,10 @@ def pair(bundle: Path, away: dict[str, Any], ready_first: bool, rounds: int) -> 
     first, so several pairs are made and the order alternates."""
     with contextlib.ExitStack() as opened:
         if ready_first:
-            ready = opened.enter_context(open_bundle(bundle, threads=1, cache_mb=0, **away))
-        plain = opened.enter_context(open_bundle(bundle, threads=1, cache_mb=0))
+            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, **away))
+        plain = opened.enter_context(open_bundle(bundle, threads=1, cache=False))
         if not ready_first:
-            ready = opened.enter_context(open_bundle(bundle, threads=1, cache_mb=0, **away))
+            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, **away))
         pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
 
         def fresh(number: int) -> np.ndarray:

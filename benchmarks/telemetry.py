@@ -26,7 +26,7 @@ from side_by_side import compare, report
 from edgekit.bench import conditions, golden_inputs
 from edgekit.fleet import Ingest, SqliteStore
 from edgekit.fleet.figures import quantiles
-from edgekit_runtime import open_bundle
+from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.telemetry import (
     About,
@@ -164,9 +164,12 @@ def timed(bundle: Path, url: str, spool: Path, rounds: int) -> list:
         return pixels
 
     with (
-        open_bundle(bundle, threads=1, cache_mb=0) as quiet,
+        open_bundle(bundle, threads=1, cache=False) as quiet,
         open_bundle(
-            bundle, threads=1, cache_mb=0, telemetry=url, device="benchmark-1", window_s=0.5, spool=spool
+            bundle,
+            threads=1,
+            cache=False,
+            telemetry=TelemetryOptions(url, device="benchmark-1", window_s=0.5, spool=spool),
         ) as reporting,
     ):
         return compare(

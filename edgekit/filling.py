@@ -55,7 +55,7 @@ def fill(
     """
     files, closed = _files(inputs)
     began = monotonic()
-    with open_bundle(bundle, cache_mb=0, **(opened or {})) as model:
+    with open_bundle(bundle, cache=False, **(opened or {})) as model:
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so that no answer can be kept for later", where=str(bundle))
         namespace = model.namespace

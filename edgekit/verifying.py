@@ -87,6 +87,7 @@ class Verification:
                     raise
                 if subject.generation is not None and subject.generation.unsigned and isinstance(error, SignatureError):
                     error.what += "; it was installed with --allow-unsigned"
+                error.speak_cli()
                 self.error = error
 
     @property

@@ -37,7 +37,7 @@ from edgekit_runtime.bundle import read_bundle
 bundle = read_bundle(sys.argv[1])
 inputs = [bundle.golden_items(golden) for golden in bundle.manifest.golden]
 digest = hashlib.sha256()
-with open_bundle(sys.argv[1], cache_mb=0) as model:
+with open_bundle(sys.argv[1], cache=False) as model:
     for _ in range(10):
         for item in inputs:
             answer = model.predict(item)

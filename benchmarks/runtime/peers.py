@@ -102,7 +102,7 @@ def lock(engine: Variants) -> Way:
 
 
 def ours(engine: Variants) -> Way:
-    model = open_bundle(engine.path, threads=1, cache_mb=0)
+    model = open_bundle(engine.path, threads=1, cache=False)
     ready = np.ascontiguousarray(engine.item[0])
 
     def described() -> dict[str, Any]:

@@ -33,12 +33,12 @@ import sys
 from edgekit_runtime.jobs import serve
 def work(job, say):
     from time import perf_counter
-    from edgekit_runtime import open_bundle
+    from edgekit_runtime import ModelLimits, open_bundle
     options = job["options"]
     if job["key"]:
         from edgekit_runtime.bundle.secret_key import Secret
         options["secret"] = Secret.received(job["key"])
-    with open_bundle(job["path"], **options):
+    with open_bundle(job["path"], limits=ModelLimits(batching=job["batching"]), **options):
         try:
             lines = open("/proc/self/status").read().splitlines()
         except OSError:
@@ -61,24 +61,27 @@ class Cold:
     rss_mb: float | None = None
 
 
-def cold_start(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> Cold:
-    """options: of `open_bundle`. secret: of an encrypted bundle. Never raises: a bundle that does not open says so when it is opened here."""
+def cold_start(
+    path: Path, options: Mapping[str, Any], secret: Secret | None = None, *, batching: bool | None = None
+) -> Cold:
+    """options: of `open_bundle`. secret: of an encrypted bundle. Never raises: opening the bundle here shows its error."""
+    job = {
+        "path": str(path),
+        "options": dict(options),
+        "batching": batching,
+        "key": secret.handed() if secret is not None else None,
+    }
     before = _kept()
-    took = _started(path, options, secret)
+    took = _started(job)
     if took is None:
         return Cold()
     if _kept() == before:
         return Cold(took[0], None, took[1])
-    again = _started(path, options, secret)
+    again = _started(job)
     return Cold(again[0] if again else None, took[0], again[1] if again else took[1])
 
 
-def _started(path: Path, options: Mapping[str, Any], secret: Secret | None = None) -> tuple[float, float | None] | None:
-    job = {
-        "path": str(path),
-        "options": dict(options),
-        "key": secret.handed() if secret is not None else None,
-    }
+def _started(job: dict[str, Any]) -> tuple[float, float | None] | None:
     start = perf_counter()
     try:
         came = ask(python_code(_CHILD), job, silence_s=LONGEST_S)

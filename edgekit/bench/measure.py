@@ -25,7 +25,7 @@ from edgekit.bench.cold import cold_start
 from edgekit.bench.conditions import Observed, conditions
 from edgekit.bench.load import Load, Outcome, ask
 from edgekit_converters.progress import Progress, silent
-from edgekit_runtime import open_bundle
+from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.board import peak_mb, resident_mb
 from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import find_secret
@@ -57,14 +57,12 @@ def measure(
     setup, load = setup or Setup(), load or Load()
     bundle = read_bundle(path, secret=setup.secret or find_secret)
     items = golden_inputs(bundle)
-    given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "batching": setup.batching}
+    given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "cache": setup.cache}
     given["allow_unsigned"] = True  # who measures a file has named it, and may measure what is not signed yet
-    if not setup.cache:
-        given["cache_mb"] = 0
-    cold = cold_start(path, given, bundle.secret)
+    cold = cold_start(path, given, bundle.secret, batching=setup.batching)
     before_mb = resident_mb()
     start = perf_counter()
-    with open_bundle(path, secret=bundle.secret, **given) as model:
+    with open_bundle(path, secret=bundle.secret, limits=ModelLimits(batching=setup.batching), **given) as model:
         ready_ms, ready_mb = (perf_counter() - start) * 1e3, resident_mb()
         first = (model if model.contract.state == "none" else model.session()).predict(items[0])
         with Observed() as observed:

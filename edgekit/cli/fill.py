@@ -19,14 +19,14 @@ _FILE = click.option(
     "--fill-cache",
     type=PATH,
     metavar="FILE",
-    help="Keep the answers in FILE instead of printing them; an application finds them there with open_bundle(..., "
-    "disk_cache=FILE). Run it again after an interruption or with more files: it computes what is missing.",
+    help="Keep the answers in FILE instead of printing them; an application finds them there with "
+    "CacheOptions(disk=FILE). Run it again after an interruption or with more files: it computes what is missing.",
 )
 _SIZE = click.option(
     "--disk-cache-mb",
     type=FiniteRange(1, 1_000_000),
     metavar="MB",
-    help="With --fill-cache: how large FILE may become, as the application passes disk_cache_mb. Default: 256.",
+    help="With --fill-cache: how large FILE may become, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
 )
 
 
@@ -66,7 +66,7 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
     if found["too_large"]:
         click.echo(
             f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, {found['largest_mb']:g} MiB. "
-            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_cache_mb to open_bundle",
+            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_mb of CacheOptions",
             err=True,
         )
     if lost := found["not_kept"] - found["too_large"]:
@@ -77,6 +77,6 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
     if found["full"]:
         click.echo(
             f"{max_mb:g} MiB are too few: answers push each other out; {found['left']:,} files were not tried. "
-            "Pass a larger --disk-cache-mb, here and as disk_cache_mb to open_bundle",
+            "Pass a larger --disk-cache-mb, here and as disk_mb of CacheOptions",
             err=True,
         )

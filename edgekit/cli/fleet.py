@@ -40,7 +40,9 @@ def serve(as_json: bool, broker: str | None, embedded_broker: bool, broker_port:
             print_json({"url": server.url, "broker": server.broker_url, "store": store})
         else:
             click.echo(f"fleet page   {server.url}")
-            click.echo(f"boards       open_bundle(..., telemetry={server.broker_url!r}, device='porch-1')")
+            click.echo(
+                f"boards       open_bundle(..., telemetry=TelemetryOptions({server.broker_url!r}, device='porch-1'))"
+            )
             click.echo(f"store        {_path(store)}   (Ctrl-C ends it)")
         wait_for_ctrl_c()
     return 0

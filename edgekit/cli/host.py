@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, trust
+from edgekit.cli.options import BUNDLE, FiniteRange, allow_unsigned, as_json, print_json, trust
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def host() -> None:
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Engine threads. Default: what the bundle says.")
 @click.option(
     "--cache-mb",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=64.0,
     show_default=True,
     metavar="MB",
@@ -63,7 +63,7 @@ def host() -> None:
 @allow_unsigned
 @secret
 @as_json
-def serve(bundles: tuple[Path, ...], listen: tuple[str, int], as_json: bool, **options: Any) -> int:
+def serve(bundles: tuple[Path, ...], listen: tuple[str, int], cache_mb: float, as_json: bool, **options: Any) -> int:
     """Serve each BUNDLE over the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
 
     What was asked by then is still answered. With --json one line is printed, when requests are answered:
@@ -71,10 +71,15 @@ def serve(bundles: tuple[Path, ...], listen: tuple[str, int], as_json: bool, **o
     """
     from edgekit.host import Repository, bind
     from edgekit.host import serve as serve_until_told
+    from edgekit_runtime import CacheOptions
 
+    options |= {
+        "cache": CacheOptions(memory_mb=cache_mb),
+        "opening": lambda path: click.echo(f"opening {path}", err=True),
+    }
     with (
         bind(*listen) as sock,  # first: a port that is taken should not cost the time of opening a bundle
-        Repository.open(bundles, opening=lambda path: click.echo(f"opening {path}", err=True), **options) as repository,
+        Repository.open(bundles, **options) as repository,
     ):
         code, said = serve_until_told(repository, sock, ready=lambda: _announce(repository, sock, as_json))
     click.echo(f"stopped: {said}", err=True)

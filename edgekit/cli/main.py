@@ -213,6 +213,7 @@ def _execute(arguments: list[str]) -> int:
             _tell(as_json, f"error: {told['what']}. {told['do']} [{told['code']}]", told)
             return 1
         if isinstance(error, EdgekitError):
+            error.speak_cli()
             _tell(as_json, f"error: {error} [{error.code}]", error.as_json())
             return 1
         traceback.print_exc()

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit_runtime.budget import PRESETS_MS
 from edgekit_runtime.engines import ENGINES
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
+    from edgekit_runtime.budget import Use
 
 __all__ = [
     "BUNDLE",
     "PATH",
     "PERCENT",
-    "USES",
     "FiniteRange",
     "allow_unsigned",
     "as_json",
@@ -101,22 +102,19 @@ class FiniteRange(click.FloatRange):
 budget_ms = click.option(
     "--budget-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
 )
-USES = ("voice", "video", "mobile", "search", "recommendation", "vehicle")
 use = click.option(
     "--use",
-    type=click.Choice(USES),
+    type=click.Choice(tuple(PRESETS_MS)),
     help="The budget by its purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
 )
 
 
-def budget_of(use: str | None, budget_ms: float | None) -> float | None:
+def budget_of(use: Use | None, budget_ms: float | None) -> float | None:
     """The one that was given; both are a usage error."""
     if use is not None and budget_ms is not None:
         raise click.UsageError("--use stands for a budget: pass either --use or --budget-ms.")
     if use is None:
         return budget_ms
-    from edgekit_runtime.budget import PRESETS_MS
-
     return PRESETS_MS[use]
 
 

@@ -88,7 +88,7 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
     edgekit run net.ekb --watch inbox/ --use video --json | my-program
-    edgekit run net.ekb photos/ --fill-cache answers.db       # for open_bundle(..., disk_cache="answers.db")
+    edgekit run net.ekb photos/ --fill-cache answers.db       # for CacheOptions(disk="answers.db")
     """
     if not inputs and watch is None:
         raise click.UsageError("Name something to answer: INPUTS, or a folder to --watch.")
@@ -102,12 +102,13 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
         return fill_cache(bundle, inputs, file, max_mb or 256.0, opened, as_json=as_json)
     if max_mb is not None:
         raise click.UsageError("--disk-cache-mb goes with --fill-cache.")
-    if options["telemetry"] is None and (options["device"] is not None or options["window_s"] is not None):
+    broker, device, window_s = (options.pop(name) for name in ("telemetry", "device", "window_s"))
+    if broker is None and (device is not None or window_s is not None):
         raise click.UsageError("--device and --window-s go with --telemetry.")
-    if options["window_s"] is None:
-        del options["window_s"]
-    from edgekit_runtime import open_bundle
+    from edgekit_runtime import TelemetryOptions, open_bundle
 
+    if broker is not None:
+        options["telemetry"] = TelemetryOptions(broker, device, 60.0 if window_s is None else window_s)
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
     told = _Told(k, as_json, streams=watch is not None)
     try:

@@ -24,7 +24,7 @@ from edgekit.demo.assets import ASKED, MODEL
 from edgekit.demo.fleet import Check
 from edgekit.demo.steps import Step
 from edgekit.errors import DemoError
-from edgekit_runtime import BudgetExceeded, Model, open_bundle
+from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
 
 __all__ = ["BUDGET_MS", "PHASES", "FallbackDemo", "Phase", "build_step"]
 
@@ -95,11 +95,8 @@ class FallbackDemo:
                     device,
                     allow_unsigned=True,  # just built, by the demo itself
                     hosts=[self.host_url],
-                    cache_mb=0,
-                    telemetry=fleet.broker_url,
-                    device=DEVICE,
-                    window_s=WINDOW_S,
-                    spool=store / f"{DEVICE}.db",
+                    cache=False,
+                    telemetry=TelemetryOptions(fleet.broker_url, DEVICE, WINDOW_S, store / f"{DEVICE}.db"),
                 )
             )
             self._ends = ends.pop_all()

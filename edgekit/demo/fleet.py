@@ -24,7 +24,7 @@ from edgekit.errors import DemoError
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.simulated import SimulatedBoards
-from edgekit_runtime import BudgetExceeded, Model, open_bundle
+from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
 
 __all__ = ["Check", "FleetDemo"]
 
@@ -65,10 +65,7 @@ class FleetDemo:
                 open_bundle(
                     self._bundle,
                     allow_unsigned=True,  # just built, by the demo itself
-                    telemetry=self.server.broker_url,
-                    device=REAL,
-                    window_s=WINDOW_S,
-                    spool=self._folder / f"{REAL}.db",
+                    telemetry=TelemetryOptions(self.server.broker_url, REAL, WINDOW_S, self._folder / f"{REAL}.db"),
                 )
             )
             told = model.describe()

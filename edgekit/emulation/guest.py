@@ -21,7 +21,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgekit_runtime.options import EngineName
 
 MARK = 10_000
 # What the runtime imports late or not at all in a replay, and an application will: distribution -> module.
@@ -56,12 +59,12 @@ def _unimportable(module: str) -> str:
     return ""
 
 
-def replay(bundle: str, recipe: str, engine: str, key: list[str] | None = None) -> dict[str, Any]:
+def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None = None) -> dict[str, Any]:
     """Every golden output beside what this board answers, and then the bundle opened as an application opens it.
 
     key: of an encrypted bundle.
     """
-    from edgekit_runtime import open_bundle
+    from edgekit_runtime import ModelLimits, open_bundle
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secret_key import Secret
     from edgekit_runtime.engines import Setup, load_with
@@ -79,7 +82,8 @@ def replay(bundle: str, recipe: str, engine: str, key: list[str] | None = None) 
             found["engine"], found["version"] = loaded.info.name, loaded.info.version
             found["outputs"] = [asdict(one) for one in compared(opened, entry, loaded)]
         if entry.role == "primary":
-            with open_bundle(bundle, secret=secret, engine=engine, threads=1, batching=False, allow_unsigned=True):
+            single = ModelLimits(batching=False)
+            with open_bundle(bundle, secret=secret, engine=engine, threads=1, allow_unsigned=True, limits=single):
                 found["opened"] = True
     except EdgekitError as error:
         found["failure"] = str(error)

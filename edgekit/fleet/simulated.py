@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting
+from edgekit_runtime.telemetry import About, Meter, Reporter, TelemetryOptions
 
 __all__ = ["Habits", "SimulatedBoards"]
 
@@ -69,8 +69,8 @@ class SimulatedBoards:
         for name in names:
             habits, meter = Habits.drawn(draw), Meter()
             about = About(name, *model, habits.profile, habits.budget_ms)
-            reporting = Reporting(Broker.parse(broker), name, folder / f"{name}.db", window_s, most_wait_s=5.0)
-            self._boards[name] = (meter, habits, Reporter(meter, about, reporting))
+            options = TelemetryOptions(broker, name, window_s, folder / f"{name}.db", most_wait_s=5.0)
+            self._boards[name] = (meter, habits, Reporter(meter, about, options))
         self._feeder = threading.Thread(target=self._feed, name="edgekit-simulated", daemon=True)
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.host.errors import RequestError, ServeError
-from edgekit_runtime import Answer, Model, open_bundle
+from edgekit_runtime import Answer, CacheOptions, Model, open_bundle
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, read_vouched
 from edgekit_runtime.bundle.secrets import Given
 from edgekit_runtime.contract import Contract, InputContract
@@ -159,7 +159,7 @@ class Repository:
         allow_unsigned: bool = False,
         secret: Given = None,
         threads: int | None = None,
-        cache_mb: float = 64.0,
+        cache: CacheOptions | bool = True,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Repository:
         """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises, and ServeError."""
@@ -170,7 +170,7 @@ class Repository:
                 manifest = read_vouched(path, trust, allow_unsigned=allow_unsigned).manifest
                 _check_stateless(manifest, str(path))
                 model = open_bundle(
-                    path, trust=trust, allow_unsigned=allow_unsigned, secret=secret, threads=threads, cache_mb=cache_mb
+                    path, trust=trust, allow_unsigned=allow_unsigned, secret=secret, threads=threads, cache=cache
                 )
                 served.append(Served(manifest, model))
             return cls(served)

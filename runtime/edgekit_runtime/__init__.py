@@ -34,23 +34,29 @@ if TYPE_CHECKING:
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
+    from edgekit_runtime.options import CacheOptions, ModelLimits, OptionError
     from edgekit_runtime.session import Session
+    from edgekit_runtime.telemetry import TelemetryOptions
     from edgekit_runtime.watchdog import Health
 
 __all__ = [
     "Answer",
     "Box",
     "BudgetExceeded",
+    "CacheOptions",
     "EdgekitError",
     "Frame",
     "Health",
     "MemoryBudget",
     "Model",
+    "ModelLimits",
+    "OptionError",
     "Prediction",
     "QueueFull",
     "Semantic",
     "Session",
     "Stats",
+    "TelemetryOptions",
     "open_bundle",
 ]
 
@@ -74,7 +80,13 @@ __getattr__ = lazily(
             "Stats",
         ),
         "edgekit_runtime.opening": ("open_bundle",),
+        "edgekit_runtime.options": (
+            "CacheOptions",
+            "ModelLimits",
+            "OptionError",
+        ),
         "edgekit_runtime.session": ("Session",),
+        "edgekit_runtime.telemetry": ("TelemetryOptions",),
         "edgekit_runtime.watchdog": ("Health",),
     },
 )

@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["JUDGED_FOR_S", "PRESETS_MS", "Decision", "Learned", "Prospect", "decide"]
+__all__ = ["JUDGED_FOR_S", "PRESETS_MS", "Decision", "Learned", "Prospect", "Use", "decide"]
 
 Destination = Literal["device", "host", "neither"]
+Use = Literal["voice", "video", "mobile", "search", "recommendation", "vehicle"]
 
-PRESETS_MS = {
+PRESETS_MS: dict[Use, float] = {
     "voice": 100.0,
     "video": 500.0,
     "mobile": 200.0,

@@ -1,6 +1,7 @@
 """The root of every error tree in edgekit.
 
 An error says *what* went wrong, *where*, and what to *do* about it; `code` is stable and is what `--json` prints.
+`do` names options of Python; the command line prints `do_cli`, with its flags, where an error has one.
 
     raise InputError("the image has 2 channels", where="input 'image'", do="pass a grey, RGB or RGBA image")
 
@@ -64,6 +65,8 @@ class EdgekitError(Exception):
     code: str = "error"
     reasons: ClassVar[dict[str, str]] = {}
     """The other codes that an error of this very class may carry, and what each of them means."""
+    do_cli: str = ""
+    """`do` with the flags of the command line; empty where `do` names no option of Python."""
     errno: int | None = None
     """The system's number of what is behind it, where a child process told it."""
     of_the_caller: bool = False
@@ -72,11 +75,12 @@ class EdgekitError(Exception):
     def __init_subclass__(cls) -> None:
         cls.reasons = vars(cls).get("reasons", {})
 
-    def __init__(self, what: str, *, where: str = "", do: str = "", code: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", do: str = "", code: str = "", do_cli: str = "") -> None:
         super().__init__(what, where, do)
         self.what = what
         self.where = where
         self.do = do
+        self.do_cli = do_cli
         if code:
             if code != self.code and code not in self.reasons:
                 raise ValueError(f"{type(self).__name__} has no code {code!r}")
@@ -87,7 +91,11 @@ class EdgekitError(Exception):
         return sentences(what if not where or _names(what, where) else f"{where}: {what}", do)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.do, self.code))
+        return (_rebuild, (type(self), self.what, self.where, self.do, self.code, self.do_cli))
+
+    def speak_cli(self) -> None:
+        """Let `do` name the flags of the command line."""
+        self.do = self.do_cli or self.do
 
     def as_json(self) -> dict[str, str]:
         return {"code": self.code, "what": self.what, "where": self.where, "do": self.do}
@@ -140,9 +148,9 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str, code: str) -> EdgekitError:
+def _rebuild(kind: type[EdgekitError], what: str, where: str, do: str, code: str, do_cli: str = "") -> EdgekitError:
     error = kind.__new__(kind)
-    EdgekitError.__init__(error, what, where=where, do=do, code=code)
+    EdgekitError.__init__(error, what, where=where, do=do, code=code, do_cli=do_cli)
     return error
 
 

@@ -4,7 +4,7 @@
       -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetExceeded at once
     -> finish -> cache.store -> meter.record -> Answer
 
-    journey = Journey(opened, options, meter)
+    journey = Journey(opened, limits, meter)
     answer = journey.predict(Request(budget_ms=20), image)
 
 Rules:
@@ -43,7 +43,7 @@ from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Hit, Identity, Look
-    from edgekit_runtime.options import Options
+    from edgekit_runtime.options import ModelLimits
     from edgekit_runtime.remote.hosts import Hosts
 
 __all__ = ["Journey"]
@@ -82,14 +82,19 @@ class Journey:
     """
 
     def __init__(
-        self, opened: Opened, options: Options, meter: Meter, cache: Cache | None = None, faults: Faults | None = None
+        self,
+        opened: Opened,
+        limits: ModelLimits,
+        meter: Meter,
+        cache: Cache | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.opened = opened
         self.faults = faults or Faults(opened.bundle.manifest.name)
         self.contract = opened.bundle.manifest.contract
         ready = opened.bundle.artifact().inputs  # one form for callers, whichever artifact runs
         self.device = Device(
-            self.contract, opened.prepared, ready=ready, queue_limit=options.queue_limit, hang_s=options.hang_s
+            self.contract, opened.prepared, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
         )
         self._intake = Intake(self.contract, ready)
         self._by = opened.prepared.entry.recipe, opened.engine

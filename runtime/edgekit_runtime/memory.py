@@ -1,8 +1,8 @@
 """One memory budget for several models of a process: what does not fit is degraded in order, and says so.
 
     budget = MemoryBudget(300)
-    faces = open_bundle("faces.ekb", memory=budget)
-    voice = open_bundle("voice.ekb", memory=budget)      # gets what is left, or MemoryExceeded
+    faces = open_bundle("faces.ekb", limits=ModelLimits(memory=budget))
+    voice = open_bundle("voice.ekb", limits=ModelLimits(memory=budget))      # gets what is left, or MemoryExceeded
     voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache of 12 MB instead of 64 MB")
 
 Rules:

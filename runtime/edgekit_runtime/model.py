@@ -25,7 +25,7 @@ import numpy as np
 
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.batching import BatchStats
-from edgekit_runtime.cache import CacheStats
+from edgekit_runtime.cache import Cache, CacheStats, MemoryCache
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Arithmetic
 from edgekit_runtime.errors import ClosedError, ContractError
@@ -33,7 +33,7 @@ from edgekit_runtime.faults import Faults
 from edgekit_runtime.journey import Journey
 from edgekit_runtime.memory import scarce
 from edgekit_runtime.opened import Opened
-from edgekit_runtime.options import Options, check_number
+from edgekit_runtime.options import CacheOptions, Options, check_number
 from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
@@ -43,7 +43,7 @@ from edgekit_runtime.watchdog import Health
 
 if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
-    from edgekit_runtime.telemetry import Reporter, Reporting, TelemetryStats
+    from edgekit_runtime.telemetry import Reporter, TelemetryOptions, TelemetryStats
 
 __all__ = ["MOST_PRIORITY", "Model", "Stats"]
 
@@ -95,7 +95,7 @@ class Model:
     """
 
     def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
-        self._options = options
+        self._options, self._budget_ms = options, options.default_budget_ms
         self._opener = opener
         self._faults = Faults(opened.bundle.manifest.name)
         self._counts, self._predicted_late = Counts(), 0
@@ -105,7 +105,7 @@ class Model:
         self._swapping = threading.Lock()
         self._closed = False
         self._reporter: Reporter | None = None
-        self._reporting: Reporting | None = None
+        self._telemetry: TelemetryOptions | None = None
         self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
         if opened.held is not None:
             opened.held.accompany(self)
@@ -202,9 +202,9 @@ class Model:
 
     def _report_anew(self) -> None:
         """What a report says of the bundle has changed."""
-        if self._reporter is not None and self._reporting is not None:
+        if self._reporter is not None and self._telemetry is not None:
             self._reporter.close()
-            self.report(self._reporting)
+            self.report(self._telemetry)
 
     def session(self) -> Session:
         """A session in its first state, for a model that keeps one from frame to frame: see `session.Session`.
@@ -276,7 +276,7 @@ class Model:
         if cache is not None:
             cache.flush()
 
-    def report(self, reporting: Reporting) -> None:
+    def report(self, options: TelemetryOptions) -> None:
         """Begin to report what is counted; `open_bundle(telemetry=...)` does this. One thread of its own does the work.
 
         Raises MissingExtraError.
@@ -287,7 +287,7 @@ class Model:
         bundle = self._journey.opened.bundle
         manifest = bundle.manifest
         about = About(
-            reporting.device,
+            options.device,
             manifest.name,
             manifest.version,
             bundle.digest,
@@ -295,9 +295,9 @@ class Model:
             manifest.target.budget_ms,
             self._journey.cache is not None,
         )
-        reporter = Reporter(self._journey.meter, about, reporting)
+        reporter = Reporter(self._journey.meter, about, options)
         reporter.start()
-        self._reporter, self._reporting = reporter, reporting
+        self._reporter, self._telemetry = reporter, options
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
@@ -340,17 +340,10 @@ class Model:
 
     def _started(self, opened: Opened) -> Journey:
         manifest = opened.bundle.manifest
-        stateless = manifest.contract.state == "none"
-        claim, cache = opened.prepared.claim, None
-        if stateless:
-            held = cache = self._options.cache(
-                opened.namespace, min(round(claim.cache_mb * 1e6), self._options.cache_bytes), elastic=claim.shared
-            )
-            if held is not None and claim.shared and self._options.cache_bytes > 0:
-                claim.follow(lambda mb: held.resize(min(round(mb * 1e6), self._options.cache_bytes)))
-        budget_ms = self._options.budget_ms or manifest.target.budget_ms
+        cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
+        budget_ms = self._budget_ms or manifest.target.budget_ms
         meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None, self._faults)
-        return Journey(opened, self._options, meter, cache, self._faults)
+        return Journey(opened, self._options.limits, meter, cache, self._faults)
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened
@@ -367,14 +360,38 @@ class Model:
             opened.another,
             answered,
             journey.count_error,
-            budget_ms=self._options.budget_ms,
+            budget_ms=self._budget_ms,
         )
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
-        budget_ms = self._options.budget_ms if budget_ms is None else checked_budget(budget_ms)
+        budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
         if priority != 0:
             _check_priority(priority)
         return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
+
+
+def _cache(opened: Opened, options: CacheOptions) -> Cache | None:
+    """The tiers that are wanted, None for none. In a shared budget the tier in memory follows what is left for it."""
+    claim, most = opened.prepared.claim, options.memory_bytes
+    max_bytes = min(round(claim.cache_mb * 1e6), most)
+    memory = disk = similar = None
+    if max_bytes > 0 or (claim.shared and most > 0):
+        memory = MemoryCache(max_bytes, ttl_s=options.ttl_s)
+    if options.disk is not None:
+        from edgekit_runtime.cache import DiskCache
+
+        size = int(options.disk_mb * 2**20)
+        disk = DiskCache(options.disk, opened.namespace, max_bytes=size, ttl_s=options.ttl_s)
+    if options.similar is not None:
+        from edgekit_runtime.cache import Similar
+
+        similar = Similar(options.similar)
+    if memory is None and disk is None and similar is None and options.semantic is None:
+        return None
+    cache = Cache(memory, disk=disk, similar=similar, semantic=options.semantic)
+    if claim.shared and most > 0:
+        claim.follow(lambda mb: cache.resize(min(round(mb * 1e6), most)))
+    return cache
 
 
 def _check_priority(priority: int) -> None:

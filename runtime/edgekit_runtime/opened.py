@@ -1,7 +1,7 @@
 """A bundle that was opened, and is not yet asked anything.
 
 opened = Opened(bundle, prepared)
-journey = Journey(opened, options, meter)
+journey = Journey(opened, limits, meter)
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How a bundle is opened: the options of `open_bundle`, checked before anything is loaded.
+"""The options of `open_bundle`, checked before anything is loaded.
 
-Options(cache_mb=16, ttl_s=60)
-budget_of("voice", None)      # 100.0
+    CacheOptions(memory_mb=16, disk="answers.db")
+    ModelLimits(queue=64, hang_s=0.5)
 
-Rule: whatever is given, what comes of nonsense is one ValueError that names the option.
+Rules:
+- every check stands in one table, `_RULES`; what fails is one OptionError, which names the option and its owner;
+- what only the bundle or this machine can tell (an engine that is not installed, a broker that is away) is not checked here.
 """
 
 from __future__ import annotations
@@ -11,164 +13,221 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from edgekit_runtime.budget import PRESETS_MS
-from edgekit_runtime.cache import Cache, MemoryCache
+from edgekit_runtime.budget import PRESETS_MS, Use
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.watchdog import MOST_LIMIT_S
 
 if TYPE_CHECKING:
+    from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.trust import Trust
     from edgekit_runtime.tuning import Pin
 
-__all__ = ["MAX_THREADS", "Options", "budget_of", "check_number", "check_path", "check_paths"]
+__all__ = [
+    "MAX_THREADS",
+    "CacheOptions",
+    "EngineName",
+    "ModelLimits",
+    "OptionError",
+    "Options",
+    "check_number",
+    "check_path",
+]
 
+EngineName = Literal["litert", "tflite-runtime", "onnxruntime", "openvino"]
 MAX_THREADS = 256
+_DISK_MB = 256.0
 
-_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
-    (("cache_mb", "ttl_s", "budget_ms", "disk_cache_mb", "similar", "hang_s"), numbers.Real, "a number"),
-    (("threads", "queue_limit"), numbers.Integral, "a whole number"),
-    (("batching", "isolate"), bool, "True or False"),
-    (("engine", "delegate"), str, "a text"),
-    (("memory",), MemoryBudget, "a MemoryBudget"),
-)
-_NEEDED = ("cache_mb", "disk_cache_mb", "queue_limit", "batching", "isolate")
+
+class OptionError(ValueError):
+    """An option that makes no sense. option: its name. owner: the class, or `open_bundle`, that takes it; may be empty."""
+
+    def __init__(self, option: str, what: str, owner: str = "") -> None:
+        super().__init__(option, what, owner)
+        self.option, self.what, self.owner = option, what, owner
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.option} {self.what}" if self.owner else f"{self.option} {self.what}"
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Which answers are kept. Raises OptionError.
+
+    memory_mb: bound of the answers in memory, MiB; 0 for none.
+    ttl_s: seconds for which an answer is valid, in memory and on disk; None for no limit.
+    disk: file that keeps answers across restarts, with hashes and outputs and never inputs; None for none.
+    disk_mb: bound of that file, MiB. Without `disk` it is a UserWarning.
+    similar: largest distance, in grey levels, at which two pictures share an answer; None for none.
+    semantic: keeps answers by the vectors of their inputs; None for none.
+    """
+
+    memory_mb: float = 64.0
+    ttl_s: float | None = None
+    disk: str | os.PathLike[str] | None = None
+    disk_mb: float = _DISK_MB
+    similar: float | None = None
+    semantic: Semantic | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, "CacheOptions")
+        if self.disk is None and self.disk_mb != _DISK_MB:
+            warnings.warn("CacheOptions: disk_mb does nothing without disk=", stacklevel=3)
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_mb * 2**20)
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """How much a model may take. Raises OptionError.
+
+    queue: requests that may wait; one more is QueueFull.
+    batching: whether waiting requests may share an inference where that pays; None for yes, unless EDGEKIT_BATCH=off.
+    hang_s: seconds after which an inference counts as hung; None for 10, or 20 times the slowest if that is more.
+    memory: a budget that several models of the process share; None for the system's limits.
+    """
+
+    queue: int = 1024
+    batching: bool | None = None
+    hang_s: float | None = None
+    memory: MemoryBudget | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, "ModelLimits")
+
+    @property
+    def may_batch(self) -> bool:
+        return os.environ.get("EDGEKIT_BATCH") != "off" if self.batching is None else self.batching
 
 
 @dataclass(frozen=True)
 class Options:
-    """cache_mb: 0 turns the cache off. ttl_s: how long an answer is good, None for ever. threads: None for the bundle's.
+    """What `open_bundle` was given, where it is documented. Raises OptionError."""
 
-    budget_ms: of a request that names none itself, None for as long as it takes. batching: whether requests that wait
-    may share an inference. queue_limit: how many may wait. disk_cache: file of the disk tier, None for none;
-    disk_cache_mb: its bound. similar: largest difference of two pictures that get one answer, None for none.
-    semantic: the embedding tier. delegate: a library that runs TFLite operators on other hardware. isolate: the engine
-    in a process of its own. memory: what several models of this process share. hang_s: how long an inference may take
-    before the engine counts as hung, None for what the watchdog finds from the slowest one. pin: `primary` for the bundle's
-    primary artifact alone, None for whichever is the fastest here.
-    """
-
-    cache_mb: float = 64.0
-    ttl_s: float | None = None
-    threads: int | None = None
+    trust: Trust = ()
+    allow_unsigned: bool = False
+    secret: Given = None
     engine: str | None = None
-    budget_ms: float | None = None
-    batching: bool = True
-    queue_limit: int = 1024
-    disk_cache: str | os.PathLike[str] | None = None
-    disk_cache_mb: float = 256.0
-    similar: float | None = None
-    semantic: Semantic | None = None
-    delegate: str | None = None
-    isolate: bool = False
-    memory: MemoryBudget | None = None
-    hang_s: float | None = None
+    threads: int | None = None
+    delegate: str | os.PathLike[str] | None = None
     pin: Pin | None = None
+    isolate: bool = False
+    budget_ms: float | None = None
+    use: Use | None = None
+    hosts: Sequence[str] = ()
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    limits: ModelLimits = field(default_factory=ModelLimits)
 
     def __post_init__(self) -> None:
-        for names, kind, what in _KINDS:
-            for name in names:
-                value = getattr(self, name)
-                if value is not None or name in _NEEDED:
-                    _check_kind(name, value, kind, what)
-        if self.disk_cache is not None:
-            check_path("disk_cache", self.disk_cache)
-        if self.semantic is not None and not hasattr(self.semantic, "anew"):
-            raise ValueError(f"semantic must be a Semantic, not {self.semantic!r:.40}")
-        if not 0 <= self.cache_mb < math.inf:
-            raise ValueError(f"cache_mb must be 0 or more, not {self.cache_mb}")
-        if self.ttl_s is not None and not self.ttl_s > 0:
-            raise ValueError(f"ttl_s must be more than 0, not {self.ttl_s}")
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise ValueError(f"threads must be from 1 to {MAX_THREADS}, not {self.threads}")
-        if self.budget_ms is not None and not self.budget_ms > 0:
-            raise ValueError(f"budget_ms must be more than 0, not {self.budget_ms}")
-        if self.pin not in (None, "primary"):
-            raise ValueError(f"pin must be 'primary', not {self.pin!r:.40}")
-        if self.queue_limit < 1:
-            raise ValueError(f"queue_limit must be at least 1, not {self.queue_limit}")
-        if self.hang_s is not None and not 0 < self.hang_s <= MOST_LIMIT_S:
-            raise ValueError(f"hang_s must be more than 0 and at most {MOST_LIMIT_S:.0f} (a day), not {self.hang_s}")
-        if not 1 <= self.disk_cache_mb < math.inf:
-            raise ValueError(f"disk_cache_mb must be 1 or more, not {self.disk_cache_mb}")
-        if self.similar is not None and not 0 <= self.similar < math.inf:
-            raise ValueError(f"similar must be 0 or more, not {self.similar}")
+        _check(self, "open_bundle")
 
     @property
-    def cache_bytes(self) -> int:
-        """What the memory tier would take."""
-        return int(self.cache_mb * 2**20)
-
-    def cache(self, namespace: bytes, max_bytes: int, *, elastic: bool = False) -> Cache | None:
-        """The cache of one model, with the tiers that are wanted; None for none. max_bytes: what memory is left for it.
-
-        elastic: that may change, so that a cache without room now is one all the same.
-        """
-        wanted = max_bytes > 0 or (elastic and self.cache_bytes > 0)
-        memory = MemoryCache(max_bytes, ttl_s=self.ttl_s) if wanted else None
-        disk = None
-        if self.disk_cache is not None:
-            size = int(self.disk_cache_mb * 2**20)
-            from edgekit_runtime.cache import DiskCache
-
-            disk = DiskCache(self.disk_cache, namespace, max_bytes=size, ttl_s=self.ttl_s)
-        similar = None
-        if self.similar is not None:
-            from edgekit_runtime.cache import Similar
-
-            similar = Similar(self.similar)
-        if memory is None and disk is None and similar is None and self.semantic is None:
-            return None
-        return Cache(memory, disk=disk, similar=similar, semantic=self.semantic)
-
-
-def budget_of(use: str | None, budget_ms: float | None) -> float | None:
-    """The budget that a use stands for (`budget.PRESETS_MS`), unless one is given. Raises ValueError for no such use."""
-    if use is not None and (not isinstance(use, str) or use not in PRESETS_MS):
-        raise ValueError(f"use must be one of {', '.join(PRESETS_MS)}, not {use!r:.40}")
-    return budget_ms if budget_ms is not None or use is None else PRESETS_MS[use]
+    def default_budget_ms(self) -> float | None:
+        """Of a request that names none; None for no limit."""
+        return PRESETS_MS[self.use] if self.budget_ms is None and self.use is not None else self.budget_ms
 
 
 def check_number(name: str, value: object) -> None:
-    """Raises ValueError for what is no number, or one beyond all that a float holds."""
-    _check_kind(name, value, numbers.Real, "a number")
+    """Raises OptionError for what is no number, or one beyond all that a float holds."""
+    if not _is_number(value):
+        raise OptionError(name, f"must be a number, not {value!r:.40}")
 
 
-def check_path(name: str, value: object) -> None:
-    """Raises ValueError for what names no file."""
-    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise ValueError(f"{name} must be a path, not {value!r:.40}")  # noqa: TRY004 - as all options
-    _check_text(name, os.fspath(value))
-    if str(value) in ("", "."):  # Path("") too
-        raise ValueError(f"{name} must be the path of a file, not {os.fspath(value)!r}")
+def check_path(name: str, value: object, owner: str = "") -> None:
+    """Raises OptionError for what names no file."""
+    if not _is_path(value):
+        raise OptionError(name, f"must be the path of a file, not {value!r:.40}", owner)
 
 
-def check_paths(name: str, value: object) -> None:
-    """One path, or several. Raises ValueError."""
-    if isinstance(value, (str, os.PathLike)):
-        check_path(name, value)
-    elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        for one in value:
-            check_path(name, one)
-    else:
-        raise ValueError(f"{name} must be a path or several, not {value!r:.40}")  # noqa: TRY004 - as all options
+def _is_number(value: object, least: float = -math.inf, *, above: float = -math.inf, most: float = math.inf) -> bool:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return least <= float(value) <= most and (above == -math.inf or float(value) > above)
+    except OverflowError:
+        return False
 
 
-def _check_kind(name: str, value: object, kind: type, what: str) -> None:
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ValueError(f"{name} must be {what}, not {value!r:.40}")
-    if isinstance(value, numbers.Real):
-        try:
-            float(value)
-        except OverflowError:
-            raise ValueError(f"{name} must be {what} that is not that large, not {value!r:.40}") from None
-    if isinstance(value, str):
-        _check_text(name, value)
+def _is_count(value: object, most: float = math.inf) -> bool:
+    return isinstance(value, numbers.Integral) and _is_number(value, 1, most=most)
 
 
-def _check_text(name: str, value: str) -> None:
-    if "\0" in value:
-        raise ValueError(f"{name} must not hold a null character: {value!r:.40}")
+def _is_path(value: object) -> bool:
+    if not isinstance(value, (str, os.PathLike)):
+        return False
+    path = os.fspath(value)
+    return isinstance(path, str) and "\0" not in path and path not in ("", ".")  # Path("") is "."
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
+
+
+def _is_trust(value: object) -> bool:
+    if _is_path(value) or (_is_list(value) and all(map(_is_path, value))):
+        return True
+    from edgekit_runtime.trust import TrustStore
+
+    return isinstance(value, TrustStore)
+
+
+def _is_finite(value: object, least: float) -> bool:
+    return _is_number(value, least) and value != math.inf
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "memory_mb": (lambda mb: _is_finite(mb, 0), "a number of MiB, 0 or more"),
+    "disk_mb": (lambda mb: _is_finite(mb, 1), "a number of MiB, 1 or more"),
+    "ttl_s": (lambda s: _is_number(s, above=0), "a number of seconds above 0"),
+    "disk": (_is_path, "the path of a file"),
+    "similar": (lambda distance: _is_finite(distance, 0), "a number of grey levels, 0 or more"),
+    "semantic": (lambda kept: hasattr(kept, "anew"), "a Semantic"),
+    "queue": (_is_count, "a whole number, at least 1"),
+    "batching": (_is_flag, "True or False"),
+    "hang_s": (
+        lambda s: _is_number(s, above=0, most=MOST_LIMIT_S),
+        f"a number of seconds above 0 and at most {MOST_LIMIT_S:.0f} (a day)",
+    ),
+    "memory": (lambda budget: isinstance(budget, MemoryBudget), "a MemoryBudget"),
+    "trust": (_is_trust, "a path or several"),
+    "allow_unsigned": (_is_flag, "True or False"),
+    "engine": (_is_text, "the name of an engine"),
+    "threads": (lambda count: _is_count(count, MAX_THREADS), f"a whole number from 1 to {MAX_THREADS}"),
+    "delegate": (lambda path: path == "" or _is_path(path), "the path of a library"),
+    "pin": (lambda pin: pin == "primary", "'primary'"),
+    "isolate": (_is_flag, "True or False"),
+    "budget_ms": (lambda ms: _is_number(ms, above=0), "a number of milliseconds above 0"),
+    "use": (lambda use: isinstance(use, str) and use in PRESETS_MS, f"one of {', '.join(PRESETS_MS)}"),
+    "hosts": (
+        lambda urls: _is_list(urls) and all(isinstance(url, str) for url in urls),
+        "a list of URLs",
+    ),
+    "cache": (lambda cache: isinstance(cache, CacheOptions), "CacheOptions, True or False"),
+    "limits": (lambda limits: isinstance(limits, ModelLimits), "ModelLimits"),
+}
+"""Field -> whether a value makes sense, and what one must be. None passes where the field's default is None."""
+
+
+def _check(options: CacheOptions | ModelLimits | Options, owner: str) -> None:
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if one.name not in _RULES or (value is None and one.default is None):
+            continue
+        fits, must = _RULES[one.name]
+        if not fits(value):
+            raise OptionError(one.name, f"must be {must}, not {value!r:.40}", owner)

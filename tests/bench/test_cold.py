@@ -13,7 +13,7 @@ from edgekit.bench.cold import Cold, cold_start
 def test_the_first_open_ever_is_told_by_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
     path = tiny.bundle(tmp_path)
-    first, second = cold_start(path, {"cache_mb": 0}), cold_start(path, {"cache_mb": 0})
+    first, second = cold_start(path, {"cache": False}), cold_start(path, {"cache": False})
     assert first.first_ms > 0
     assert first.start_ms > 0
     assert second.first_ms is None

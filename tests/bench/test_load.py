@@ -25,7 +25,7 @@ ITEMS = [{"image": tiny.RED}, {"image": tiny.BLUE}]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    with open_bundle(tiny.bundle(tmp_path_factory.mktemp("load")), cache_mb=0) as opened:
+    with open_bundle(tiny.bundle(tmp_path_factory.mktemp("load")), cache=False) as opened:
         yield opened
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from edgekit.filling import fill
 from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime import open_bundle
+from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
 COLOURS = [tiny.colour(5 * k, 255 - 5 * k, 20) for k in range(20)]
@@ -35,7 +35,10 @@ def test_an_application_finds_every_answer_on_disk(edgekit, bundle, tmp_path):
     assert ran.code == 0
     found = ran.json
     assert (found["files"], found["made"], found["there"], found["unreadable"]) == (21, 21, 0, [])
-    with open_bundle(bundle, disk_cache=tmp_path / "answers.db") as model, open_bundle(bundle, cache_mb=0) as fresh:
+    with (
+        open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "answers.db")) as model,
+        open_bundle(bundle, cache=False) as fresh,
+    ):
         for number in range(20):
             path = tmp_path / "set" / f"{number}.png"
             answer = model.predict(path)

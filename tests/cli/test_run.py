@@ -290,6 +290,8 @@ def test_a_run_without_a_device_id_is_one_sentence(edgekit, tmp_path):
     ran = edgekit("run", tiny.bundle(tmp_path), "red.npy", "--telemetry", "mqtt://127.0.0.1")
     assert (ran.code, ran.out) == (1, "")
     assert "telemetry needs a device id" in ran.err
+    assert "--device porch-1" in ran.err
+    assert "device=" not in ran.err
 
 
 def test_a_run_whose_report_does_not_arrive_says_so_and_answers(edgekit, tmp_path):

@@ -261,14 +261,14 @@ def test_a_store_that_makes_no_sense_is_refused(url):
 
 
 def test_the_embedded_broker_serves_a_board_that_asks_for_mqtt_5(tmp_path):
-    from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting
+    from edgekit_runtime.telemetry import About, Meter, Reporter, TelemetryOptions
 
     settings = Settings(None, 0, f"sqlite:///{tmp_path}/x.db", "127.0.0.1:0", Pace(chores_s=60))
     with FleetServer(settings) as running:
         meter = Meter()
         meter.record("device", 5.0, True)
-        reporting = Reporting(Broker.parse(running.broker_url), "porch-1", tmp_path / "s.db", 0.2)
-        reporter = Reporter(meter, About("porch-1", "digits", "1", "00", "raspberry-pi-4"), reporting)
+        options = TelemetryOptions(running.broker_url, "porch-1", 0.2, tmp_path / "s.db")
+        reporter = Reporter(meter, About("porch-1", "digits", "1", "00", "raspberry-pi-4"), options)
         reporter.start()
         until = time.monotonic() + 30
         while (found := running.store.device("porch-1")) is None or not found.n:

@@ -40,7 +40,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def host(path):
-    with Serving(path, cache_mb=0) as serving:
+    with Serving(path, cache=False) as serving:
         yield serving
 
 
@@ -288,7 +288,7 @@ def test_a_head_without_end_is_431(host):
 
 
 def test_an_engine_that_fails_is_500_without_details_and_the_next_request_works(path, caplog):
-    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+    with Serving(path, cache=False) as host, HostClient(host.url, model="tiny") as client:
         run = host.model._journey.device.engine.run
 
         def broken(tensors):
@@ -455,7 +455,7 @@ class Gate:
 
 
 def test_who_would_be_late_is_told_at_once(path):
-    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+    with Serving(path, cache=False) as host, HostClient(host.url, model="tiny") as client:
         (lane,) = host.api._lanes.values()
         host.call(lambda: [lane._service.add(9000.0) for _ in range(20)])
         gate = Gate(host.model)
@@ -472,7 +472,7 @@ def test_who_would_be_late_is_told_at_once(path):
 
 
 def test_an_idle_host_lets_one_in_whatever_it_has_learnt_and_one_good_answer_heals(path):
-    with Serving(path, cache_mb=0) as host, HostClient(host.url, model="tiny") as client:
+    with Serving(path, cache=False) as host, HostClient(host.url, model="tiny") as client:
         (lane,) = host.api._lanes.values()
         host.call(lambda: [lane._service.add(60_000.0) for _ in range(64)])
         assert client.infer(RED, 8.0)
@@ -482,7 +482,7 @@ def test_an_idle_host_lets_one_in_whatever_it_has_learnt_and_one_good_answer_hea
 
 
 def test_what_runs_out_of_time_while_it_waits_is_dropped_and_costs_no_inference(path):
-    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(8) as pool:
+    with Serving(path, cache=False) as host, ThreadPoolExecutor(8) as pool:
         gate = Gate(host.model)
         with HostClient(host.url, model="tiny", connections=8) as client:
             first = [pool.submit(client.infer, RED, LONG) for _ in range(2)]
@@ -508,7 +508,7 @@ def test_what_runs_out_of_time_while_it_waits_is_dropped_and_costs_no_inference(
 
 
 def test_a_client_that_leaves_takes_its_waiting_request_with_it(path):
-    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(4) as pool:
+    with Serving(path, cache=False) as host, ThreadPoolExecutor(4) as pool:
         gate = Gate(host.model)
         with HostClient(host.url, model="tiny", connections=4) as client:
             first = [pool.submit(client.infer, RED, LONG) for _ in range(2)]
@@ -531,7 +531,7 @@ def test_a_client_that_leaves_takes_its_waiting_request_with_it(path):
 
 
 def test_draining_answers_what_was_asked_and_takes_nothing_new(path):
-    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(2) as pool:
+    with Serving(path, cache=False) as host, ThreadPoolExecutor(2) as pool:
         gate = Gate(host.model)
         client = HostClient(host.url, model="tiny")
         asked = pool.submit(client.infer, RED, LONG)
@@ -548,7 +548,7 @@ def test_draining_answers_what_was_asked_and_takes_nothing_new(path):
 
 
 def test_draining_ends_even_if_a_request_does_not(path):
-    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(2) as pool:
+    with Serving(path, cache=False) as host, ThreadPoolExecutor(2) as pool:
         gate = Gate(host.model)
         asked = pool.submit(HostClient(host.url, model="tiny").infer, RED, LONG)
         assert gate.entered.acquire(timeout=LONG)
@@ -564,7 +564,7 @@ CHILD = """
 import resource, sys
 from served import Serving
 
-with Serving(sys.argv[1], cache_mb=0) as host:
+with Serving(sys.argv[1], cache=False) as host:
     most = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     print(host.port, flush=True)
@@ -599,7 +599,7 @@ def test_eight_large_bodies_at_once_neither_take_the_hosts_memory_nor_its_time(s
 
 
 def test_an_answer_counts_as_memory_until_it_was_sent(path):
-    with Serving(path, cache_mb=0) as host, ThreadPoolExecutor(1) as pool:
+    with Serving(path, cache=False) as host, ThreadPoolExecutor(1) as pool:
         gate = Gate(host.model)
         first = pool.submit(ask, host, "POST", INFER, json_request())
         assert gate.entered.acquire(timeout=LONG)
@@ -616,7 +616,7 @@ def test_an_answer_that_would_be_too_large_is_refused_before_any_inference(path,
     monkeypatch.setattr("edgekit.host.models.MAX_ANSWER", 3 * 16)
     with pytest.raises(HostError, match="4 items in one request; 1 to 3", check=has_code("host-refused")):
         client.infer({"image": np.zeros((4, 8, 8, 3), np.uint8)}, LONG)
-    with Serving(path, limits=Limits(bodies_bytes=len(json_request()) + 15), cache_mb=0) as host:
+    with Serving(path, limits=Limits(bodies_bytes=len(json_request()) + 15), cache=False) as host:
         assert ask(host, "POST", INFER, json_request())[0] == 503
         assert host.model.stats().meter.requests == 0
 

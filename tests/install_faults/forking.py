@@ -87,7 +87,7 @@ def watch(root: str, answers: int) -> dict[str, Any]:
     from edgekit_runtime import open_bundle
     from edgekit_runtime.install.watching import TrialWatch
 
-    with open_bundle(root, cache_mb=0) as model:
+    with open_bundle(root, cache=False) as model:
         held = model._journey.opened.held
         assert held is not None
         watching = TrialWatch(model, held, terms=replace(held.terms, answers=answers, seconds=0.0))

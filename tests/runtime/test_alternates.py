@@ -36,7 +36,7 @@ def test_what_the_primary_artifact_takes_as_it_is_may_be_passed_whichever_answer
     ready = Adapter(manifest.contract.inputs[0], manifest.artifacts[0].inputs[0])(tiny.RED)[0]
     assert ready.dtype == np.int8
     for engine in (TFLITE, "onnxruntime"):
-        with open_bundle(both, engine=engine, cache_mb=0) as model:
+        with open_bundle(both, engine=engine, cache=False) as model:
             given, drawn = model.predict(ready), model.predict(tiny.RED)
             np.testing.assert_array_equal(given.outputs["probs"], drawn.outputs["probs"])
 

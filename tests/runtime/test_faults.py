@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import EdgekitError, QueueFull, open_bundle
+from edgekit_runtime import CacheOptions, EdgekitError, ModelLimits, QueueFull, open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import BundleError, ClosedError, EngineError, EngineHung, ForkedError, InputError
 from edgekit_runtime.request import Request
@@ -31,7 +31,7 @@ def path(tmp_path):
 
 def test_an_engine_that_hangs_frees_every_caller_and_is_not_asked_again(path):
     let_go = threading.Event()
-    with open_bundle(path, cache_mb=0, hang_s=0.5) as model:
+    with open_bundle(path, cache=False, limits=ModelLimits(hang_s=0.5)) as model:
         engine, run = model._journey.device.engine, model._journey.device.engine.run
 
         def hang(inputs):
@@ -56,7 +56,7 @@ def test_an_engine_that_hangs_frees_every_caller_and_is_not_asked_again(path):
 
 @pytest.mark.skipif(os.name == "nt", reason="processes of their own need POSIX")
 def test_an_engine_of_its_own_process_that_dies_is_started_again(path):
-    with open_bundle(path, cache_mb=0, isolate=True) as model:
+    with open_bundle(path, cache=False, isolate=True) as model:
         first = model.predict(tiny.RED)
         model._journey.device.engine._single.host.kill()
         deadline = time.monotonic() + LONG
@@ -94,7 +94,7 @@ def test_a_forked_child_hears_that_it_must_open_its_own(path):
 
 
 def test_one_bad_inference_fails_one_request(path):
-    with open_bundle(path, cache_mb=0) as model:
+    with open_bundle(path, cache=False) as model:
         device = model._journey.device
         engine, run, bad = device.engine, device.engine.run, device.adapt(Request(), {"image": tiny.DARK})[0]
 
@@ -114,7 +114,7 @@ def test_futures_that_are_withdrawn_at_random_complete_exactly_once(path):
     threads, each = 64, STRESS // 64
     completed = [0] * threads
     pictures = [tiny.colour(fill, 255 - fill, fill) for fill in range(0, 256, 16)]
-    with open_bundle(path, cache_mb=1, queue_limit=STRESS) as model:
+    with open_bundle(path, cache=CacheOptions(memory_mb=1), limits=ModelLimits(queue=STRESS)) as model:
 
         def storm(number):
             draw, futures = random.Random(number), []
@@ -139,7 +139,7 @@ def test_futures_that_are_withdrawn_at_random_complete_exactly_once(path):
 
 
 def test_a_model_that_is_closed_in_the_middle_of_it_answers_or_says_so(path):
-    model = open_bundle(path, cache_mb=0)
+    model = open_bundle(path, cache=False)
     futures, ends = [], []
     stop = threading.Event()
 
@@ -172,12 +172,12 @@ def test_a_pipe_is_refused_wherever_a_file_is_meant(path, tmp_path):
     with pytest.raises(BundleError, match="not a regular file"):
         open_bundle(tmp_path / "pipe")
     with pytest.raises(EdgekitError, match="not a regular file"):
-        open_bundle(path, disk_cache=tmp_path / "pipe")
+        open_bundle(path, cache=CacheOptions(disk=tmp_path / "pipe"))
 
 
 @pytest.mark.parametrize("priority", ["high", None, float("nan"), 0.5, 10**400])
 def test_an_impossible_priority_is_the_callers_bug_and_harms_nobody(path, priority):
-    with open_bundle(path, cache_mb=0) as model:
+    with open_bundle(path, cache=False) as model:
         model.throttle(20)
         futures = [model.submit(tiny.RED) for _ in range(3)]
         with pytest.raises(ValueError, match="priority must be a whole number"):
@@ -186,7 +186,7 @@ def test_an_impossible_priority_is_the_callers_bug_and_harms_nobody(path, priori
 
 
 def test_a_number_that_the_model_cannot_hold_is_refused_before_it_becomes_infinite(path):
-    with open_bundle(path, cache_mb=0) as model, pytest.raises(InputError, match="values outside float32"):
+    with open_bundle(path, cache=False) as model, pytest.raises(InputError, match="values outside float32"):
         model.predict(np.full((8, 8, 3), 1e300))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BudgetExceeded, QueueFull, open_bundle
+from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, QueueFull, open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import ClosedError
 
@@ -27,7 +27,7 @@ def noisy(picture, by=1):
 
 
 def test_what_looks_alike_gets_the_earlier_answer_and_says_so(path):
-    with open_bundle(path, similar=3.0) as model:
+    with open_bundle(path, cache=CacheOptions(similar=3.0)) as model:
         first = model.predict(tiny.RED)
         again = model.predict(noisy(tiny.RED))
         other = model.predict(tiny.BLUE)
@@ -38,7 +38,7 @@ def test_what_looks_alike_gets_the_earlier_answer_and_says_so(path):
 
 
 def test_a_similar_answer_is_never_kept_as_the_exact_one(path):
-    with open_bundle(path, similar=3.0) as model:
+    with open_bundle(path, cache=CacheOptions(similar=3.0)) as model:
         model.predict(tiny.RED)
         sources = [model.predict(noisy(tiny.RED)).source for _ in range(2)]
     assert sources == ["similar", "similar"]
@@ -46,10 +46,10 @@ def test_a_similar_answer_is_never_kept_as_the_exact_one(path):
 
 def test_the_disk_tier_answers_after_a_restart(path, tmp_path):
     file = tmp_path / "answers.db"
-    with open_bundle(path, disk_cache=file) as model:
+    with open_bundle(path, cache=CacheOptions(disk=file)) as model:
         model.throttle(50)  # what takes no time is not worth a card's wear
         first = model.predict(tiny.RED)
-    with open_bundle(path, disk_cache=file) as model:
+    with open_bundle(path, cache=CacheOptions(disk=file)) as model:
         again = model.predict(tiny.RED)
         assert model.stats().cache.disk.hits == 1
     assert again.source == "cache"
@@ -57,7 +57,7 @@ def test_the_disk_tier_answers_after_a_restart(path, tmp_path):
 
 
 def test_an_answer_past_its_time_is_better_than_none_where_the_caller_says_so(path):
-    with open_bundle(path, ttl_s=0.001) as model:
+    with open_bundle(path, cache=CacheOptions(ttl_s=0.001)) as model:
         model.throttle(100)
         kept = model.predict(tiny.RED)
         time.sleep(0.002)
@@ -71,7 +71,7 @@ def test_an_answer_past_its_time_is_better_than_none_where_the_caller_says_so(pa
 
 
 def test_the_budget_of_the_bundle_or_of_its_use_holds_where_a_request_names_none(path):
-    with open_bundle(path, use="vehicle", cache_mb=0) as model:
+    with open_bundle(path, use="vehicle", cache=False) as model:
         assert model.predict(tiny.RED).met_budget is not None
         assert model.predict(tiny.RED, budget_ms=float("inf")).met_budget is None
     with pytest.raises(ValueError, match="use must be one of voice"):
@@ -100,7 +100,7 @@ def test_who_joins_a_request_is_not_refused_for_its_budget(path):
 
 
 def test_who_joins_a_request_that_takes_an_answer_past_its_time_gets_one_of_its_own(path):
-    with open_bundle(path, ttl_s=0.001) as model:
+    with open_bundle(path, cache=CacheOptions(ttl_s=0.001)) as model:
         model.throttle(60)
         model.predict(tiny.RED)
         time.sleep(0.002)
@@ -118,7 +118,7 @@ def test_who_joins_a_request_that_takes_an_answer_past_its_time_gets_one_of_its_
 
 
 def test_those_that_joined_say_where_the_answer_came_from(path):
-    with open_bundle(path, similar=3.0) as model:
+    with open_bundle(path, cache=CacheOptions(similar=3.0)) as model:
         model.predict(tiny.RED)
         model.throttle(50)
         futures = [model.submit(tiny.GREEN) for _ in range(3)]
@@ -129,7 +129,7 @@ def test_those_that_joined_say_where_the_answer_came_from(path):
 
 def test_a_request_that_may_well_be_late_is_counted(path):
     """The last inference would fit the budget, the 90th percentile would not."""
-    with open_bundle(path, cache_mb=0) as model:
+    with open_bundle(path, cache=False) as model:
         model.throttle(500)
         model.predict(tiny.RED)
         model.throttle(0)
@@ -141,7 +141,7 @@ def test_a_request_that_may_well_be_late_is_counted(path):
 
 
 def test_a_full_queue_refuses_at_once(path):
-    with open_bundle(path, queue_limit=2, cache_mb=0) as model:
+    with open_bundle(path, limits=ModelLimits(queue=2), cache=False) as model:
         model.throttle(50)
         taken, refused = [], 0
         for fill in range(20):
@@ -155,7 +155,7 @@ def test_a_full_queue_refuses_at_once(path):
 
 
 def test_a_withdrawn_request_is_not_run(path):
-    with open_bundle(path, cache_mb=0) as model:
+    with open_bundle(path, cache=False) as model:
         model.throttle(30)
         futures = [model.submit(tiny.colour(fill, 0, 0)) for fill in range(6)]
         withdrawn = [future.cancel() for future in futures[3:]]
@@ -167,7 +167,7 @@ def test_a_withdrawn_request_is_not_run(path):
 
 def test_the_more_urgent_goes_first(path):
     order, lock = [], threading.Lock()
-    with open_bundle(path, cache_mb=0, batching=False) as model:
+    with open_bundle(path, cache=False, limits=ModelLimits(batching=False)) as model:
         model.throttle(20)
 
         def note(name):
@@ -188,7 +188,7 @@ def test_the_more_urgent_goes_first(path):
 
 
 def test_closing_fails_what_is_left_with_a_typed_error(path):
-    model = open_bundle(path, cache_mb=0, batching=False)
+    model = open_bundle(path, cache=False, limits=ModelLimits(batching=False))
     model.throttle(200)
     futures = [model.submit(tiny.colour(fill, 0, 0)) for fill in range(8)]
     model.close(timeout_s=0.3)

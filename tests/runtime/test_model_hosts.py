@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import BudgetExceeded, open_bundle
+from edgekit_runtime import BudgetExceeded, CacheOptions, open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.remote.breaker import Breaker
 
@@ -38,7 +38,7 @@ def host(tmp_path):
 @pytest.fixture
 def device(host, tmp_path):
     """A model that was opened with the host, and has measured it."""
-    with open_bundle(tiny.bundle(tmp_path), hosts=[host.url], cache_mb=0) as model:
+    with open_bundle(tiny.bundle(tmp_path), hosts=[host.url], cache=False) as model:
         wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
         yield model
 
@@ -151,16 +151,16 @@ def hot(bundle, host, **options):
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 def test_a_hosts_answer_is_never_taken_for_the_devices(tier, tmp_path):
     """The host runs another artifact of the same model, so its scores are other numbers."""
-    bundle, options = tiny.bundle(tmp_path), {"disk_cache": tmp_path / "answers.db"} if tier == "disk" else {}
+    bundle, cache = tiny.bundle(tmp_path), CacheOptions(disk=tmp_path / "answers.db") if tier == "disk" else True
     with served.Serving(tiny.bundle(tmp_path, "tflite-f32")) as host:
-        with hot(bundle, host, **options) as model:
+        with hot(bundle, host, cache=cache) as model:
             first = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
             assert first.source == "host"
             if tier == "memory":
                 again = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
                 own = model.predict(tiny.BLUE)
         if tier == "disk":
-            with hot(bundle, host, **options) as model:
+            with hot(bundle, host, cache=cache) as model:
                 again = model.predict(tiny.BLUE, budget_ms=BUDGET_MS)
                 own = model.predict(tiny.BLUE)
     assert (again.source, own.source) == ("cache", "device")
@@ -169,7 +169,7 @@ def test_a_hosts_answer_is_never_taken_for_the_devices(tier, tmp_path):
 
 
 def test_a_hosts_answer_is_no_answer_to_a_similar_picture(host, tmp_path):
-    with hot(tiny.bundle(tmp_path), host, similar=4.0) as model:
+    with hot(tiny.bundle(tmp_path), host, cache=CacheOptions(similar=4.0)) as model:
         assert model.predict(tiny.BLUE, budget_ms=BUDGET_MS).source == "host"
         assert model.predict(tiny.BLUE ^ 1).source == "device"
         assert model.predict(tiny.BLUE ^ 2).source == "similar"
@@ -195,8 +195,8 @@ def opened_breaker():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_hosts_answer_that_is_no_number_is_refused_and_the_device_answers(value, tmp_path):
     with (
-        served.Serving(tiny.bundle(tmp_path, "tflite-f32"), cache_mb=0) as host,
-        hot(tiny.bundle(tmp_path), host, cache_mb=0) as model,
+        served.Serving(tiny.bundle(tmp_path, "tflite-f32"), cache=False) as host,
+        hot(tiny.bundle(tmp_path), host, cache=False) as model,
     ):
         engine = host.model._journey.device.engine
         run = engine.run
@@ -242,7 +242,7 @@ def process(tmp_path):
 def test_a_host_killed_mid_request_costs_no_answer_and_no_thread(process, tmp_path):
     running, url = process
     before = set(threading.enumerate())
-    with open_bundle(tiny.bundle(tmp_path), hosts=[url], cache_mb=0) as model:
+    with open_bundle(tiny.bundle(tmp_path), hosts=[url], cache=False) as model:
         wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
         heat(model)
         running.send_signal(signal.SIGSTOP)  # it takes requests from now on and answers none
@@ -258,7 +258,7 @@ def test_a_host_killed_mid_request_costs_no_answer_and_no_thread(process, tmp_pa
 def test_a_dead_host_opens_the_breaker_and_is_found_again(tmp_path):
     bundle = tiny.bundle(tmp_path)
     running = served.Serving(bundle).__enter__()
-    with open_bundle(bundle, hosts=[running.url], cache_mb=0) as model:
+    with open_bundle(bundle, hosts=[running.url], cache=False) as model:
         wait_for(lambda: model.describe()["hosts"][0]["p90_ms"] is not None)
         heat(model)
         running.stop()
@@ -289,7 +289,7 @@ def test_a_host_that_serves_something_else_is_never_asked(why, tmp_path):
     other = tiny.bundle(tmp_path / "other", **OTHERS[why])
     with (
         served.Serving(other) as wrong,
-        open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache_mb=0) as model,
+        open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache=False) as model,
     ):
         wait_for(lambda: model.describe()["hosts"][0]["last_error"])
         assert why in model.describe()["hosts"][0]["last_error"]
@@ -300,7 +300,7 @@ def test_a_host_that_serves_something_else_is_never_asked(why, tmp_path):
 
 def test_opening_with_a_host_that_is_not_there_waits_for_nothing(tmp_path):
     start = time.perf_counter()
-    with open_bundle(tiny.bundle(tmp_path), hosts=["http://127.0.0.1:9"], cache_mb=0) as model:
+    with open_bundle(tiny.bundle(tmp_path), hosts=["http://127.0.0.1:9"], cache=False) as model:
         assert model.predict(tiny.RED, budget_ms=1000).source == "device"
     assert time.perf_counter() - start < LONG
 

@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from edgekit.bench.cold import cold_start
-from edgekit_runtime import children, open_bundle
+from edgekit_runtime import ModelLimits, children, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, load_secret
 from edgekit_runtime.engines import Setup, available, load_with
@@ -113,7 +113,7 @@ def test_the_trials_child_gets_it_and_the_verdict_holds_nothing_of_it(opened, tm
 def test_the_child_of_an_isolated_engine_gets_the_model_and_no_key(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(children, "_withheld", set())
     monkeypatch.setenv(NAME, KEY.hex())
-    with open_bundle(path, secret=f"env:{NAME}", isolate=True, batching=False) as model:
+    with open_bundle(path, secret=f"env:{NAME}", isolate=True, limits=ModelLimits(batching=False)) as model:
         assert model.predict(tiny.RED).top(1)[0].label == "red"
         every = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         mine = [int(entry) for entry in every if parent_of(entry) == os.getpid()]
@@ -171,8 +171,9 @@ def test_opening_it_writes_nothing_of_it_anywhere(path: Path, tmp_path: Path):
     for folder in folders.values():
         folder.mkdir(parents=True)
     code = (
-        "import sys; from edgekit_runtime import open_bundle; import numpy as np\n"
-        "with open_bundle(sys.argv[1], secret=sys.argv[2], disk_cache=sys.argv[3], engine=sys.argv[4]) as model:\n"
+        "import sys; from edgekit_runtime import CacheOptions, open_bundle; import numpy as np\n"
+        "cache = CacheOptions(disk=sys.argv[3])\n"
+        "with open_bundle(sys.argv[1], secret=sys.argv[2], cache=cache, engine=sys.argv[4]) as model:\n"
         "    print(model.predict(np.full((8, 8, 3), (230, 20, 20), np.uint8)).top(1)[0].label, model.describe()['tuning'])\n"
     )
     arguments = [path, f"env:{NAME}", work / "answers.db", ENGINE]

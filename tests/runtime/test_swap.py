@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import BundleError, ClosedError, ContractError
@@ -46,7 +46,7 @@ def test_new_requests_go_to_the_new_bundle(first, second):
 
 
 def test_what_names_a_bundle_tells_of_that_bundle_alone(first, second):
-    with open_bundle(first, cache_mb=0) as model:
+    with open_bundle(first, cache=False) as model:
         for _ in range(3):
             model.predict(tiny.RED, budget_ms=10_000)
         assert 'edgekit_requests_total{model="tiny",version="1",source="device"} 3' in model.metrics_text()
@@ -60,9 +60,9 @@ def test_what_names_a_bundle_tells_of_that_bundle_alone(first, second):
 
 def test_in_a_tight_budget_the_caches_make_room_and_grow_again(first, second):
     budget = MemoryBudget(20)
-    with open_bundle(first, memory=budget, batching=False) as model:
+    with open_bundle(first, limits=ModelLimits(batching=False, memory=budget)) as model:
         assert sum(budget.held().values()) == pytest.approx(20)
-        with open_bundle(second, memory=budget, batching=False) as other:
+        with open_bundle(second, limits=ModelLimits(batching=False, memory=budget)) as other:
             halves = [one.describe()["degraded"] for one in (model, other)]
             assert halves[0] == halves[1]
             assert halves[0][0].startswith("cache of ")
@@ -85,7 +85,7 @@ def test_the_line_about_slow_answers_names_the_bundle_that_gave_them(first, tmp_
     (tmp_path / "other").mkdir()
     target = Target("x86-64", "x86_64", budget_ms=1e-6, threads=1)  # a promise that no machine keeps
     other = tiny.bundle(tmp_path / "other", RECIPE, engine=ENGINE, name="other", target=target)
-    with open_bundle(first, cache_mb=0) as model, caplog.at_level(logging.WARNING, logger="edgekit_runtime"):
+    with open_bundle(first, cache=False) as model, caplog.at_level(logging.WARNING, logger="edgekit_runtime"):
         model.swap(other)
         for _ in range(120):
             model.predict(tiny.RED)
@@ -103,7 +103,7 @@ def test_the_line_about_slow_answers_names_the_bundle_that_gave_them(first, tmp_
 
 def test_no_request_is_lost_while_bundles_are_swapped(first, second):
     done, stop = [], threading.Event()
-    with open_bundle(first, cache_mb=0) as model:
+    with open_bundle(first, cache=False) as model:
 
         def ask(number):
             draw, answers = np.random.default_rng(number), []
@@ -124,7 +124,7 @@ def test_no_request_is_lost_while_bundles_are_swapped(first, second):
 
 
 def test_what_was_submitted_before_is_answered_by_the_old_bundle(first, second):
-    with open_bundle(first, cache_mb=0) as model:
+    with open_bundle(first, cache=False) as model:
         model.throttle(20)
         futures = [model.submit(tiny.RED) for _ in range(5)]
         model.swap(second)
@@ -161,7 +161,7 @@ def test_a_closed_model_cannot_be_swapped(first, second):
 
 def test_no_thread_is_left(first, second):
     before = set(threading.enumerate())
-    with open_bundle(first, cache_mb=0) as model:
+    with open_bundle(first, cache=False) as model:
         model.submit(tiny.RED).result(30)
         model.swap(second)
         model.submit(tiny.RED).result(30)

@@ -18,7 +18,7 @@ LONG = 60
 PROGRAM = """
 import atexit, sys
 import numpy as np
-from edgekit_runtime import open_bundle
+from edgekit_runtime import CacheOptions, ModelLimits, open_bundle
 
 class Last:
     def __init__(self, model, ask, name):
@@ -37,7 +37,8 @@ def submit(model, picture):
     return model.submit(picture).result(30)
 
 path, disk, when = sys.argv[1:]
-ways = {"inline": {"cache_mb": 0}, "worker": {"cache_mb": 0, "hang_s": 20.0}, "disk": {"disk_cache": disk}}
+off = {"cache": False}
+ways = {"inline": off, "worker": off | {"limits": ModelLimits(hang_s=20.0)}, "disk": {"cache": CacheOptions(disk=disk)}}
 models = {name: open_bundle(path, **options) for name, options in ways.items()}
 for model in models.values() if when == "later" else ():
     submit(model, np.zeros((8, 8, 3), np.uint8))

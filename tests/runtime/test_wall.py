@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tiny
 
+from edgekit_runtime import CacheOptions, TelemetryOptions, open_bundle
 from edgekit_runtime import journey as journey_module
-from edgekit_runtime import open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.faults import Faults
@@ -41,19 +41,14 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def model(path, tmp_path):
-    with open_bundle(
-        path,
-        disk_cache=tmp_path / "answers.db",
-        similar=0.5,
-        budget_ms=60_000,
-    ) as opened:
+    with open_bundle(path, cache=CacheOptions(disk=tmp_path / "answers.db", similar=0.5), budget_ms=60_000) as opened:
         yield opened
 
 
 @pytest.fixture
 def reporting(path, tmp_path):
     spool = tmp_path / "spool.db"
-    with open_bundle(path, telemetry="mqtt://127.0.0.1:1", device="wall-1", spool=spool) as opened:
+    with open_bundle(path, telemetry=TelemetryOptions("mqtt://127.0.0.1:1", device="wall-1", spool=spool)) as opened:
         yield opened
 
 

@@ -155,7 +155,8 @@ def missing(wanted: str, where: str) -> SecretError:
     return SecretError(
         f"the bundle is encrypted (key {wanted:.12}), and there is no key for it here",
         where=where,
-        do=f"Say where it is: --secret file:PATH, open_bundle(..., secret='file:PATH'), or {VARIABLE}=file:PATH",
+        do=f"Say where it is: secret='file:PATH', or {VARIABLE}=file:PATH",
+        do_cli=f"Say where it is: --secret file:PATH, or {VARIABLE}=file:PATH",
         code="secret-missing",
     )
 

@@ -46,7 +46,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
     """As an application opens it, without a cache: every answer is the device's. recipe: that one alone, by the defaults."""
     from edgekit_runtime.model import Model
     from edgekit_runtime.opened import Opened
-    from edgekit_runtime.options import Options
+    from edgekit_runtime.options import CacheOptions, Options
     from edgekit_runtime.readiness import Preparation, prepare
     from edgekit_runtime.tuning import Tuning, Wanted
 
@@ -56,7 +56,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
     wanted = replace(Wanted.needed_by(bundle.manifest), engine=engine, pin=recipe)
     opened = Opened(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuning(0.0))))
     try:
-        return Model(opened, Options(cache_mb=0.0), never)
+        return Model(opened, Options(cache=CacheOptions(memory_mb=0)), never)
     except BaseException:
         opened.close()
         raise

@@ -41,7 +41,7 @@ _MENDED = ("bundle-newer", "no-generation")
 def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> EdgekitError:
     """The same error. back: the generation that a rollback leads to, None where there is none."""
     if error.code in _DO and not error.of_the_caller:
-        error.do = _DO[error.code]
+        error.do, error.do_cli = _DO[error.code], ""
     elif error.code not in _MENDED:
         return error
     if back is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.telemetry.histogram import Histogram
     from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
     from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
-    from edgekit_runtime.telemetry.reporter import ROOT, Reporter, Reporting, TelemetryStats
+    from edgekit_runtime.telemetry.reporter import ROOT, Reporter, TelemetryOptions, TelemetryStats
     from edgekit_runtime.telemetry.spool import Spool
     from edgekit_runtime.telemetry.window import (
         DEVICE_ID,
@@ -47,10 +47,10 @@ __all__ = [
     "MeterStats",
     "Report",
     "Reporter",
-    "Reporting",
     "Seal",
     "Spool",
     "System",
+    "TelemetryOptions",
     "TelemetryStats",
     "Will",
     "Window",
@@ -81,7 +81,7 @@ __getattr__ = lazily(
         "edgekit_runtime.telemetry.reporter": (
             "ROOT",
             "Reporter",
-            "Reporting",
+            "TelemetryOptions",
             "TelemetryStats",
         ),
         "edgekit_runtime.telemetry.spool": ("Spool",),

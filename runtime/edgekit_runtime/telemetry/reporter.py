@@ -6,7 +6,8 @@ Rules:
 - `state` is published, retained, at every connection; its Will says that the board is gone;
 - `close` cuts the last window, commits it, and gives it a moment to arrive where there is a connection.
 
-    reporter = Reporter(meter, About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4"), Reporting("mqtt://host"))
+    about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
+    reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))
     reporter.start()
     reporter.close()
 """
@@ -17,12 +18,15 @@ import hashlib
 import json
 import logging
 import numbers
+import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgekit_runtime.board import state_dir
 from edgekit_runtime.errors import TelemetryError, WindowError
+from edgekit_runtime.options import check_path
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
@@ -32,7 +36,7 @@ from edgekit_runtime.telemetry.system import Board, clock_is_set, hardware
 from edgekit_runtime.telemetry.window import About, Report, Seal, device_id, encode, sealed
 from edgekit_runtime.threads import begin
 
-__all__ = ["ROOT", "Reporter", "Reporting", "TelemetryStats"]
+__all__ = ["ROOT", "Reporter", "TelemetryOptions", "TelemetryStats"]
 
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
@@ -42,34 +46,46 @@ _MOST_WILL_DELAY_S = 30
 
 
 @dataclass(frozen=True)
-class Reporting:
-    """broker: where to. device: as which board. window_s: how long a window is. spool: the file that keeps what is not
-    yet confirmed. most_wait_s: the longest pause between two attempts to connect.
+class TelemetryOptions:
+    """Where a model reports to. Raises TelemetryError, and OptionError for a spool that is no path.
+
+    broker: mqtt(s)://[user:password@]host[:port].
+    device: this board's id, 3 to 63 of a-z, 0-9 and -; every board needs its own.
+    window_s: seconds between two reports, 0.1 to 86,400.
+    spool: file that keeps reports until they are confirmed; None for telemetry/DEVICE.db in the state folder.
+    most_wait_s: longest pause between two attempts to connect, seconds.
     """
 
-    broker: Broker
+    broker: str = field(repr=False)  # it may hold a password
     device: str
-    spool: Path
     window_s: float = 60.0
+    spool: str | os.PathLike[str] | None = None
     most_wait_s: float = 120.0
 
-    @classmethod
-    def checked(cls, url: str, device: str | None, spool: Path, window_s: float) -> Reporting:
-        """Raises TelemetryError for a URL, a device id or a window that makes no sense, the URL first."""
-        broker = Broker.parse(url)
-        if not device:
+    def __post_init__(self) -> None:
+        Broker.parse(self.broker)
+        if not self.device:
+            name = "a name of its own for each board"
             raise TelemetryError(
-                "telemetry needs a device id", do="Pass device='porch-1', a name of its own for each board"
+                "telemetry needs a device id",
+                do=f"Pass device='porch-1', {name}",
+                do_cli=f"Pass --device porch-1, {name}",
             )
         try:
-            device_id(device)
+            device_id(self.device)
         except WindowError as error:
             raise TelemetryError(error.what, do="Pass something like 'porch-1'") from error
-        if not isinstance(window_s, numbers.Real) or not 0.1 <= window_s <= 86_400:
+        if not isinstance(self.window_s, numbers.Real) or not 0.1 <= self.window_s <= 86_400:
             raise TelemetryError(
-                f"a window of {window_s!r:.40} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual"
+                f"a window of {self.window_s!r:.40} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual"
             )
-        return cls(broker, device, spool, float(window_s))
+        if self.spool is not None:
+            check_path("spool", self.spool, "TelemetryOptions")
+
+    @property
+    def file(self) -> Path:
+        """The spool's path."""
+        return state_dir() / "telemetry" / f"{self.device}.db" if self.spool is None else Path(self.spool)
 
 
 @dataclass(frozen=True)
@@ -93,9 +109,10 @@ class TelemetryStats:
 class Reporter:
     """Owned by a Model. `start` once, `close` once."""
 
-    def __init__(self, meter: Meter, about: About, reporting: Reporting) -> None:
-        self._meter, self._about, self._to = meter, about, reporting
-        self._board = Board(reporting.spool.parent)
+    def __init__(self, meter: Meter, about: About, options: TelemetryOptions) -> None:
+        self._meter, self._about, self._window_s = meter, about, float(options.window_s)
+        self._file = options.file
+        self._board = Board(self._file.parent)
         self._topic = f"{ROOT}/{about.device}"
         self._flow = Flow()
         self._stopping = threading.Event()
@@ -107,11 +124,11 @@ class Reporter:
         self._windows = self._sent = self._waiting = self._faults = 0
         self._began = (time.time(), time.monotonic())
         self._link = Link(
-            reporting.broker,
+            Broker.parse(options.broker),
             about.device,
             Handlers(self._up, self._message, self._will),
             (f"{self._topic}/ack",),
-            most_wait_s=reporting.most_wait_s,
+            most_wait_s=options.most_wait_s,
         )
 
     def start(self) -> None:
@@ -147,13 +164,13 @@ class Reporter:
     # The thread.
 
     def _work(self) -> None:
-        cut_at = time.monotonic() + self._to.window_s * _share(self._about.device)
+        cut_at = time.monotonic() + self._window_s * _share(self._about.device)
         while not self._stopping.is_set():
             try:
                 now, _ = time.monotonic(), self._spooled
                 if now >= cut_at:
                     self._cut()
-                    cut_at = max(cut_at + self._to.window_s, now)
+                    cut_at = max(cut_at + self._window_s, now)
                 self._send()
                 due = self._flow.due_s(now) if self._link.connected else None
                 self._link.step(min(cut_at - now, due if due is not None else cut_at - now))
@@ -233,7 +250,7 @@ class Reporter:
 
     def _open_spool(self) -> None:
         try:
-            self._spool = Spool.open(self._to.spool)
+            self._spool = Spool.open(self._file)
             self._disk_trouble = ""
         except TelemetryError as error:
             self._to_memory(error)
@@ -263,7 +280,7 @@ class Reporter:
     def _back_to_disk(self) -> None:
         self._retry_at = self._windows + _RETRY_DISK_WINDOWS
         try:
-            disk = Spool.open(self._to.spool)
+            disk = Spool.open(self._file)
         except TelemetryError:
             return
         self._spooled.close()
@@ -278,7 +295,7 @@ class Reporter:
         self._link.publish(f"{self._topic}/state", self._state(on=True), retain=True)
 
     def _will(self) -> Will:
-        delay = min(_MOST_WILL_DELAY_S, int(self._to.window_s / 2))
+        delay = min(_MOST_WILL_DELAY_S, int(self._window_s / 2))
         return Will(f"{self._topic}/state", self._state(on=False), delay)
 
     def _state(self, *, on: bool) -> bytes:
@@ -287,7 +304,7 @@ class Reporter:
         if on:
             value |= {
                 "sw": _software(), "model": about.model[:64], "ver": about.version[:64], "sha": about.sha[:12],
-                "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": self._to.window_s,
+                "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": self._window_s,
             }  # fmt: skip
         return json.dumps(value, separators=(",", ":")).encode()
 

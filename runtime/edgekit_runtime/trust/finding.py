@@ -134,7 +134,8 @@ def no_trust(where: str = "") -> TrustError:
     return TrustError(
         "this machine was never told whom to trust",
         where=where,
-        do="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
+        do="Run: edgekit keys update ROOT.json; or name a key or root.json with trust=; or pass allow_unsigned=True",
+        do_cli="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
         code="no-trust-store",
     )
 

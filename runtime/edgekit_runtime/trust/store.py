@@ -125,6 +125,7 @@ class TrustStore:
         revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
         late = [name for name in good if name not in counted]
         false = [name for name in dict.fromkeys(named) if name in role and name not in good]
+        do_cli = ""
         if not named:
             code, what, do = "unsigned", "the bundle is not signed", _SIGN
         elif revoked:
@@ -145,9 +146,10 @@ class TrustStore:
             code, do = "too-few-signatures", "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
             what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
         else:
-            code, do = "unknown-key", "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
+            code, do = "unknown-key", "Trust that key, if you know whose it is (trust=, or edgekit keys update)"
+            do_cli = "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
             what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
-        return SignatureError(what, where=where, do=do, code=code)
+        return SignatureError(what, where=where, do=do, code=code, do_cli=do_cli)
 
     def _names(self, keyids: Collection[str]) -> str:
         shown = [self.name_of(keyid) for keyid in list(keyids)[:4]]

@@ -1,7 +1,7 @@
 """Whether a bundle may be taken, with everything that a person or a machine said about trust.
 
     vouched = TrustPolicy(store).vouch(header.manifest_bytes, header.signatures, where=path)
-    vouched.signers, vouched.told                       # (), "not signed; taken because of --allow-unsigned"
+    vouched.signers, vouched.told                       # (), "not signed; accepted because unsigned bundles are allowed"
 
 Rules: no store is a refusal, unless `allow_unsigned`; so is a bundle that nobody signed, or nobody who is known, or too few.
 What was tampered with, is revoked or is expired is refused whatever was allowed: that is no missing signature. Whoever
@@ -78,8 +78,9 @@ class TrustPolicy:
             return Vouched((), f"NOT trusted here: {refusal.what}", refusal.code)
         waivable = refusal.code in ("no-trust-store", "unsigned", "unknown-key", "too-few-signatures")
         if waivable and self.allow_unsigned:
-            told = f"{refusal.what}; taken because of --allow-unsigned"
+            told = f"{refusal.what}; accepted because unsigned bundles are allowed"
             return Vouched((), told, refusal.code, refusal.what)
         if waivable and self.store is not None and self.allow_unsigned is not None:
-            refusal.do += "; or take it as it is with --allow-unsigned"
+            refusal.do_cli = f"{refusal.do_cli or refusal.do}; or accept it as it is with --allow-unsigned"
+            refusal.do += "; or accept it as it is with allow_unsigned=True"
         raise refusal

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.cache import Semantic
 from edgekit_runtime.errors import CacheFileError
 
@@ -33,7 +33,7 @@ def other(tmp_path):
 @pytest.mark.parametrize("damage", ["garbage after the header", "zeros", "cut", "a folder", "removed while open"])
 def test_whatever_becomes_of_the_disk_answers_go_on(bundle, tmp_path, damage):
     path = tmp_path / "answers.db"
-    with open_bundle(bundle, disk_cache=path) as model:
+    with open_bundle(bundle, cache=CacheOptions(disk=path)) as model:
         true = scores(model.predict(tiny.RED))
     if damage == "garbage after the header":
         path.write_bytes(path.read_bytes()[:100] + os.urandom(20_000))
@@ -44,7 +44,7 @@ def test_whatever_becomes_of_the_disk_answers_go_on(bundle, tmp_path, damage):
     elif damage == "a folder":
         path.unlink()
         path.mkdir()
-    with open_bundle(bundle, disk_cache=path) as model:
+    with open_bundle(bundle, cache=CacheOptions(disk=path)) as model:
         if damage == "removed while open":
             path.unlink()
         for _ in range(3):
@@ -60,21 +60,27 @@ def test_a_database_of_something_else_is_refused_before_anything_is_answered(bun
     connection.execute("CREATE TABLE accounts (name TEXT)")
     connection.close()
     with pytest.raises(CacheFileError, match=r"accounts\.db: this is no file of answers"):
-        open_bundle(bundle, disk_cache=tmp_path / "accounts.db")
+        open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "accounts.db"))
 
 
 def test_two_models_share_a_file_and_no_answer(bundle, other, tmp_path):
     path = tmp_path / "answers.db"
-    with open_bundle(bundle, disk_cache=path) as one, open_bundle(other, disk_cache=path) as two:
+    with (
+        open_bundle(bundle, cache=CacheOptions(disk=path)) as one,
+        open_bundle(other, cache=CacheOptions(disk=path)) as two,
+    ):
         one.predict(tiny.RED)
         assert two.predict(tiny.RED).source == "device"
-    with open_bundle(bundle, disk_cache=path) as one, open_bundle(other, disk_cache=path) as two:
+    with (
+        open_bundle(bundle, cache=CacheOptions(disk=path)) as one,
+        open_bundle(other, cache=CacheOptions(disk=path)) as two,
+    ):
         assert [model.predict(tiny.RED).source for model in (one, two)] == ["cache", "cache"]
 
 
 def test_after_a_swap_no_tier_gives_an_answer_of_the_model_before(bundle, other, tmp_path):
     semantic = Semantic(lambda pixels: pixels.mean(axis=(0, 1)), 0.001)
-    with open_bundle(bundle, disk_cache=tmp_path / "answers.db", similar=4.0, semantic=semantic) as model:
+    with open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "answers.db", similar=4.0, semantic=semantic)) as model:
         assert [model.predict(tiny.RED).source for _ in range(2)] == ["device", "cache"]
         assert model.predict(tiny.RED + 1).source == "similar"
         model.swap(other)
@@ -95,10 +101,10 @@ def test_inputs_that_never_repeat_are_soon_not_looked_up(bundle):
 
 def test_many_threads_asking_the_same_get_the_same(bundle, tmp_path):
     pictures = [tiny.colour(12 * k, 250 - 12 * k, 7 * k) for k in range(20)]
-    with open_bundle(bundle, cache_mb=0) as model:
+    with open_bundle(bundle, cache=False) as model:
         true = [scores(model.predict(picture)) for picture in pictures]
     wrong = []
-    with open_bundle(bundle, cache_mb=0.005, disk_cache=tmp_path / "answers.db", disk_cache_mb=1) as model:
+    with open_bundle(bundle, cache=CacheOptions(memory_mb=0.005, disk=tmp_path / "answers.db", disk_mb=1)) as model:
 
         def ask(seed):
             for k in np.random.default_rng(seed).integers(0, len(pictures), 150):

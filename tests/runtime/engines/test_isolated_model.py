@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.isolated import MOST_DEATHS
 from edgekit_runtime.errors import EngineError, EngineHung
@@ -19,7 +19,7 @@ from edgekit_runtime.errors import EngineError, EngineHung
 def model(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEKIT_TUNE", "off")
     path = tiny.bundle_for(min(available()), tmp_path)
-    with open_bundle(path, cache_mb=0, isolate=True, hang_s=0.5) as opened:
+    with open_bundle(path, cache=False, isolate=True, limits=ModelLimits(hang_s=0.5)) as opened:
         yield opened
 
 

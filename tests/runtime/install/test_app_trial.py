@@ -97,7 +97,7 @@ def test_answers_from_the_cache_prove_nothing(on_trial, root, clock):
 
 def test_a_promise_that_is_broken_leads_back_without_a_lost_request(on_trial, root, clock):
     """S19"""
-    with open_bundle(root, cache_mb=0) as model:
+    with open_bundle(root, cache=False) as model:
         watching = watch(model, clock, replace(SHORT, p99_ms=1e-6))
         over, answers, failed = threading.Event(), [], []
 
@@ -145,7 +145,7 @@ def test_a_dead_engine_leads_back_at_once(on_trial, root, clock, monkeypatch):
 
 def test_what_was_seen_counts_for_the_next_start(on_trial, root):
     for _ in range(3):
-        with open_bundle(root, cache_mb=0) as model:
+        with open_bundle(root, cache=False) as model:
             ask(model, 5)
     assert status(root).seen.answers == 15
     assert status(root).failed_starts == 0

@@ -89,7 +89,7 @@ def test_a_budget_that_is_missed_by_far_is_a_line_in_the_log(tmp_path, caplog, m
     now = [0.0]
     watch = slow.SlowWatch
     monkeypatch.setattr("edgekit_runtime.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
-    with open_bundle(tiny.bundle(tmp_path), cache_mb=0, budget_ms=2000.0) as model:
+    with open_bundle(tiny.bundle(tmp_path), cache=False, budget_ms=2000.0) as model:
         for _ in range(120):
             model.predict(tiny.RED)
         now[0] += 10.0

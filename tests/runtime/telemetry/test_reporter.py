@@ -17,9 +17,9 @@ pytest.importorskip("paho.mqtt.client")
 
 from listener import Listener
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.errors import MissingExtraError, TelemetryError
-from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Reporting, Spool, parse_window
+from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Spool, parse_window
 
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
 LONG = 30
@@ -45,7 +45,7 @@ def ingestor(broker):
 
 def reporter(url, path, *, meter=None, device="porch-1", window_s=0.2, most_wait_s=0.3):
     about = About(device, "digits", "1.2", "9f3c01ab77de", "raspberry-pi-4", 20.0)
-    made = Reporter(meter or Meter(), about, Reporting(Broker.parse(url), device, path, window_s, most_wait_s))
+    made = Reporter(meter or Meter(), about, TelemetryOptions(url, device, window_s, path, most_wait_s))
     made.start()
     return made
 
@@ -66,7 +66,9 @@ def waiting_in(path):
 
 def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path):
     path = tiny.bundle(tmp_path)
-    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db") as model:
+    with open_bundle(
+        path, telemetry=TelemetryOptions(broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db")
+    ) as model:
         for picture in (tiny.RED, tiny.RED, tiny.GREEN):
             model.predict(picture, budget_ms=60_000)
         model.predict(tiny.GREEN, budget_ms=1e-9)  # out of the cache, and late all the same
@@ -85,7 +87,9 @@ def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path)
 
 def test_closing_sends_the_last_window_before_its_time(mqtt5, broker, ingestor, tmp_path):
     path = tiny.bundle(tmp_path)
-    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db") as model:
+    with open_bundle(
+        path, telemetry=TelemetryOptions(broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db")
+    ) as model:
         model.predict(tiny.RED)
     ingestor.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 1)
     assert waiting_in(tmp_path / "s.db") == []
@@ -96,7 +100,9 @@ def test_a_window_tells_of_the_bundle_that_answered_in_it(tmp_path):
     (tmp_path / "next").mkdir()
     first, second = tiny.bundle(tmp_path), tiny.bundle(tmp_path / "next", version="2")
     url, spool = f"mqtt://127.0.0.1:{free_port()}", tmp_path / "s.db"
-    with open_bundle(first, telemetry=url, device="porch-1", window_s=3600, spool=spool, cache_mb=0) as model:
+    with open_bundle(
+        first, telemetry=TelemetryOptions(url, device="porch-1", window_s=3600, spool=spool), cache=False
+    ) as model:
         for _ in range(3):
             model.predict(tiny.RED)
         model.swap(second)
@@ -111,7 +117,9 @@ def test_nothing_but_the_documented_fields_leaves_the_board(mqtt5, broker, inges
     secret = tmp_path / "aunt-mary-at-the-door.png"
     Image.fromarray(tiny.RED).save(secret)
     path = tiny.bundle(tmp_path)
-    with open_bundle(path, telemetry=broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db") as model:
+    with open_bundle(
+        path, telemetry=TelemetryOptions(broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db")
+    ) as model:
         model.predict(secret)
         with pytest.raises(Exception, match=r"decode|picture|image"):
             model.predict(b"no picture of mary")
@@ -147,7 +155,9 @@ def test_a_broker_that_dies_and_comes_back_loses_nothing_and_no_inference_notice
     listener = Listener(broker.port, acknowledge=True)
     path, answers, stop = tiny.bundle(tmp_path), [], threading.Event()
     with open_bundle(
-        path, telemetry=broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db", cache_mb=0
+        path,
+        telemetry=TelemetryOptions(broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db"),
+        cache=False,
     ) as model:
 
         def ask():
@@ -336,30 +346,31 @@ def test_closing_twice_and_leaving_no_thread(broker, ingestor, tmp_path):
 
 
 WRONG = {
-    "no device": ({"telemetry": "mqtt://h"}, "device"),
-    "a device with a slash": ({"telemetry": "mqtt://h", "device": "a/b/c"}, "device"),
-    "a wildcard": ({"telemetry": "mqtt://h", "device": "abc#"}, "device"),
-    "another scheme": ({"telemetry": "http://h", "device": "porch-1"}, "URL"),
-    "no URL, and no device": ({"telemetry": "foo"}, "foo: that is no broker's URL"),
-    "no text": ({"telemetry": True}, "True is no broker's URL"),
-    "no host": ({"telemetry": "mqtt://", "device": "porch-1"}, "URL"),
-    "a port that is none": ({"telemetry": "mqtt://h:99999", "device": "porch-1"}, "URL"),
-    "no window": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": 0}, "window"),
-    "not a number": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": float("nan")}, "window"),
-    "a window in words": ({"telemetry": "mqtt://h", "device": "porch-1", "window_s": "60"}, "window of '60' seconds"),
+    "no device": (("mqtt://h", None), "device"),
+    "an empty device": (("mqtt://h", ""), "device"),
+    "a device with a slash": (("mqtt://h", "a/b/c"), "device"),
+    "a wildcard": (("mqtt://h", "abc#"), "device"),
+    "another scheme": (("http://h", "porch-1"), "URL"),
+    "no URL, and no device": (("foo", None), "foo: that is no broker's URL"),
+    "no text": ((True, "porch-1"), "True is no broker's URL"),
+    "no host": (("mqtt://", "porch-1"), "URL"),
+    "a port that is none": (("mqtt://h:99999", "porch-1"), "URL"),
+    "no window": (("mqtt://h", "porch-1", 0), "window"),
+    "not a number": (("mqtt://h", "porch-1", float("nan")), "window"),
+    "a window in words": (("mqtt://h", "porch-1", "60"), "window of '60' seconds"),
 }
 
 
-@pytest.mark.parametrize(("options", "word"), WRONG.values(), ids=WRONG)
-def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, options, word):
+@pytest.mark.parametrize(("given", "word"), WRONG.values(), ids=WRONG)
+def test_options_that_make_no_sense_are_refused(given, word):
     with pytest.raises(TelemetryError, match=word):
-        open_bundle(tmp_path / "there is no such bundle", **options)
+        TelemetryOptions(*given)
 
 
 def test_a_password_is_never_printed():
     broker = Broker.parse("mqtts://user:s%3Acret@host")
     assert (broker.user, broker.password, broker.port, broker.tls) == ("user", "s:cret", 8883, True)
-    assert "cret" not in f"{broker} {broker!r}"
+    assert "cret" not in f"{broker} {broker!r} {TelemetryOptions('mqtts://user:s%3Acret@host', 'porch-1')!r}"
     with pytest.raises(TelemetryError) as caught:
         Broker.parse("tcp://user:secret@host")
     assert "secret" not in str(caught.value)
@@ -372,4 +383,7 @@ def test_without_paho_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     with pytest.raises(MissingExtraError, match=r"edgekit-deploy\[telemetry\]"):
-        open_bundle(tiny.bundle(tmp_path), telemetry="mqtt://127.0.0.1:1", device="porch-1", spool=tmp_path / "s.db")
+        open_bundle(
+            tiny.bundle(tmp_path),
+            telemetry=TelemetryOptions("mqtt://127.0.0.1:1", device="porch-1", spool=tmp_path / "s.db"),
+        )

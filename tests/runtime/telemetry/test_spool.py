@@ -8,12 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import tiny
 from refusing import has_code
 
-from edgekit_runtime import open_bundle
+from edgekit_runtime import CacheOptions, OptionError, TelemetryOptions, open_bundle
 from edgekit_runtime.errors import TelemetryError
 from edgekit_runtime.sqlite_file import MOST_SET_ASIDE
 from edgekit_runtime.telemetry import Spool
@@ -155,15 +156,16 @@ def test_a_spool_from_before_spools_were_marked_is_taken_up(path):
 
 
 def test_a_file_of_something_else_is_refused_when_the_bundle_is_opened(tmp_path):
-    bundle, reports = tiny.bundle(tmp_path), {"telemetry": "mqtt://127.0.0.1:1", "device": "porch-1"}
+    bundle, reporting = tiny.bundle(tmp_path), partial(TelemetryOptions, "mqtt://127.0.0.1:1", "porch-1")
     (tmp_path / "photo.png").write_bytes(b"holiday photo" * 100)
     with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
-        open_bundle(bundle, spool=tmp_path / "photo.png", **reports)
-    with pytest.raises(ValueError, match="name the same file"):
-        open_bundle(bundle, spool=tmp_path / "x.db", disk_cache=str(tmp_path / "x.db"), **reports)
-    open_bundle(bundle, disk_cache=tmp_path / "answers.db").close()
+        open_bundle(bundle, telemetry=reporting(spool=tmp_path / "photo.png"))
+    one = tmp_path / "x.db"
+    with pytest.raises(OptionError, match="name the same file"):
+        open_bundle(bundle, telemetry=reporting(spool=one), cache=CacheOptions(disk=str(one)))
+    open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "answers.db")).close()
     with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
-        open_bundle(bundle, spool=tmp_path / "answers.db", **reports)
+        open_bundle(bundle, telemetry=reporting(spool=tmp_path / "answers.db"))
 
 
 def test_an_emptied_file_is_a_new_spool(path):

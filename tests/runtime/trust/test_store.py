@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import pickle
 
 import pytest
 import rooted
@@ -159,7 +160,7 @@ def test_without_a_store_nothing_is_taken_unless_that_is_allowed():
         TrustPolicy(None, now=NOW).vouch(MANIFEST, good("bea"), "net.ekb")
     allowed = TrustPolicy(None, now=NOW, allow_unsigned=True).vouch(MANIFEST, good("bea"))
     assert (allowed.trusted, allowed.code) == (False, "no-trust-store")
-    assert "--allow-unsigned" in allowed.told
+    assert "unsigned bundles are allowed" in allowed.told
 
 
 WAIVED = {
@@ -175,11 +176,23 @@ NOT_WAIVED = {
 
 
 @pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
+def test_a_refusal_names_options_of_python_and_flags_on_the_command_line(signatures, code):
+    with pytest.raises(SignatureError, check=has_code(code)) as caught:
+        TrustPolicy(store(needed=2), now=NOW).vouch(MANIFEST, signatures)
+    refusal = pickle.loads(pickle.dumps(caught.value))
+    assert "allow_unsigned=True" in refusal.do
+    assert "--allow-unsigned" not in refusal.do
+    refusal.speak_cli()
+    assert "allow_unsigned=True" not in refusal.do
+    assert "--allow-unsigned" in refusal.do
+
+
+@pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
 def test_an_allowance_stands_for_a_missing_signature_and_shows(signatures, code):
     """S9"""
     found = TrustPolicy(store(needed=2), now=NOW, allow_unsigned=True).vouch(MANIFEST, signatures)
     assert (found.trusted, found.signers, found.code) == (False, (), code)
-    assert found.told.endswith("taken because of --allow-unsigned")
+    assert found.told.endswith("accepted because unsigned bundles are allowed")
 
 
 @pytest.mark.parametrize(("signatures", "now", "refused"), NOT_WAIVED.values(), ids=NOT_WAIVED)
