@@ -37,7 +37,7 @@ from edgekit_runtime.options import CacheOptions, Options, check_number
 from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
 from edgekit_runtime.telemetry import Meter, MeterStats
-from edgekit_runtime.telemetry.counts import Counts
+from edgekit_runtime.telemetry.meter import Counts
 from edgekit_runtime.telemetry.slow import SlowWatch
 from edgekit_runtime.watchdog import Health
 

@@ -65,7 +65,7 @@ class Broker:
         except ValueError as error:
             raise TelemetryError("the broker's URL cannot be read", do=do) from error
         if parts.scheme not in ("mqtt", "mqtts") or not host or parts.path not in ("", "/") or parts.query:
-            raise TelemetryError("that is no broker's URL", where=_without_secrets(url), do=do)
+            raise TelemetryError("that is no broker's URL", where=url.rsplit("@", 1)[-1], do=do)
         tls = parts.scheme == "mqtts"
         user = unquote(parts.username) if parts.username is not None else None
         password = unquote(parts.password) if parts.password is not None else None
@@ -195,10 +195,19 @@ class Link:
     def _connect(self) -> None:
         client = self._new_client()
         self._refused = ""
+        options: dict[str, Any] = {}
+        if self._version == 5:
+            properties = _properties("CONNECT")
+            properties.ReceiveMaximum = RECEIVE_MAXIMUM
+            properties.MaximumPacketSize = self._most_bytes
+            options = {"clean_start": True, "properties": properties}
         try:
-            client.connect(self.broker.host, self.broker.port, KEEPALIVE_S, **self._connect_options())
+            client.connect(self.broker.host, self.broker.port, KEEPALIVE_S, **options)
         except (OSError, ValueError) as error:
-            self._failed(_why(error))
+            import ssl
+
+            unknown = isinstance(error, (socket.gaierror, UnicodeError))
+            self._failed("tls" if isinstance(error, ssl.SSLError) else "unknown-host" if unknown else "unreachable")
             return
         self._client, self._since = client, time.monotonic()
 
@@ -222,28 +231,22 @@ class Link:
             client.tls_set_context(ssl.create_default_context())
         will = self._handlers.will()
         if will is not None:
-            client.will_set(will.topic, will.payload, 1, True, self._will_properties(will) if v5 else None)
+            properties = _properties("WILLMESSAGE") if v5 else None
+            if properties is not None:
+                properties.WillDelayInterval = will.delay_s
+            client.will_set(will.topic, will.payload, 1, True, properties)
         client.on_connect = self._on_connect
         client.on_message = lambda _c, _u, message: self._heard(message)
         client.on_disconnect = self._on_disconnect
         return client
 
-    def _will_properties(self, will: Will) -> Any:
-        properties = _properties("WILLMESSAGE")
-        properties.WillDelayInterval = will.delay_s
-        return properties
-
-    def _connect_options(self) -> dict[str, Any]:
-        if self._version != 5:
-            return {}
-        properties = _properties("CONNECT")
-        properties.ReceiveMaximum = RECEIVE_MAXIMUM
-        properties.MaximumPacketSize = self._most_bytes
-        return {"clean_start": True, "properties": properties}
-
     def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
-            self._refused = _refusal(str(reason))
+            if "protocol version" in str(reason):
+                self._refused = "version"
+            else:
+                wrong = str(reason) in ("Bad user name or password", "Not authorized")
+                self._refused = "password" if wrong else "refused"
             return
         self.connected = self._settled = True
         self.trouble = ""
@@ -295,20 +298,16 @@ class Link:
             client.loop_write()
         client.loop_misc()
         now = time.monotonic()
+        # some brokers of 3.1.1 wait for ever for the rest of a greeting that they misread
+        patience_s = ANSWER_TIMEOUT_S if self._settled or self._version != 5 else FIRST_ANSWER_TIMEOUT_S
         if client.socket() is None or self._refused:
-            self._failed(self._refused or ("lost" if self.connected else self._hung_up()))
-        elif not self.connected and now - self._since > self._patience_s():
+            # a broker of 3.1.1 may close on a version it does not know, without a word
+            hung_up = "version" if self._version == 5 and not self._settled else "no-answer"
+            self._failed(self._refused or ("lost" if self.connected else hung_up))
+        elif not self.connected and now - self._since > patience_s:
             self._failed("no-answer")
         elif self.connected and now - self._since > _STEADY_S:
             self._attempts = 0
-
-    def _patience_s(self) -> float:
-        """Some brokers of 3.1.1 wait for ever for the rest of a greeting that they misread."""
-        return ANSWER_TIMEOUT_S if self._settled or self._version != 5 else FIRST_ANSWER_TIMEOUT_S
-
-    def _hung_up(self) -> str:
-        """A broker of 3.1.1 may close on a version it does not know, without a word."""
-        return "version" if self._version == 5 and not self._settled else "no-answer"
 
     def _failed(self, word: str) -> None:
         self._drop()
@@ -353,21 +352,3 @@ def _properties(packet: str) -> Any:
 
     untyped: Any = properties
     return untyped.Properties(getattr(packettypes.PacketTypes, packet))
-
-
-def _why(error: Exception) -> str:
-    import ssl
-
-    if isinstance(error, ssl.SSLError):
-        return "tls"
-    return "unknown-host" if isinstance(error, (socket.gaierror, UnicodeError)) else "unreachable"
-
-
-def _refusal(reason: str) -> str:
-    if "protocol version" in reason:
-        return "version"
-    return "password" if reason in ("Bad user name or password", "Not authorized") else "refused"
-
-
-def _without_secrets(url: str) -> str:
-    return url.rsplit("@", 1)[-1]

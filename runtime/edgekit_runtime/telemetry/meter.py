@@ -2,8 +2,9 @@
 
     meter.record("device", 4.2, True, {"decode": 0.4, "queue": 0.0, "engine": 3.6})
     meter.stats().latency_ms.p99                    # since the meter was made
-    meter.stats().stages_ms["queue"].p99
     meter.cut().answers["device"].quantile(0.99)    # since the last cut: what a telemetry window reports
+    counts.begin(meter); counts.end(meter)          # a bundle begins to answer, and takes no more requests
+    counts.stats()                                  # of all bundles since the model was opened
 
 Rules:
 - an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before it;
@@ -11,7 +12,8 @@ Rules:
   all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing from a reading;
 - what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
 - a fault while answers are folded loses these answers' counts and nothing else: it is noted, and counting continues;
-- the log line about a slow p99 is made where answers are folded, and written when no lock is held.
+- the log line about a slow p99 is made where answers are folded, and written when no lock is held;
+- a bundle's counts are its own, and the sum over all bundles never falls.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgekit_runtime.faults import Faults
-from edgekit_runtime.telemetry.histogram import Histogram, record_table
+from edgekit_runtime.telemetry.histogram import Histogram, Recorded, record_table, tables
 from edgekit_runtime.telemetry.slow import SlowWatch
-from edgekit_runtime.telemetry.stages import Recorded, tables
 
-__all__ = ["FOLD_EVERY", "MOST_WAITING", "Cut", "LatencyStats", "Meter", "MeterStats"]
+__all__ = ["FOLD_EVERY", "MOST_WAITING", "Counts", "Cut", "LatencyStats", "Meter", "MeterStats"]
 
 FOLD_EVERY = 512
 MOST_WAITING = 8 * FOLD_EVERY
+_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -233,23 +235,54 @@ class Meter:
             if recorded:
                 counted.add_answers(recorded)
             if self._watch is not None:
-                self._look(self._watch)
+                seen = self._spell
+                if self._spell_cut.answers:
+                    seen = Cut()
+                    seen.add(self._spell_cut)
+                    seen.add(self._spell)
+                if self._watch.observe(seen):  # the spell is over: it counts like anything else
+                    self._now.add(self._spell)
+                    self._spell, self._spell_cut = Cut(), Cut()
         except Exception as error:  # noqa: BLE001 - whoever answers or reads must not fall over what counts
             self._faults.note("meter", error)
         finally:
             self._folding = False
 
-    def _look(self, watch: SlowWatch) -> None:
-        """Let the watch see its spell; once that is over, count it like anything else."""
-        seen = self._spell
-        if self._spell_cut.answers:
-            seen = Cut()
-            seen.add(self._spell_cut)
-            seen.add(self._spell)
-        if watch.observe(seen):
-            self._now.add(self._spell)
-            self._spell, self._spell_cut = Cut(), Cut()
-
     def _tell(self) -> None:
         if self._watch is not None:
             self._faults.shield("meter", self._watch.tell)
+
+
+class Counts:
+    """A meter for each bundle, and the sum over all that ever answered. Thread-safe.
+
+    A caller may be about to count its answer when its bundle has been closed already: the last few meters are read as they
+    are, and only older ones are folded into the sum and let go.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a log handler may ask for stats while a meter writes its line
+        self._past = Cut()
+        self._meters: list[Meter] = []  # those that answer
+        self._ended: deque[Meter] = deque()
+
+    def begin(self, meter: Meter) -> None:
+        with self._lock:
+            self._meters.append(meter)
+
+    def end(self, meter: Meter) -> None:
+        """Its bundle is closed; what it still counts is in the sum."""
+        with self._lock:
+            self._meters.remove(meter)
+            self._ended.append(meter)
+            if len(self._ended) > _KEPT:
+                self._past.add(self._ended.popleft().counted())
+
+    def stats(self) -> MeterStats:
+        """Over all bundles, in figures."""
+        with self._lock:
+            whole = Cut()
+            whole.add(self._past)
+            for meter in (*self._ended, *self._meters):
+                whole.add(meter.counted())
+        return whole.stats()

@@ -1,15 +1,15 @@
 """The one thread that reports: cuts a window, spools it, sends it, forgets it when the ingestor has stored it.
 
+    about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
+    reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))
+    reporter.start()
+    reporter.close()
+
 Rules:
 - nothing here is called by an inference, and nothing here is raised into the application once `start` has returned;
 - a disk that fails is replaced by memory, with an epoch of its own, and taken back once memory is empty and the disk works;
 - `state` is published, retained, at every connection; its Will says that the board is gone;
 - `close` cuts the last window, commits it, and gives it a moment to arrive where there is a connection.
-
-    about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
-    reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))
-    reporter.start()
-    reporter.close()
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import logging
 import numbers
 import os
+import platform
 import threading
 import time
 from dataclasses import dataclass, field
@@ -32,12 +33,13 @@ from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool
-from edgekit_runtime.telemetry.system import Board, clock_is_set, hardware
-from edgekit_runtime.telemetry.window import About, Report, Seal, device_id, encode, sealed
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, device_id, encode, sealed
 from edgekit_runtime.threads import begin
 
-__all__ = ["ROOT", "Reporter", "TelemetryOptions", "TelemetryStats"]
+__all__ = ["ROOT", "Board", "Reporter", "TelemetryOptions", "TelemetryStats", "clock_is_set", "hardware"]
 
+_NOT_BEFORE_S = 1_735_689_600  # 2025-01-01: no board that runs this can be older
+_THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
 _RETRY_DISK_WINDOWS = 10
@@ -164,7 +166,9 @@ class Reporter:
     # The thread.
 
     def _work(self) -> None:
-        cut_at = time.monotonic() + self._window_s * _share(self._about.device)
+        # boards that start together do not report together: each waits for a part of its first window
+        share = int.from_bytes(hashlib.sha256(self._about.device.encode()).digest()[:4], "big") / 2.0**32
+        cut_at = time.monotonic() + self._window_s * share
         while not self._stopping.is_set():
             try:
                 now, _ = time.monotonic(), self._spooled
@@ -244,16 +248,13 @@ class Reporter:
     @property
     def _spooled(self) -> Spool:
         if self._spool is None:
-            self._open_spool()
+            try:
+                self._spool = Spool.open(self._file)
+                self._disk_trouble = ""
+            except TelemetryError as error:
+                self._to_memory(error)
         assert self._spool is not None
         return self._spool
-
-    def _open_spool(self) -> None:
-        try:
-            self._spool = Spool.open(self._file)
-            self._disk_trouble = ""
-        except TelemetryError as error:
-            self._to_memory(error)
 
     def _to_memory(self, error: TelemetryError) -> None:
         if not self._disk_trouble:
@@ -268,7 +269,16 @@ class Reporter:
     def _commit(self, body: bytes) -> None:
         spool = self._spooled
         if self._disk_trouble and self._windows >= self._retry_at and not spool.after(0, 1):
-            self._back_to_disk()
+            self._retry_at = self._windows + _RETRY_DISK_WINDOWS
+            try:
+                disk = Spool.open(self._file)
+            except TelemetryError:
+                pass  # memory stands in for longer
+            else:
+                self._spooled.close()
+                self._spool, self._disk_trouble = disk, ""
+                self._flow.forget()
+                self._link.reconnect()
         try:
             self._spooled.append(body)
         except TelemetryError as error:
@@ -276,17 +286,6 @@ class Reporter:
             self._spooled.append(body)
             self._link.reconnect()
         self._waiting += 1
-
-    def _back_to_disk(self) -> None:
-        self._retry_at = self._windows + _RETRY_DISK_WINDOWS
-        try:
-            disk = Spool.open(self._file)
-        except TelemetryError:
-            return
-        self._spooled.close()
-        self._spool, self._disk_trouble = disk, ""
-        self._flow.forget()
-        self._link.reconnect()
 
     # What the link calls.
 
@@ -328,9 +327,97 @@ class Reporter:
         self._waiting = max(0, spool.last - mark)
 
 
-def _share(device: str) -> float:
-    """Which part of a window to wait for the first cut: boards that start together do not report together."""
-    return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4], "big") / 2.0**32
+class Board:
+    """The board itself, as the kernel shows it: busy cores, memory, temperature, throttling, free disk.
+
+    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no sensor).
+    folder: whose file system's free space is told. root: where /proc and /sys are."""
+
+    def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:
+        self._folder, self._root = folder, root
+        self._busy = self._cpu()
+
+    def read(self) -> System:
+        """cpu: since the last read, or since this was made."""
+        return System(
+            cpu=self._cpu_share(),
+            mem=self._memory(),
+            temp=self._temperature(),
+            thr=self._throttled(),
+            disk=self._disk(),
+        )
+
+    def _lines(self, path: str) -> list[str]:
+        try:
+            return (self._root / path.lstrip("/")).read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError:
+            return []
+
+    def _cpu(self) -> tuple[int, int] | None:
+        """(busy, all) jiffies over all cores. Idle and waiting for the disk are not busy."""
+        for line in self._lines("/proc/stat"):
+            if line.startswith("cpu "):
+                times = [int(part) for part in line.split()[1:9]]
+                return sum(times) - times[3] - times[4], sum(times)
+        return None
+
+    def _cpu_share(self) -> float | None:
+        before, self._busy = self._busy, self._cpu()
+        if before is None or self._busy is None or self._busy[1] <= before[1]:
+            return None
+        share = 100.0 * (self._busy[0] - before[0]) / (self._busy[1] - before[1])
+        return round(min(100.0, max(0.0, share)), 1)
+
+    def _memory(self) -> float | None:
+        found = {}
+        for line in self._lines("/proc/meminfo")[:8]:
+            name, _, value = line.partition(":")
+            found[name] = value.split()[0] if value.split() else ""
+        try:
+            return round(100.0 * (1.0 - int(found["MemAvailable"]) / int(found["MemTotal"])), 1)
+        except (KeyError, ValueError, ZeroDivisionError):
+            return None
+
+    def _temperature(self) -> float | None:
+        """The hottest of the thermal zones."""
+        found = []
+        for zone in range(8):
+            for line in self._lines(f"/sys/class/thermal/thermal_zone{zone}/temp")[:1]:
+                if line.lstrip("-").isdigit() and -100_000 < int(line) < 200_000:
+                    found.append(int(line) / 1000.0)
+        return round(max(found), 1) if found else None
+
+    def _throttled(self) -> int | None:
+        """The Raspberry Pi firmware's bits: 0 for never and not now."""
+        try:
+            return int(self._lines(_THROTTLED)[0], 16)
+        except (IndexError, ValueError):
+            return None
+
+    def _disk(self) -> int | None:
+        if self._folder is None or not hasattr(os, "statvfs"):
+            return None
+        try:
+            found = os.statvfs(self._folder)
+        except OSError:
+            return None
+        return int(found.f_bavail * found.f_frsize // 2**20)
+
+
+def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
+    """Whether the wall clock is to be believed: after 2025, and, where systemd keeps it, synchronised since the start."""
+    now = time.time() if wall_s is None else wall_s
+    sync = root / "run/systemd/timesync"
+    return now >= _NOT_BEFORE_S and (not sync.is_dir() or (sync / "synchronized").exists())
+
+
+def hardware(root: Path = Path("/")) -> str:
+    """What the board calls itself, or the processor's architecture."""
+    try:
+        name = (root / "proc/device-tree/model").read_bytes().split(b"\0")[0].decode("utf-8", "replace").strip()
+    except OSError:
+        name = ""
+    return (name or platform.machine())[:64]
 
 
 def _software() -> str:

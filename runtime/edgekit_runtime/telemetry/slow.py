@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.stages import STAGES
+from edgekit_runtime.telemetry.histogram import STAGES, Histogram
 
 __all__ = ["SLOW_TIMES", "Slow", "SlowWatch", "is_over", "judge", "p99s", "sentence"]
 

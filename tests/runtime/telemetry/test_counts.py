@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.telemetry.counts import Counts
-from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.meter import Counts, Meter
 
 
 def test_an_answer_that_is_counted_after_its_bundle_was_closed_is_in_the_sum():

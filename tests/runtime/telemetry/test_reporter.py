@@ -328,7 +328,7 @@ def test_an_acknowledgement_that_is_none_changes_nothing(broker, tmp_path):
 
 def test_a_clock_in_1970_is_told_and_survived(broker, ingestor, tmp_path, monkeypatch):
     monkeypatch.setattr("edgekit_runtime.telemetry.reporter.time.time", lambda: 42.0)
-    monkeypatch.setattr("edgekit_runtime.telemetry.system.time.time", lambda: 42.0)
+    monkeypatch.setattr("edgekit_runtime.telemetry.reporter.time.time", lambda: 42.0)
     reporting = reporter(broker.url, tmp_path / "s.db")
     ingestor.wait(lambda heard: heard.windows())
     reporting.close()
