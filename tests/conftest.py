@@ -34,6 +34,8 @@ SLOW = (
     "bench/test_cold.py", "building/test_installs.py", "building/test_journey.py",
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
     "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_fill.py",
+    "cli/test_bench.py::test_a_run_of_nobodys_length", "cli/test_bench.py::test_records_whose_machine_was_busier",
+    "cli/test_keys.py::test_one_person_makes", "converters/sources/test_keras.py::test_free_axes_are_pinned",
     "checking/test_check.py", "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
     "converters/targets/test_convert.py",
     "converters/workload/test_tflite.py::test_efficientnet_lite0",
