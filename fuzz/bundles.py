@@ -22,8 +22,8 @@ from hostile import forge
 from edgekit_runtime.bundle import Bundle, Manifest, parse_manifest, read_bundle
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import read_header
-from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.errors import BundleError, SignatureError
+from edgekit_runtime.strict_json import canonical_bytes
 from fuzz.octets import altered, scratch
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

@@ -16,7 +16,7 @@ from typing import Any
 from edgekit_runtime.bundle import limits
 from edgekit_runtime.bundle.checks import DTYPE_BYTES
 from edgekit_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from edgekit_runtime.canonical import MAX_NUMBER
+from edgekit_runtime.strict_json import MAX_NUMBER
 
 FILE = Path(__file__).parents[1] / "docs" / "bundle-manifest.schema.json"
 NAME = {"pattern": f"^{limits.NAME.pattern}$"}

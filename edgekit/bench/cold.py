@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from edgekit_runtime.board import state_dir
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.children import python_code
 from edgekit_runtime.jobs import ask
 
@@ -36,7 +36,7 @@ def work(job, say):
     from edgekit_runtime import ModelLimits, open_bundle
     options = job["options"]
     if job["key"]:
-        from edgekit_runtime.bundle.secret_key import Secret
+        from edgekit_runtime.bundle.secrets import Secret
         options["secret"] = Secret.received(job["key"])
     with open_bundle(job["path"], limits=ModelLimits(batching=job["batching"]), **options):
         try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from edgekit.packaging.writer import BundleDraft
     from edgekit_converters.store import Store
-    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["allowance_mb", "lasting_json", "promise_of", "with_memory"]
 

@@ -10,7 +10,7 @@ from edgekit.errors import OutputError
 from edgekit.keys.signers import Signing
 from edgekit.packaging import Terms
 from edgekit_converters.sources.options import LoadOptions
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["BuildRequest"]
 

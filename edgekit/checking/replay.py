@@ -26,7 +26,7 @@ from edgekit.checking.finding import Finding, finding
 from edgekit.checking.sidebyside import NoEnvironmentError, environment
 from edgekit_converters.needs import Runtime
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError, shortened
 

@@ -41,7 +41,7 @@ def load(path: str, format: str, engine: str) -> int:  # noqa: A002 - the manife
 def replay_golden(arguments: list[str]) -> int:
     path, recipe, engine, kernels, *how = arguments
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Secret
     from edgekit_runtime.engines import Setup, load_with
     from edgekit_runtime.engines.registry import delegate_for
     from edgekit_runtime.errors import EdgekitError, EngineError

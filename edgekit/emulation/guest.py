@@ -66,7 +66,7 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
     """
     from edgekit_runtime import ModelLimits, open_bundle
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Secret
     from edgekit_runtime.engines import Setup, load_with
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.modelfile import check_artifact

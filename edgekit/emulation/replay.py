@@ -32,7 +32,7 @@ from edgekit.emulation.userland import userland
 from edgekit.shipping import Wheelhouse, collect
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["GoldenVerdict", "Replayed", "engine_for", "judged", "replay", "tasks_for"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgekit.emulation.errors import EmulationError
 from edgekit.emulation.machine import Finished, Machine
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["Package", "System", "Told", "ask"]
 

@@ -18,8 +18,8 @@ from typing import Any
 from edgekit.keys.errors import KeysError
 from edgekit.packaging.signing import Signer, merged, signed_by
 from edgekit.packaging.whole import write_whole
-from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.errors import TrustError
+from edgekit_runtime.strict_json import canonical_bytes
 from edgekit_runtime.trust import ROOT_PAYLOAD_TYPE, TrustStore, follow, parse_root, read_trusted, signed_part
 from edgekit_runtime.trust.signature import Signature, keyid_of, verify
 

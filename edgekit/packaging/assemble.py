@@ -27,8 +27,8 @@ from edgekit_runtime.bundle import (
     Tolerance,
 )
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.bundle.policy import ENCRYPTED
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.manifest import ENCRYPTED
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.errors import ModelFileError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from edgekit_runtime.bundle import Cipher
 from edgekit_runtime.bundle.cipher import SCHEME, Kind, bound_to, encrypt
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["Encryption"]
 

@@ -125,7 +125,7 @@ def bundle_job(bundle: Bundle, source: str | None = None) -> dict[str, Any]:
 def bundle_of(job: dict[str, Any]) -> Bundle:
     """In the child: the very bundle that the parent verified. Raises BundleError where another file has its name by now."""
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Secret
 
     bundle = read_bundle(Path(job["path"]), secret=Secret.received(job["key"]))
     if bundle.digest != job["digest"]:

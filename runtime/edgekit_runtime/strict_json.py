@@ -1,27 +1,60 @@
-"""JSON of a foreign sender: bounded before it is parsed, and in the strict form without two possible readings.
+"""JSON, strictly: bounded before it is parsed, without two possible readings, or in the one form that RFC 8785 allows.
 
     value = load_json(payload)                          # ValueError: no JSON, NaN, nested too deeply
-    value = strict_json(b'{"version": 3}')
     strict_json(b'{"version": 3, "version": 9}')        # ValueError: the name 'version' stands there twice
+    value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical: ... twice
 
 Rules:
 - the values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory; commas and
   brackets within strings count too, so the count is never too low;
 - NaN and the infinities are no JSON;
-- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name given twice in one object, a byte
-  order mark and half a surrogate pair. Any spelling is read here; what is signed is the canonical one (`canonical`).
+- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name given
+  twice in one object, a byte order mark and half a surrogate pair;
+- what is signed has one spelling (`parse_canonical`), so that no two readers can understand it differently. Refused are: bytes
+  that are no UTF-8; a key twice in one object, or out of order (by UTF-16 code units); white space between tokens; a number in
+  another form than ECMAScript's shortest; nesting beyond MAX_DEPTH;
+- canonical is narrower than RFC 8785: a string holds no control character, no line separator and none that turns the direction
+  of writing, so that what is shown is what is there; the only escapes left are \\" and \\\\. A whole number beyond
+  +-(2**53 - 1) is a float, as everywhere in JSON; no field that counts takes one.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, NoReturn
 
-__all__ = ["MOST_VALUES", "JsonSizeError", "is_format", "load_json", "strict_json"]
+from edgekit_runtime.errors import BundleError
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_NUMBER",
+    "MOST_VALUES",
+    "JsonSizeError",
+    "canonical_bytes",
+    "is_format",
+    "load_json",
+    "number_text",
+    "parse_canonical",
+    "strict_json",
+]
 
 MOST_VALUES = 2 << 20
 """Lists, objects and values, where a named value counts as four: at most 200 MB when parsed."""
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+MAX_DEPTH = 24
+"""Of objects and lists within one another."""
+_STRING = re.compile(r'"[^"]*"?')
+_SPACE = re.compile(r"[ \t\r\n]")
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_BRACKETS = re.compile(r"[^\[\]{}]+")
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_ECMASCRIPT_PLAIN = (-7, 21)
+"""ECMAScript writes numbers from 1e-6 to below 1e21 without an exponent (ECMA-262, Number::toString)."""
 
 
 class JsonSizeError(ValueError):
@@ -85,3 +118,148 @@ def _finite(digits: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+class _NotCanonicalError(ValueError):
+    """What keeps the bytes from being the canonical form, in words."""
+
+
+def parse_canonical(data: bytes, what: str, where: str) -> Any:
+    """The JSON value. what: names the data in the error. Raises BundleError."""
+    try:
+        return _parsed_canonical(data)
+    except _NotCanonicalError as error:
+        raise BundleError(f"{what} is not canonical JSON: {error}", where=where, do="Build the bundle again") from None
+    except ValueError as error:
+        at = f", from character {error.pos} on" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise BundleError(f"{what} is not JSON{at}", where=where, do="Build the bundle again") from error
+
+
+def number_text(value: float) -> str:
+    """A finite number as ECMAScript writes it, which is what RFC 8785 takes."""
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value!r}e0".split("e")[:2] if "e" not in repr(value) else repr(value).split("e")
+    sign, mantissa = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent) - (len(whole + fraction) - len(digits))  # value = 0.digits * 10**point
+    digits = digits.rstrip("0")
+    low, high = _ECMASCRIPT_PLAIN
+    if not low < point - 1 < high:
+        tail = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    if len(digits) <= point:
+        return f"{sign}{digits}{'0' * (point - len(digits))}"
+    return f"{sign}{digits[:point]}.{digits[point:]}"
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """The canonical form of a JSON value: the byte string that is signed.
+
+    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and nesting beyond what the
+    interpreter takes.
+    """
+    try:
+        return "".join(_pieces(value)).encode("utf-8")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        names = sorted(value, key=_utf16)
+        for at, name in enumerate(names):
+            yield f"{',' if at else '{'}{_quoted(name)}:"
+            yield from _pieces(value[name])
+        yield "}" if names else "{}"
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield "," if at else "["
+            yield from _pieces(item)
+        yield "]" if value else "[]"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is no JSON")
+        yield number_text(value)
+    else:
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise ValueError(f"{value} is beyond 2**53 - 1")
+        yield _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _utf16(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _parsed_canonical(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _NotCanonicalError(f"byte {error.start} is no UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise _NotCanonicalError("it begins with a byte order mark")
+    unseen = _UNSEEN.search(text)
+    if unseen:
+        raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
+    unescaped = text.replace("\\\\", "").replace('\\"', "")
+    between = _STRING.sub("", unescaped)
+    depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
+    if depth > MAX_DEPTH:
+        raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
+    value = json.loads(
+        text, object_pairs_hook=_object_in_order, parse_int=_whole, parse_float=_fraction, parse_constant=_no_number
+    )
+    if _SPACE.search(between):
+        raise _NotCanonicalError("there is white space between its parts")
+    if "\\" in unescaped:
+        raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
+    return value
+
+
+def _object_in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise _NotCanonicalError(f"the key {twice[:40]!r} stands there twice")
+    names = list(found)
+    ordered = sorted(names) if all(map(str.isascii, names)) else sorted(names, key=_utf16)
+    if names != ordered:
+        wrong = next(here for here, there in zip(names, ordered, strict=True) if here != there)
+        raise _NotCanonicalError(f"the key {wrong[:40]!r} is not in order")
+    return found
+
+
+def _whole(text: str) -> int | float:
+    if len(text) > 22:  # beyond 1e21 there is an exponent
+        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
+    value = int(text)
+    if abs(value) > MAX_NUMBER:
+        return _fraction(text)
+    if text == "-0":
+        raise _NotCanonicalError("zero is written -0")
+    return value
+
+
+def _fraction(text: str) -> float:
+    if len(text) > 40:
+        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NotCanonicalError(f"the number {text} is too large")
+    if repr(value) == text and "e" not in text and not text.endswith(".0"):  # the two agree from 1e-4 to 1e16
+        return value
+    if number_text(value) != text:
+        raise _NotCanonicalError(f"the number {text} is not written {number_text(value)}")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise _NotCanonicalError(f"{name} is no number")

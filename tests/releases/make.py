@@ -35,7 +35,7 @@ def released() -> dict[str, bytes]:
 
     from edgekit.packaging import Shipped, SigningKey, Terms, assemble
     from edgekit_runtime.bundle import Promise
-    from edgekit_runtime.bundle.secret_key import Secret
+    from edgekit_runtime.bundle.secrets import Secret
 
     terms = Terms("Apache-2.0", 3, "2026-01-01T00:00:00Z", "2036-01-01T00:00:00Z", ("raspberry-pi-4",))
     plain = tiny.content("tflite-int8", golden=[{"image": tiny.RED}])

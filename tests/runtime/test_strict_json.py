@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.canonical import canonical_bytes
-from edgekit_runtime.strict_json import strict_json
+from edgekit_runtime.strict_json import canonical_bytes, strict_json
 
 texts = st.text(st.characters(codec="utf-8"))
 values = st.recursive(

@@ -13,7 +13,9 @@ from edgekit_runtime.bundle.header import (
     read_header,
 )
 from edgekit_runtime.bundle.manifest import (
+    FEATURES,
     FORMAT_VERSION,
+    RUNTIME_VERSION,
     ArtifactEntry,
     BlobEntry,
     Cipher,
@@ -23,9 +25,9 @@ from edgekit_runtime.bundle.manifest import (
     Promise,
     Target,
     Tolerance,
+    check_reader,
     contract_digest,
 )
-from edgekit_runtime.bundle.policy import FEATURES, RUNTIME_VERSION, check_reader
 from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle, read_vouched
 from edgekit_runtime.trust.signature import keyid, pae
 

@@ -17,13 +17,21 @@ from dataclasses import replace
 from edgekit_runtime.bundle import limits
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.header import aligned
-from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, GoldenOutputs, Manifest, contract_digest
-from edgekit_runtime.bundle.policy import ENCRYPTED, check_words
-from edgekit_runtime.canonical import canonical_bytes, parse_canonical
+from edgekit_runtime.bundle.manifest import (
+    ENCRYPTED,
+    ArtifactEntry,
+    BlobEntry,
+    Golden,
+    GoldenOutputs,
+    Manifest,
+    check_words,
+    contract_digest,
+)
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
+from edgekit_runtime.strict_json import canonical_bytes, parse_canonical
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.trust.clock import seconds_of
 

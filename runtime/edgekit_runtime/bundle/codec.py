@@ -67,29 +67,22 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         _expect(value is not None, value, "anything: what has no value is left out", where)
         return _convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is typing.Literal:
-        return _literal(arguments, value, where)
+        same = any(type(value) is type(one) and value == one for one in arguments)  # 1 == True == 1.0
+        _expect(same, value, f"one of {', '.join(map(str, arguments))}", where)
+        return value
     if origin is tuple:
-        return _tuple(arguments, value, where)
+        _expect(isinstance(value, list), value, "a list", where)
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        _expect(len(value) == len(arguments), value, f"a list of {len(arguments)}", where)
+        items = enumerate(zip(arguments, value, strict=True))
+        return tuple(_convert(each, item, f"{where}[{i}]") for i, (each, item) in items)
     if origin is dict:
         _expect(isinstance(value, dict), value, "an object", where)
         return {name: _convert(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, value, where)
     return _scalar(kind, value, where)
-
-
-def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
-    same = any(type(value) is type(one) and value == one for one in allowed)  # 1 == True == 1.0
-    _expect(same, value, f"one of {', '.join(map(str, allowed))}", where)
-    return value
-
-
-def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    _expect(isinstance(value, list), value, "a list", where)
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    _expect(len(value) == len(arguments), value, f"a list of {len(arguments)}", where)
-    return tuple(_convert(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True)))
 
 
 def _dataclass(kind: Any, value: Any, where: str) -> Any:

@@ -39,8 +39,7 @@ from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError, Se
 from edgekit_runtime.trust import UNCHECKED, Trust, TrustPolicy, Vouched, find_trust, load_trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.secret_key import Secret
-    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.bundle.secrets import Given, Secret
 
 __all__ = [
     "ALIGNMENT",
@@ -252,7 +251,15 @@ class Opening:
         data, manifest, where = self._data, self.manifest, self._where
         self._data = b""  # a small board has room for it once
         checked = _check_blobs(data, self.header.blobs_at, manifest.blobs, where)
-        secret = self._key()
+        wanted, secret = manifest.encrypted_with, None
+        if self._secret is not None and wanted is not None:
+            from edgekit_runtime.bundle.secrets import opened_with
+
+            try:
+                secret = opened_with(self._secret, wanted, where)
+            except SecretError as error:
+                if not self._spare_key or error.code not in ("secret-missing", "secret-wrong"):
+                    raise
         blobs = _usable(manifest, checked, secret, where)
         if len(blobs) == len(manifest.blobs):  # else it is locked, and what it answers is not to be seen
             check_answers(manifest, blobs, where)
@@ -262,20 +269,6 @@ class Opening:
         sealed = "; encrypted, and opened with its key" if secret is not None else ""
         sealed = f"; encrypted with the key {manifest.encrypted_with:.12}" if self.bundle.locked else sealed
         return True, f"{len(manifest.blobs)} blobs, each with its SHA-256{sealed}"
-
-    def _key(self) -> Secret | None:
-        """Raises SecretError."""
-        wanted = self.manifest.encrypted_with
-        if self._secret is None or wanted is None:
-            return None
-        from edgekit_runtime.bundle.secrets import opened_with
-
-        try:
-            return opened_with(self._secret, wanted, self._where)
-        except SecretError as error:
-            if self._spare_key and error.code in ("secret-missing", "secret-wrong"):
-                return None
-            raise
 
 
 def read_file(path: Path) -> bytes:
@@ -344,22 +337,15 @@ def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret |
             blobs[entry.sha256] = bytes(checked[entry.sha256])
         elif secret is not None:
             kind: Kind = "model" if entry.sha256 in models else "golden"
-            blobs[entry.sha256] = _decrypted(
-                entry, checked[entry.sha256], secret, bound_to(manifest.model_id, kind), where
-            )
+            from cryptography.exceptions import InvalidTag
+
+            key, salt = secret.key(entry.cipher.key), bytes.fromhex(entry.cipher.salt)
+            try:
+                blobs[entry.sha256] = decrypt(key, salt, checked[entry.sha256], bound_to(manifest.model_id, kind))
+            except InvalidTag:  # its SHA-256 is right, and so is the key's id: it was never encrypted for this place
+                raise IntegrityError(
+                    f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was made up",
+                    where=where,
+                    do="Build the bundle again, and ask who changed this one",
+                ) from None
     return blobs
-
-
-def _decrypted(entry: BlobEntry, sealed: memoryview, secret: Secret, bound: bytes, where: str) -> bytes:
-    """Its SHA-256 is right, and so is the key's id: what does not open now was never encrypted for this place."""
-    from cryptography.exceptions import InvalidTag
-
-    assert entry.cipher is not None
-    try:
-        return decrypt(secret.key(entry.cipher.key), bytes.fromhex(entry.cipher.salt), sealed, bound)
-    except InvalidTag:
-        raise IntegrityError(
-            f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was made up",
-            where=where,
-            do="Build the bundle again, and ask who changed this one",
-        ) from None

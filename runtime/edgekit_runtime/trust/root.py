@@ -28,9 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgekit_runtime.canonical import canonical_bytes
 from edgekit_runtime.errors import TrustError
-from edgekit_runtime.strict_json import is_format, strict_json
+from edgekit_runtime.strict_json import canonical_bytes, is_format, strict_json
 from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore

@@ -17,7 +17,7 @@ from refusing import has_code
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import FORMAT_VERSION, read_bundle
-from edgekit_runtime.bundle.secret_key import Secret
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import BundleError
 

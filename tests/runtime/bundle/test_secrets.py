@@ -263,7 +263,7 @@ def test_another_key_is_named_by_its_id_as_is_the_one_that_is_needed():
 
 
 def test_where_nobody_has_a_key_the_message_says_how_to_give_one():
-    with pytest.raises(SecretError, match=r"--secret file:PATH.*EDGEKIT_SECRET", check=has_code("secret-missing")):
+    with pytest.raises(SecretError, match=r"secret='file:PATH'.*EDGEKIT_SECRET", check=has_code("secret-missing")):
         opened_with(lambda: None, Secret([KEY]).id, "net.ekb")
 
 
