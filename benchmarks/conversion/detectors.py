@@ -202,7 +202,7 @@ def loss(target: Any, answer: Any) -> Any:
 
 def measured(name: str, cache: Path) -> dict[str, Any]:
     from edgekit.building import BuildRequest, build
-    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.sources.model import LoadOptions
 
     case, folder = CASES[name], cache.resolve() / "detectors" / name
     folder.mkdir(parents=True, exist_ok=True)

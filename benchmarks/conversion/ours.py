@@ -62,7 +62,7 @@ def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any
 
 def _options(model: Path, calibrate: NDArray[Any]) -> Any:
     """Axes that the file leaves free, as `--shape` would fix them."""
-    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.sources.model import LoadOptions
 
     if model.suffix != ".onnx":
         return LoadOptions()

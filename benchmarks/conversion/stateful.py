@@ -60,7 +60,7 @@ def _dynamic(cache: Path, model: Path) -> dict[str, Any]:
 
 def _ours(model: Path, name: str) -> dict[str, Any]:
     from edgekit_converters import sources
-    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.targets.artifact import recipe
     from edgekit_converters.targets.workspace import Workspace
     from edgekit_runtime.errors import EdgekitError

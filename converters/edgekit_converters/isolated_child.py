@@ -99,8 +99,7 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
 
 def _open(options: dict[str, Any]) -> tuple[Any, Any]:
     from edgekit_converters.sources.load import load
-    from edgekit_converters.sources.model import Description
-    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.sources.model import Description, LoadOptions
     from edgekit_runtime.bundle.codec import to_json
 
     path = Path(options.pop("path"))

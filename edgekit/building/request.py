@@ -9,7 +9,7 @@ from pathlib import Path
 from edgekit.errors import OutputError
 from edgekit.keys.signers import Signing
 from edgekit.packaging import Terms
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = ["BuildRequest"]

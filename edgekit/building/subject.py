@@ -21,7 +21,7 @@ from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
-from edgekit_converters.sources.deferred import open_source
+from edgekit_converters.sources.load import open_source
 from edgekit_converters.store import NO_STORE, Store
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.workspace import Workspace

@@ -254,7 +254,7 @@ def _request(**options: Any) -> Any:
     """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense, SecretError."""
     import edgekit.building
     from edgekit.packaging import refuse_past, terms_of
-    from edgekit_converters.sources.options import LoadOptions
+    from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import default_folder
     from edgekit_runtime.bundle.secrets import load_secret
 

@@ -11,8 +11,16 @@ refused unless the file is trusted; only the batch axis may be free, and --shape
 from __future__ import annotations
 
 from edgekit_converters.sources.load import FORMATS, LOADERS, load
-from edgekit_converters.sources.model import Note, SourceModel, State, TensorFlowSource, TfliteSource
-from edgekit_converters.sources.options import LoadOptions, parse_constant, parse_shape
+from edgekit_converters.sources.model import (
+    LoadOptions,
+    Note,
+    SourceModel,
+    State,
+    TensorFlowSource,
+    TfliteSource,
+    parse_constant,
+    parse_shape,
+)
 
 __all__ = [
     "FORMATS",

@@ -167,12 +167,12 @@ class _Writer:
     def __call__(self, op: str, *inputs: str | float, to: str = "") -> str:
         """Adds a node and returns its output; `to` is "" for a value of its own."""
         output = to or f"{self.node.output[0]}/expanded_{len(self.nodes)}"
-        names = [self._constant(value) if isinstance(value, float) else value for value in inputs]
+        names = [
+            self._constants.setdefault(value, f"edgekit/constant_{value!r}") if isinstance(value, float) else value
+            for value in inputs
+        ]
         self.nodes.append(new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
         return output
-
-    def _constant(self, value: float) -> str:
-        return self._constants.setdefault(value, f"edgekit/constant_{value!r}")
 
 
 def expand(model: Any) -> None:

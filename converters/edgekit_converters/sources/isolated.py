@@ -33,8 +33,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters import errors
-from edgekit_converters.sources.model import Description, Note, changed, model_sha256, saved_model_sha256
-from edgekit_converters.sources.options import LoadOptions, described_json
+from edgekit_converters.sources.model import (
+    Description,
+    LoadOptions,
+    Note,
+    changed,
+    described_json,
+    model_sha256,
+    saved_model_sha256,
+)
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.children import crashed, environment, python_module
@@ -79,7 +86,9 @@ class IsolatedSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
-        head, data = self.child.ask({"do": "predict", "arrays": [_shape(array) for array in arrays]}, *arrays)
+        head, data = self.child.ask(
+            {"do": "predict", "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}, *arrays
+        )
         with _understood(self.path):
             answers = unpack(head["arrays"], data)
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
@@ -112,27 +121,23 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
         with _understood(path):
             described = from_json(Description, {**head["source"], "path": path}, "a model's description")
             missing = [part for part in head["missing"] if part in _PARTS]
-        _check_digest(described, path, options)
+        # Everything made of a model is stored under its digest, so the process may not choose one
+        try:
+            own = saved_model_sha256(path, options) if path.is_dir() else model_sha256(path, options)
+        except OSError as error:
+            raise changed(path) from error
+        if described.sha256 != own:
+            raise errors.SourceError(
+                "the process that opened it describes another file, or the file changed meanwhile",
+                where=str(path),
+                do="Run the build again when nothing writes to the file",
+            )
     except BaseException:
         child.close()
         raise
     notes = tuple(Note("not-isolated", f"this system cannot {_PARTS[part]}", _ELSEWHERE) for part in missing)
     fields = {**vars(described), "notes": (*described.notes, *notes)}
     return IsolatedSource(child=child, **fields)
-
-
-def _check_digest(described: Description, path: Path, options: LoadOptions) -> None:
-    """Everything made of a model is stored under its digest, so the process may not choose one. Raises SourceError."""
-    try:
-        own = saved_model_sha256(path, options) if path.is_dir() else model_sha256(path, options)
-    except OSError as error:
-        raise changed(path) from error
-    if described.sha256 != own:
-        raise errors.SourceError(
-            "the process that opened it describes another file, or the file changed meanwhile",
-            where=str(path),
-            do="Run the build again when nothing writes to the file",
-        )
 
 
 @contextlib.contextmanager
@@ -192,7 +197,15 @@ class _Child:
                 late.cancel()
         if "error" in answer:
             with _understood(self._path):
-                raised = self._raised(answer["error"])
+                said = answer["error"]
+                if not all(isinstance(said[part], str) for part in ("type", "what", "where", "do")):
+                    raise TypeError("an error has four texts")
+                kind = getattr(errors, said["type"], None) or getattr(runtime_errors, said["type"], None)
+                if not (isinstance(kind, type) and issubclass(kind, EdgekitError)):
+                    kind = errors.SourceError
+                raised = kind.__new__(kind)
+                where = said["where"].replace(str(self._path.absolute()), str(self._path))
+                EdgekitError.__init__(raised, said["what"], where=where, do=said["do"])
             raise raised
         return answer, data
 
@@ -215,17 +228,6 @@ class _Child:
             where=str(self._path),
             do=f"Set EDGEKIT_CONVERTER_LOG=1 to see what it said; it may take {self._memory / 1e9:.0f} GB of memory",
         )
-
-    def _raised(self, said: dict[str, str]) -> EdgekitError:
-        if not all(isinstance(said[part], str) for part in ("type", "what", "where", "do")):
-            raise TypeError("an error has four texts")
-        kind = getattr(errors, said["type"], None) or getattr(runtime_errors, said["type"], None)
-        if not (isinstance(kind, type) and issubclass(kind, EdgekitError)):
-            kind = errors.SourceError
-        error = kind.__new__(kind)
-        where = said["where"].replace(str(self._path.absolute()), str(self._path))
-        EdgekitError.__init__(error, said["what"], where=where, do=said["do"])
-        return error
 
 
 def _few(variables: dict[str, str]) -> dict[str, str]:
@@ -269,10 +271,6 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
     if len(data) < size:
         raise EOFError
     return data
-
-
-def _shape(array: NDArray[Any]) -> list[Any]:
-    return [array.dtype.str, list(array.shape)]
 
 
 def unpack(shapes: list[Any], data: bytes) -> list[NDArray[Any]]:

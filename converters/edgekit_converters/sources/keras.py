@@ -1,10 +1,15 @@
-"""Keras files: `.keras` of Keras 3, `.keras` and HDF5 of Keras 1 and 2 through Keras 3 or, where that cannot, tf_keras.
-
-Rules: safe mode stays on and the optimizer is not restored; what is no network of numbers (`keras_config`) is refused before
-Keras opens the file, unless the file is trusted; what it declares to unpack to is bounded, and its weights are its own
-(`sizes`); the model must have fixed inputs (functional, sequential with an Input, or built).
+"""Keras files: `.keras`, and HDF5 of Keras 1 and 2, through Keras 3 or else tf_keras.
 
     source = load(Path("net.keras"), LoadOptions())
+    for piece in code(config): print(piece)         # "the layer 'double' is a Lambda: it holds Python code"
+
+Rules:
+- what is more than a network of numbers is refused before Keras opens the file, unless the file is trusted: a class, a
+  function or an activation is taken because it stands in a list here, never because it is missing from another one;
+- a module is one of Keras' own packages of such classes, because Keras imports what a config names;
+- safe mode stays on; the optimizer is not restored, and what a config says of training is not read;
+- what a file declares to unpack to is bounded, and its weights are its own (`load.check_archive`);
+- the model must have fixed inputs (functional, sequential with an Input, or built).
 """
 
 from __future__ import annotations
@@ -22,16 +27,153 @@ from typing import Any, NoReturn
 import numpy as np
 
 from edgekit_converters.errors import SourceError, one_line
-from edgekit_converters.sources import keras_config
-from edgekit_converters.sources.model import Note, model_sha256
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources.load import check_archive, check_hdf5
+from edgekit_converters.sources.model import LoadOptions, Note, model_sha256
 from edgekit_converters.sources.quiet import import_keras, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.sizes import check_archive, check_hdf5
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["load", "load_h5", "make_layers_scopes", "scope"]
+__all__ = ["code", "is_weights", "load", "load_h5", "make_layers_scopes", "scope"]
+
+_MODULE = re.compile(
+    r"builtins|keras|tf_keras|(keras|tf_keras|tensorflow\.keras|tensorflow\.python\.keras)(\.src)?\.(layers|models|engine"
+    r"|initializers|regularizers|constraints|activations|dtype_policies|mixed_precision|quantizers)(\.\w+)*"
+    r"|keras\.src\.dtype_policies\.\w+|keras(\.src)?\.ops(\.(numpy|nn|math|linalg|image|einops|core))?"
+)
+_OPERATIONS = re.compile(r"keras(\.src)?\.ops(\.(numpy|nn|math|linalg|image|einops))?")
+"""Modules of Keras whose classes are arithmetic, all of them."""
+_CLASSES = frozenset(
+    """
+    Functional Sequential Model InputLayer Input Layer
+
+    Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D
+    AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add AdditiveAttention AlphaDropout Attention Average
+    AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization BatchNormalizationV1
+    BatchNormalizationV2 Bidirectional CategoryEncoding CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose
+    Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D Convolution1D Convolution1DTranspose Convolution2D
+    Convolution2DTranspose Convolution3D Convolution3DTranspose Cropping1D Cropping2D Cropping3D CuDNNGRU CuDNNLSTM Dense
+    DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell GRUV2
+    GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D
+    GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D
+    GlobalMaxPooling3D GroupNormalization GroupQueryAttention Identity LSTM LSTMCell LSTMV2 LayerNormalization LeakyReLU
+    LocallyConnected1D LocallyConnected2D Masking MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D MaxPooling3D Maximum
+    MelSpectrogram Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN RandomBrightness
+    RandomContrast RandomCrop RandomFlip RandomHeight RandomHue RandomRotation RandomSaturation RandomShear RandomTranslation
+    RandomWidth RandomZoom ReLU RepeatVector Rescaling Reshape Resizing ReversibleEmbedding STFTSpectrogram SeparableConv1D
+    SeparableConv2D SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D
+    SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells Subtract SyncBatchNormalization ThresholdedReLU
+    TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
+
+    Constant GlorotNormal GlorotUniform HeNormal HeUniform IdentityInitializer LecunNormal LecunUniform Ones Orthogonal
+    OrthogonalInitializer RandomNormal RandomUniform STFT STFTInitializer TruncatedNormal VarianceScaling Zeros L1 L1L2 L2
+    OrthogonalRegularizer MaxNorm MinMaxNorm NonNeg UnitNorm DTypePolicy DTypePolicyMap FloatDTypePolicy Policy
+
+    Cast Slice SliceUpdate ScatterUpdate StopGradient Shape Unstack
+
+    __keras_tensor__ __tensor__ __numpy__ __slice__ __ellipsis__ __tuple__ __bytes__ TensorShape
+    """.split()  # noqa: SIM905
+)
+_FUNCTIONS = frozenset(
+    """
+    celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear log_sigmoid
+    log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign sparse_plus sparse_sigmoid sparsemax
+    squareplus swish tanh tanh_shrink threshold gelu_new
+    """.split()  # noqa: SIM905
+)
+_NAMED = re.compile(r"(\w+_)?(activation|initializer|regularizer|constraint)")
+_CALLED = frozenset(
+    """
+    abs acos acosh add add_n argmax argmin asin asinh atan atan2 atanh broadcast_to cast ceil clip_by_norm clip_by_value
+    complex concat cos cosh cumsum cumprod divide einsum equal exp expand_dims expm1 eye fill floor gather gather_nd greater
+    greater_equal identity less less_equal linspace linalg.diag linalg.einsum linalg.l2_normalize linalg.matmul linalg.norm
+    linalg.normalize linalg.trace log log1p log_sigmoid logical_and logical_not logical_or logical_xor matmul maximum minimum
+    multiply negative norm not_equal one_hot ones ones_like pad pow range rank realdiv reduce_all reduce_any reduce_logsumexp
+    reduce_max reduce_mean reduce_min reduce_prod reduce_sum repeat reshape reverse roll round rsqrt scatter_nd shape sigmoid
+    sign sin sinh size slice sort space_to_batch_nd split sqrt square squeeze stack stop_gradient strided_slice subtract tan tanh
+    tensordot tile top_k transpose truediv unstack where zeros zeros_like
+
+    compat.v1.nn.conv2d compat.v1.nn.depthwise_conv2d compat.v1.transpose compat.v1.gather compat.v1.shape
+    compat.v1.image.resize_bilinear compat.v1.image.resize_nearest_neighbor compat.v1.squeeze compat.v1.size compat.v1.pad
+
+    angle bincount conj cumulative_logsumexp divide_no_nan erf floordiv floormod imag in_top_k invert_permutation is_finite
+    is_inf is_nan l2_normalize mod multiply_no_nan real reciprocal reduce_std reduce_variance scalar_mul segment_max
+    segment_mean segment_sum softplus squared_difference unsorted_segment_max unsorted_segment_sum xlogy zero_fraction
+
+    image.central_crop image.crop_and_resize image.crop_to_bounding_box image.flip_left_right image.flip_up_down
+    image.pad_to_bounding_box image.resize image.rgb_to_grayscale image.grayscale_to_rgb image.per_image_standardization
+    image.extract_patches image.non_max_suppression image.combined_non_max_suppression image.adjust_brightness
+    image.adjust_contrast image.resize_with_pad image.rot90
+
+    nn.avg_pool nn.avg_pool1d nn.avg_pool2d nn.batch_normalization nn.bias_add nn.conv1d nn.conv2d nn.conv2d_transpose nn.conv3d
+    nn.crelu nn.depth_to_space nn.depthwise_conv2d nn.elu nn.gelu nn.l2_normalize nn.leaky_relu nn.local_response_normalization
+    nn.log_softmax nn.lrn nn.max_pool nn.max_pool1d nn.max_pool2d nn.moments nn.pool nn.relu nn.relu6 nn.selu nn.separable_conv2d
+    nn.sigmoid nn.silu nn.softmax nn.softplus nn.softsign nn.space_to_depth nn.swish nn.tanh nn.top_k nn.zero_fraction
+
+    __operators__.add __operators__.eq __operators__.getitem __operators__.ne
+    """.split()  # noqa: SIM905
+)
+_SUPPORTED = re.compile(r"(math|nn|compat\.v1\.math)\.(?P<name>\w+)")
+_UNREAD = ("compile_config", "training_config")
+
+
+def is_weights(name: str) -> bool:
+    """Whether a member of a `.keras` archive is one that a network of numbers has."""
+    return re.fullmatch(r"config\.json|metadata\.json|[\w.-]+\.weights\.(h5|json)|assets/", name) is not None
+
+
+def code(config: Any, layer: str = "", key: str = "") -> Iterator[str]:
+    """What would run, in words, at any depth of a model's config. key: under which the value stands."""
+    if isinstance(config, list):
+        for value in config:
+            yield from code(value, layer, key)
+    elif isinstance(config, str):
+        if _NAMED.fullmatch(key) and config not in _FUNCTIONS and _camel(config) not in _CLASSES:
+            yield f"the layer '{layer}' has the {key} '{config}', which is not one of Keras' own"
+    elif isinstance(config, dict):
+        inner = config.get("config")
+        named = inner.get("name") if isinstance(inner, dict) else None
+        layer = str(named or config.get("name") or layer)
+        found = _piece(config, layer) if "class_name" in config else ""
+        if found:
+            yield found
+            return
+        for name, value in config.items():
+            if name not in _UNREAD:
+                yield from code(value, layer, name)
+
+
+def _piece(config: dict[str, Any], layer: str) -> str:
+    """What one object of a config would run, "" where that is arithmetic."""
+    kind, module, inner = config["class_name"], config.get("module"), config.get("config")
+    if kind in ("Lambda", "__lambda__"):
+        return f"the layer '{layer or 'lambda'}' is a Lambda: it holds Python code"
+    place = f"{module}.{kind}" if module else str(kind)
+    if module is not None and not (isinstance(module, str) and _MODULE.fullmatch(module)):
+        return f"the layer '{layer}' is of {place}: it needs that Python code"
+    if kind == "function":
+        known = isinstance(inner, str) and inner in _FUNCTIONS
+        return "" if known else f"the layer '{layer}' calls {inner}, which is not one of Keras' own activations"
+    if kind in ("TFOpLambda", "SlicingOpLambda"):
+        function = str(inner.get("function", "")) if isinstance(inner, dict) else ""
+        # TensorFlow exports one function under several names: `add`, `math.add`, `compat.v1.math.add`
+        match = _SUPPORTED.fullmatch(function)
+        return (
+            ""
+            if (function in _CALLED or (match is not None and match["name"] in _CALLED))
+            else f"the layer '{layer}' calls tf.{function}, which is no arithmetic on numbers"
+        )
+    if isinstance(kind, str) and (
+        kind in _CLASSES or (module and _OPERATIONS.fullmatch(module) and kind.isidentifier())
+    ):
+        return ""
+    return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
+
+
+def _camel(name: str) -> str:
+    """`glorot_uniform` -> `GlorotUniform`, `l2` -> `L2`."""
+    return name if name[:1].isupper() else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
 
 _MAX_CONFIG_BYTES = 64 << 20
 
@@ -49,7 +191,14 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     """A `.keras` file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_members(path, archive)
+            check_archive(path, archive)
+            for name in archive.namelist():
+                if name.endswith((".h5", ".hdf5")):
+                    import_keras()
+                    import h5py  # type: ignore[import-untyped]
+
+                    with archive.open(name) as member, h5py.File(member, "r") as file:
+                        check_hdf5(path, file)
             info = archive.getinfo("config.json")
             if info.file_size > _MAX_CONFIG_BYTES:
                 _refuse(path, "its config.json is larger than 64 MiB")
@@ -59,20 +208,8 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError, OSError, EOFError) as error:
         _refuse(path, "this is not a .keras file, or it is damaged", error)
     version = metadata.get("keras_version", "") if isinstance(metadata, dict) else ""
-    members = tuple(f"it holds '{name}', which may be a program" for name in names if not keras_config.is_weights(name))
+    members = tuple(f"it holds '{name}', which may be a program" for name in names if not is_weights(name))
     return _load(_File(path, "keras", config, str(version), members), options)
-
-
-def _check_members(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises SourceError where it, or an HDF5 file in it, declares too much or points outside of itself."""
-    check_archive(path, archive)
-    for name in archive.namelist():
-        if name.endswith((".h5", ".hdf5")):
-            import_keras()
-            import h5py  # type: ignore[import-untyped]
-
-            with archive.open(name) as member, h5py.File(member, "r") as file:
-                check_hdf5(path, file)
 
 
 def load_h5(path: Path, options: LoadOptions) -> TracedSource:
@@ -98,7 +235,7 @@ def load_h5(path: Path, options: LoadOptions) -> TracedSource:
 
 def _load(file: _File, options: LoadOptions) -> TracedSource:
     try:
-        pieces = list(dict.fromkeys([*keras_config.code(file.config), *file.members]))
+        pieces = list(dict.fromkeys([*code(file.config), *file.members]))
     except RecursionError as error:
         _refuse(file.path, "its config is nested too deeply", error)
     if pieces and not options.trust_model:

@@ -1,23 +1,59 @@
-"""Which reader takes a model: two tables of strings, resolved when used.
-
-Rules: a name like `package.module:function` that is no file is a PyTorch module; a folder is a SavedModel; else the suffix
-names the format. What is plainly something else (nothing, a git-lfs pointer, a web page) is called that.
+"""Which reader takes a model, what it may unpack to, and what is remembered of it.
 
     source = load(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
+    source = open_source(path, options, store)      # described from the store where this very model was opened before
+    actual(source)                                  # opened now, for code that has to run or convert it
+
+Rules:
+- `package.module:function` that is no file is a PyTorch module; a folder is a SavedModel; else the suffix names the format;
+- what is plainly something else (nothing, a git-lfs pointer, a web page) is called that;
+- what is remembered belongs to these very bytes, options and tools. A model whose file is not all of it (a PyTorch function,
+  an ONNX file) is opened every time, and a model opened later must be the very one that was described;
+- a file unpacks to 2 GB at most, and above 256 MB to at most 50 times its bytes: trained weights do not shrink further;
+- no two members of an archive have one name, also where only case differs, and their bytes do not overlap;
+- an HDF5 file keeps its numbers in itself: no links to other files, no external or virtual storage.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
+
+from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources.model import SourceModel, changed, content_sha256
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources import isolated
+from edgekit_converters.sources.model import (
+    Description,
+    LoadOptions,
+    SourceModel,
+    changed,
+    content_sha256,
+    described_json,
+)
+from edgekit_converters.store import Store, key
+from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.errors import BundleError
 
-__all__ = ["FORMATS", "LOADERS", "load"]
+__all__ = [
+    "FORMATS",
+    "LARGEST",
+    "LOADERS",
+    "DeferredSource",
+    "actual",
+    "check_archive",
+    "check_hdf5",
+    "check_unpacked",
+    "load",
+    "open_source",
+]
 
 FORMATS: dict[str, str] = {
     ".keras": "keras",
@@ -35,7 +71,7 @@ LOADERS: dict[str, str] = {
     "onnx": "edgekit_converters.sources.onnx:load",
     "saved-model": "edgekit_converters.sources.saved_model:load",
     "tflite": "edgekit_converters.sources.tflite:load",
-    "tflite, as it is": "edgekit_converters.sources.tflite_finished:load",
+    "tflite, as it is": "edgekit_converters.sources.tflite:load_finished",
     "torch-export": "edgekit_converters.sources.torch:load",
     "torch-module": "edgekit_converters.sources.torch:load_function",
 }
@@ -137,3 +173,155 @@ def _article(format: str) -> str:  # noqa: A002
 
 def _refuse(path: Path, what: str, do: str = _KNOWN, cause: Exception | None = None) -> NoReturn:
     raise SourceError(what, where=str(path), do=do) from cause
+
+
+_WHOLE = {".keras", ".h5", ".hdf5", ".pt2"}  # one file holds everything, and opening it is slow
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeferredSource(Description):
+    """A SourceModel that opens the model when it is first asked for answers. open: called once, by one thread."""
+
+    open: Callable[[], SourceModel]
+
+    @cached_property
+    def actual(self) -> SourceModel:
+        return self.open()
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        return self.actual.predict(inputs)
+
+    def onnx(self) -> bytes:
+        return self.actual.onnx()
+
+
+def actual(source: SourceModel) -> SourceModel:
+    """The source itself, opened: what can be asked whether TensorFlow can trace it."""
+    return source.actual if isinstance(source, DeferredSource) else source
+
+
+def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
+    """`load`, or what is remembered of it. Raises what `load` raises."""
+    content = _content_key(path)
+    if content is None:
+        return load(path, options)
+    name = key("source", content, path.suffix.lower(), described_json(options))
+    stored = _description(store.get(name), path)
+    if stored is not None:
+        return DeferredSource(**vars(stored), open=lambda: _same(_opened(path, options), stored.sha256))
+    source = _opened(path, options)
+    if _content_key(path) != content:
+        raise changed(path)
+    store.put(name, _bytes(source))
+    return source
+
+
+def _opened(path: Path, options: LoadOptions) -> SourceModel:
+    """In a process of its own: what is remembered here is what frameworks open, and theirs are programs."""
+    return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
+
+
+def _same(source: SourceModel, sha256: str) -> SourceModel:
+    """The source, if it is the one that everything stored was made from. Raises SourceError."""
+    if source.sha256 != sha256:
+        raise changed(source.path)
+    return source
+
+
+def _content_key(path: Path) -> str | None:
+    """A digest of everything that the model is made of, None where that cannot be told or opening it is quick."""
+    try:
+        if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
+            return content_sha256(path)
+    except OSError:
+        pass  # `load` says what is wrong
+    return None
+
+
+def _bytes(source: SourceModel) -> bytes:
+    known = Description(
+        path=Path(),
+        format=source.format,
+        sha256=source.sha256,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        state=source.state,
+        state_pairs=source.state_pairs,
+        notes=source.notes,
+    )
+    return json.dumps({**to_json(known), "path": ""}).encode()
+
+
+def _description(stored: bytes | None, path: Path) -> Description | None:
+    if stored is None:
+        return None
+    try:
+        return from_json(Description, {**json.loads(stored), "path": path}, "a stored description")
+    except (BundleError, ValueError):
+        return None
+
+
+LARGEST = 2_000_000_000
+_FREELY = 256 << 20
+_RATIO = 50
+_MOST_PARTS = 100_000
+
+
+def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
+    """Raises SourceError where so many bytes are too many, or too many for those that hold them."""
+    if unpacked > LARGEST:
+        _refuse_size(path, f"{what} unpacks to {unpacked / 1e9:.1f} GB: no board takes more than 2 GB")
+    if unpacked > _FREELY and unpacked > _RATIO * max(stored, 1):
+        _refuse_size(path, f"{what} unpacks to {unpacked // max(stored, 1)} times its size, {unpacked / 1e6:.0f} MB")
+
+
+def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raises SourceError for a ZIP archive that declares too much, or whose members are not what they seem."""
+    members = archive.infolist()
+    if len(members) > _MOST_PARTS:
+        _refuse_size(path, f"it has {len(members)} members")
+    if len({member.filename.casefold() for member in members}) < len(members):
+        _refuse_size(path, "two of its members have one name")
+    stored = sum(member.compress_size for member in members)
+    if stored > path.stat().st_size:
+        _refuse_size(path, "its members overlap")
+    check_unpacked(path, sum(member.file_size for member in members), stored, "it")
+
+
+def check_hdf5(path: Path, file: Any) -> None:
+    """file: an open h5py.File. Raises SourceError for links, foreign storage, and declared shapes beyond the bounds."""
+    unpacked = stored = 0
+    for dataset in _datasets(path, file):
+        if dataset.external or dataset.is_virtual:
+            _refuse_size(path, f"its '{dataset.name}' lies in another file, which is never opened")
+        unpacked += int(dataset.size or 0) * dataset.dtype.itemsize
+        stored += dataset.id.get_storage_size()
+        check_unpacked(path, unpacked, stored, "it")
+
+
+def _datasets(path: Path, file: Any) -> Iterator[Any]:
+    """Every dataset once, without following a link that is no part of the file's own tree."""
+    import h5py  # type: ignore[import-untyped]
+
+    waiting, seen = [file], set[int]()
+    while waiting:
+        group = waiting.pop()
+        for name in group:
+            link = group.get(name, getlink=True)
+            if not isinstance(link, h5py.HardLink):
+                _refuse_size(path, f"its '{group.name.rstrip('/')}/{name}' is a link, which is never followed")
+            item = group[name]
+            address = h5py.h5o.get_info(item.id).addr
+            if address in seen:
+                continue
+            seen.add(address)
+            if len(seen) > _MOST_PARTS:
+                _refuse_size(path, f"it has more than {_MOST_PARTS} parts")
+            if isinstance(item, h5py.Group):
+                waiting.append(item)
+            elif isinstance(item, h5py.Dataset):
+                yield item
+
+
+def _refuse_size(path: Path, what: str) -> NoReturn:
+    raise SourceError(what, where=str(path), do="Save the model again, or get it from someone you know")

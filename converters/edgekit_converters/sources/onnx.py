@@ -1,7 +1,6 @@
 """ONNX files, opset 11 and up.
 
-Rules: `onnx_file` says what a file may hold and `onnx_inputs` what the options change in it; weights stay data; float16 is
-widened to float32 (`onnx_halves`). The original runs in ONNX Runtime, one session made once.
+Rules: `onnx_file` says what a file may hold and what the options change in it; weights stay data. The original runs in ONNX Runtime, one session made once.
 
     source = load(Path("net.onnx"), LoadOptions())
 """
@@ -19,10 +18,9 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
 from edgekit_converters.formats.onnx import parse
-from edgekit_converters.sources import onnx_file, onnx_graph, onnx_halves, onnx_inputs, state
-from edgekit_converters.sources.model import Description, Note, with_options
+from edgekit_converters.sources import onnx_file, onnx_graph, state
+from edgekit_converters.sources.model import Description, LoadOptions, Note, with_options
 from edgekit_converters.sources.onnx_graph import finished
-from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs, unique_names
 from edgekit_runtime.engines import Engine, load_engine
@@ -56,11 +54,11 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     """Parse, check, and open a session. Raises SourceError with the reason for whatever is refused."""
     file = onnx_file.read(path)
     model, where = file.model, str(path)
-    stored = onnx_halves.widen(model)
-    fixed = onnx_inputs.fixed_batches(model, options)
-    onnx_inputs.make_constants(where, model, options)
+    stored = onnx_file.widen(model)
+    fixed = onnx_file.fixed_batches(model, options)
+    onnx_file.make_constants(where, model, options)
     before = model.SerializeToString() if fixed or _branches(model) else b""
-    onnx_inputs.pin_shapes(where, model, options)
+    onnx_file.pin_shapes(where, model, options)
     states = state.without_batch(model)
     if _branches(model):
         model = _folded(model, before, where)
@@ -170,8 +168,8 @@ def _check_widened(
 ) -> None:
     """The graph in float32 must answer what the file does. A file whose float16 ONNX Runtime cannot run says nothing."""
     model = parse(stored)
-    onnx_inputs.make_constants(where, model, options)
-    onnx_inputs.pin_shapes(where, model, options)
+    onnx_file.make_constants(where, model, options)
+    onnx_file.pin_shapes(where, model, options)
     try:
         original = _engine(model.SerializeToString(), where)
         arrays = onnx_graph.random_inputs(inputs, 1)
@@ -180,7 +178,7 @@ def _check_widened(
     except SourceError:
         return
     fed = [half.astype(spec.dtype) for half, spec in zip(halves, inputs, strict=True)]
-    if problem := onnx_halves.differs(expected, _run(widened, fed, where)):
+    if problem := onnx_file.differs(expected, _run(widened, fed, where)):
         raise SourceError(
             f"its float16 cannot be widened to float32: {problem}",
             where=where,

@@ -1,28 +1,49 @@
-"""An ONNX file, parsed, complete and held against the rules, before anything runs it.
-
-Rules: standard operators only (a custom domain needs code that no board has); a float model (what was already quantized or
-optimized for one machine is no start for another); weights that stand in other files must stand in the model's own folder;
-weights are finite.
+"""An ONNX file, parsed, checked and made ready before anything runs it.
 
     file = read(Path("net.onnx"))
-    file.model.graph
+    stored = widen(file.model)              # b"" for a graph without float16, which stays as it is
+    pin_shapes("net.onnx", file.model, options)
+
+Rules:
+- standard operators only, because a custom domain needs code that no board has; a float model;
+- weights in other files must stand in the model's own folder; weights are finite;
+- all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as the
+  file does, as far as float16 can tell;
+- --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because they
+  followed from the old ones; a pinned batch must give the answers of the original's;
+- an input that --constant names is gone.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgekit_converters.errors import ConversionError, SourceError, first_line
-from edgekit_converters.formats.onnx import FLOATS, array, constants, nodes, parse, subgraphs, tensors
-from edgekit_converters.sources.model import changed, file_sha256, folder_sha256
+from edgekit_converters.formats.onnx import FLOATS, array, constants, new_constant, nodes, parse, subgraphs, tensors
+from edgekit_converters.sources.model import LoadOptions, changed, file_sha256, folder_sha256
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.shapes import check_finite
+from edgekit_converters.sources.shapes import check_finite, check_named, pin
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["EXPORT_AGAIN", "OnnxFile", "check_graph", "read"]
+__all__ = [
+    "EXPORT_AGAIN",
+    "OnnxFile",
+    "check_graph",
+    "differs",
+    "fixed_batches",
+    "forget_shapes",
+    "make_constants",
+    "pin_shapes",
+    "read",
+    "widen",
+]
 
 EXPORT_AGAIN = "Export the model to ONNX again"
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
@@ -187,3 +208,146 @@ def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
 
 def _refuse(path: Path, what: str, do: str = EXPORT_AGAIN, *, cause: Exception | None = None) -> NoReturn:
     raise SourceError(what, where=str(path), do=do) from cause
+
+
+_TYPED = ("to", "dtype")  # attributes that name an element type: Cast, EyeLike, RandomNormal, SequenceEmpty, ...
+_PRECISION = 2e-2
+"""Of the largest magnitude: float16 keeps 11 bits, and a deep network adds up what each operator rounds."""
+
+
+def widen(model: Any) -> bytes:
+    """In place; what the model was before, in bytes, and nothing where there was no float16 to widen."""
+    from onnx import TensorProto
+
+    half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
+    halves = [tensor for tensor in tensors(model) if tensor.data_type == half]
+    types = [(holder, name) for graph in graphs for holder, name in _types(graph) if getattr(holder, name) == half]
+    if not halves and not types:
+        return b""
+    before = bytes(model.SerializeToString())
+    for tensor in halves:
+        tensor.CopyFrom(new_constant(tensor.name, array(tensor).astype(np.float32)))
+    for holder, name in types:
+        setattr(holder, name, TensorProto.FLOAT)
+    for graph in graphs:
+        del graph.value_info[:]  # what lies in between follows
+    return before
+
+
+def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
+    """What is wrong with the second answers, in words; "" where they are the first's as far as float16 can tell.
+
+    An answer that is too large for float16 says nothing, and neither does an integer one: a tie may fall otherwise.
+    """
+    for index, (want, got) in enumerate(zip(before, after, strict=True)):
+        if want.shape != got.shape:
+            return f"output {index} is {list(got.shape)} and not {list(want.shape)}"
+        if want.dtype.kind != "f" or not np.isfinite(want).all():
+            continue
+        error = np.abs(want.astype(np.float64) - got.astype(np.float64)).max(initial=0.0)
+        if not error <= _PRECISION * max(1.0, float(np.abs(want).max(initial=0.0))):
+            return f"output {index} is {error:.3g} off"
+    return ""
+
+
+def _types(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Where an element type stands, and the field's name."""
+    for value in (*graph.input, *graph.output):
+        yield from ((kind, "elem_type") for kind in _kinds(value.type))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in _TYPED and attribute.type == attribute.INT:
+                yield attribute, "i"
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """The tensor types in a type: of itself, or of a sequence's or an optional's elements."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        yield getattr(kind, which)
+    elif which in ("sequence_type", "optional_type"):
+        yield from _kinds(getattr(kind, which).elem_type)
+
+
+def make_constants(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a constant does not fit the model."""
+    inputs = _inputs(model)
+    check_named(options.constants, list(inputs), where=where, option="--constant")
+    for name, number in options.constants.items():
+        _make_constant(where, model.graph, inputs[name], number)
+
+
+def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a shape does not fit the model."""
+    inputs = _inputs(model)
+    check_named(options.shapes, list(inputs), where=where)
+    symbols: dict[str, int] = {}
+    for name, sizes in options.shapes.items():
+        dims = inputs[name].type.tensor_type.shape.dim
+        shape = pin(name, _sizes(dims), sizes, where=where)
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if axis and dim.dim_param not in ("", "?"):
+                symbols[dim.dim_param] = size
+            if size != -1:
+                dim.Clear()
+                dim.dim_value = size
+    for value in inputs.values():
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if axis and dim.dim_param in symbols:
+                dim.dim_value = symbols[dim.dim_param]
+    if options.shapes:
+        forget_shapes(model)
+
+
+def _inputs(model: Any) -> dict[str, Any]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {_plain(value.name): value for value in model.graph.input if value.name not in weights}
+
+
+def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
+    """Inputs whose batch is fixed above 1 in the file and that --shape pins to 1: name -> the file's batch."""
+    found = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if _plain(value.name) in options.shapes and len(dims) > 0 and dims[0].dim_value > 1:
+            found[_plain(value.name)] = int(dims[0].dim_value)
+    return found
+
+
+def forget_shapes(model: Any) -> None:
+    """Of everything but the inputs, in place. How many axes an output has is kept."""
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
+def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
+    from onnx import helper
+
+    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    shape = _sizes(value.type.tensor_type.shape.dim)
+    if any(size < 0 for size in shape[1:]):
+        raise SourceError(
+            f"the input '{_plain(value.name)}' has free axes, so it cannot be one number",
+            where=where,
+            do="Pin it with --shape",
+        )
+    array = np.full([abs(size) for size in shape], number, dtype)
+    if not np.all(array == number):
+        raise SourceError(
+            f"--constant gives the input '{_plain(value.name)}' {number}, which is no {dtype.name}",
+            where=where,
+            do="Give it a number of that kind",
+        )
+    graph.initializer.append(new_constant(value.name, array))
+    del graph.input[[entry.name for entry in graph.input].index(value.name)]
+
+
+def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes with -1 where the file names none: by a symbol, by nothing, or by a number below 1."""
+    return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in dims)
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(":0")

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
-from edgekit_converters.sources import tensorflow_graph
-from edgekit_converters.sources.model import Note, saved_model_sha256
-from edgekit_converters.sources.options import LoadOptions
+from edgekit_converters.sources import traced
+from edgekit_converters.sources.load import check_unpacked
+from edgekit_converters.sources.model import LoadOptions, Note, saved_model_sha256
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.sizes import check_unpacked
 from edgekit_converters.sources.traced import Network, Origin, TracedSource, described, keeps_state
 from edgekit_runtime.tensors import TensorSpec
 
@@ -68,9 +67,32 @@ class _Program:
 
 def load(path: Path, options: LoadOptions) -> TracedSource:
     """Raises SourceError for a damaged folder, an unclear choice of signature, or what edgekit does not run."""
-    graph = _graph(path)
+    # The metagraph for serving, as it stands in the file
+    import_tensorflow()
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    try:
+        model.ParseFromString((path / "saved_model.pb").read_bytes())
+    except OSError as error:
+        _refuse(path, f"saved_model.pb cannot be read: {error.strerror or error}", "Check its permissions", error)
+    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError lives in the C++ package or the Python one
+        _refuse(path, "its saved_model.pb is damaged, or no SavedModel", cause=error)
+    if not model.meta_graphs:
+        _refuse(path, "its saved_model.pb holds no graph")
+    serving = [graph for graph in model.meta_graphs if "serve" in graph.meta_info_def.tags]
+    if not serving:
+        tags = ", ".join(sorted({tag for graph in model.meta_graphs for tag in graph.meta_info_def.tags})) or "none"
+        _refuse(path, f"no graph in it is for serving (tags: {tags})")
+    graph = serving[0]
     program, notes = _program(path, graph, _signature(path, graph, options), options)
-    _check_sizes(path, program.graph)
+    tf = import_tensorflow()
+    unpacked = 0
+    for nodes in (program.graph.node, *(function.node_def for function in program.graph.library.function)):
+        for tensor in (node.attr["value"].tensor for node in nodes if node.op == "Const"):
+            sides = [max(int(side.size), 0) for side in tensor.tensor_shape.dim]
+            unpacked += math.prod(sides) * tf.dtypes.as_dtype(tensor.dtype).size
+    check_unpacked(path, unpacked, (path / "saved_model.pb").stat().st_size, "saved_model.pb")
     check_finite(_constants(program.graph), where=str(path), may_be_infinite=lambda _: True)
     inputs = _inputs(program, options, str(path))
     function, weights = _function(path, program)
@@ -91,17 +113,17 @@ def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_
     if odd:
         _refuse(path, f"'{odd[0]}' of its signature is no plain tensor", "Save a signature with plain tensors")
     values = [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
-    nodes = tensorflow_graph.reached(graph.graph_def, values)
-    if tensorflow_graph.writes_state(nodes):
+    nodes = traced.reached(graph.graph_def, values)
+    if traced.writes_state(nodes):
         raise keeps_state([node.name for node in nodes if node.op in _VARIABLES], str(path))
-    foreign = tensorflow_graph.beyond_arithmetic(nodes)
+    foreign = traced.beyond_arithmetic(nodes)
     saver = graph.saver_def
-    restored = tensorflow_graph.reached(graph.graph_def, [saver.restore_op_name])
+    restored = traced.reached(graph.graph_def, [saver.restore_op_name])
     if any(node.op in _VARIABLES for node in nodes):
-        foreign += sorted({*tensorflow_graph.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
+        foreign += sorted({*traced.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
     if not foreign:
         kept = [*values, saver.restore_op_name, saver.filename_tensor_name]
-        return _Program(tensorflow_graph.prune(graph.graph_def, kept), signature, saver), ()
+        return _Program(traced.prune(graph.graph_def, kept), signature, saver), ()
     listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
     what = f"it has operators that are no arithmetic on numbers: {listed}"
     if not options.trust_model:
@@ -172,27 +194,6 @@ def _name_by_content(graph: Any) -> None:
                     called.name = names.get(called.name, called.name)
 
 
-def _graph(path: Path) -> Any:
-    """The metagraph for serving, as it stands in the file."""
-    import_tensorflow()
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    model = saved_model_pb2.SavedModel()
-    try:
-        model.ParseFromString((path / "saved_model.pb").read_bytes())
-    except OSError as error:
-        _refuse(path, f"saved_model.pb cannot be read: {error.strerror or error}", "Check its permissions", error)
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError lives in the C++ package or the Python one
-        _refuse(path, "its saved_model.pb is damaged, or no SavedModel", cause=error)
-    if not model.meta_graphs:
-        _refuse(path, "its saved_model.pb holds no graph")
-    serving = [graph for graph in model.meta_graphs if "serve" in graph.meta_info_def.tags]
-    if not serving:
-        tags = ", ".join(sorted({tag for graph in model.meta_graphs for tag in graph.meta_info_def.tags})) or "none"
-        _refuse(path, f"no graph in it is for serving (tags: {tags})")
-    return serving[0]
-
-
 def _signature(path: Path, graph: Any, options: LoadOptions) -> str:
     names = sorted(name for name in graph.signature_def if name != _INIT)
     if not names:
@@ -227,36 +228,21 @@ def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[Tensor
                 )
             shape = pin(name, shape, options.shapes[name], where=where)
         layout = image_layout(shape, prefer="NHWC")
-        described_inputs.append(TensorSpec(name, name, _dtype(info, name, where), shape, layout))
+        dtype = import_tensorflow().dtypes.as_dtype(info.dtype)
+        if dtype.name in ("string", "resource", "variant", "bfloat16"):
+            raise SourceError(
+                f"input '{name}' has the dtype {dtype.name}, which no board's engine takes",
+                where=where,
+                do="Choose a signature with number inputs (--signature), or save one that decodes nothing",
+            )
+        described_inputs.append(TensorSpec(name, name, str(np.dtype(dtype.as_numpy_dtype).name), shape, layout))
     check_inputs(described_inputs, where=where)
     return tuple(described_inputs)
-
-
-def _dtype(info: Any, name: str, where: str) -> str:
-    dtype = import_tensorflow().dtypes.as_dtype(info.dtype)
-    if dtype.name in ("string", "resource", "variant", "bfloat16"):
-        raise SourceError(
-            f"input '{name}' has the dtype {dtype.name}, which no board's engine takes",
-            where=where,
-            do="Choose a signature with number inputs (--signature), or save one that decodes nothing",
-        )
-    return str(np.dtype(dtype.as_numpy_dtype).name)
 
 
 def _constants(graph_def: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
         yield from _floating(node for node in nodes if node.op == "Const")
-
-
-def _check_sizes(path: Path, graph_def: Any) -> None:
-    """Raises SourceError where constants declare more than a file of this size holds: one value may stand for billions."""
-    tf = import_tensorflow()
-    unpacked = 0
-    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
-        for tensor in (node.attr["value"].tensor for node in nodes if node.op == "Const"):
-            sides = [max(int(side.size), 0) for side in tensor.tensor_shape.dim]
-            unpacked += math.prod(sides) * tf.dtypes.as_dtype(tensor.dtype).size
-    check_unpacked(path, unpacked, (path / "saved_model.pb").stat().st_size, "saved_model.pb")
 
 
 def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

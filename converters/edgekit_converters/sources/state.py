@@ -110,19 +110,15 @@ def give_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
         sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
         for owner, shape in ((name, sizes), (output, [1, *sizes])):
             graph.initializer.append(new_constant(f"{owner}/shape", np.array(shape, np.int64)))
-        _reshaped_input(graph, value, sizes)
+        # The input becomes [1, *sizes]; what read it reads it reshaped
+        inner = f"{value.name}/without_batch"
+        _rename_readings(graph, value.name, inner)
+        reshape = new_node("Reshape", [value.name, f"{value.name}/shape"], [inner], inner)
+        replace(graph.node, [reshape, *graph.node])
+        _set_shape(value, (1, *sizes))
         _reshaped_output(graph, made, sizes)
     if states:
         del graph.value_info[:]
-
-
-def _reshaped_input(graph: Any, value: Any, sizes: Sequence[int]) -> None:
-    """The input becomes [1, *sizes]; what read it reads it reshaped."""
-    inner = f"{value.name}/without_batch"
-    _rename_readings(graph, value.name, inner)
-    reshape = new_node("Reshape", [value.name, f"{value.name}/shape"], [inner], inner)
-    replace(graph.node, [reshape, *graph.node])
-    _set_shape(value, (1, *sizes))
 
 
 def _reshaped_output(graph: Any, value: Any, sizes: Sequence[int]) -> None:

@@ -1,32 +1,41 @@
-"""PyTorch networks: `module.pt2` of torch.export, and `module:function` that returns a torch.nn.Module.
-
-Rules: answers are torch's own; ONNX comes from torch.onnx's exporter for exported programs, once, when the network is opened,
-and must give the same answers; the batch is free where torch can export it so, else 1; a network that changes its own
-buffers while it answers keeps a state to itself and is refused.
+"""PyTorch networks: `module.pt2` of torch.export, and `module:function` that returns one.
 
     source = load(Path("net.pt2"), LoadOptions())
     source = load_function(Path("nets:make"), LoadOptions(shapes={"image": (1, 3, 224, 224)}))
+
+Rules:
+- a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the person's own
+  code and is simply called;
+- networks run in inference mode on the CPU; inputs are called as the parameters of `forward`, outputs as keys or fields;
+- answers are torch's own. ONNX comes from torch.onnx's exporter for exported programs, once, when the network is opened, and
+  must give the same answers;
+- the batch is free where torch can export it so, else 1;
+- a network that changes its own buffers while it answers keeps a state to itself and is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import importlib
+import inspect
+import sys
+import traceback
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.formats.onnx import rename
-from edgekit_converters.sources import onnx_file, onnx_graph, onnx_inputs, state
-from edgekit_converters.sources.model import Description, Note, model_sha256
+from edgekit_converters.sources import onnx_file, onnx_graph, state, torch_archive
+from edgekit_converters.sources.model import Description, LoadOptions, Note, model_sha256
 from edgekit_converters.sources.onnx_graph import finished
-from edgekit_converters.sources.options import LoadOptions
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import (
     check_finite,
@@ -37,10 +46,179 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
-from edgekit_converters.sources.torch_program import Called, called, flat, import_torch, open_program
+from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["TorchSource", "load", "load_function"]
+__all__ = ["Called", "TorchSource", "called", "flat", "import_torch", "load", "load_function", "open_program"]
+
+_SAVE_AGAIN = "Save it again: torch.export.save(torch.export.export(model.eval(), example_inputs), path)"
+
+
+def import_torch(where: str) -> Any:
+    """The torch module. Raises MissingExtraError with the command that adds it."""
+    try:
+        with quiet():
+            import onnxscript  # noqa: F401  torch.onnx needs it and says so only when it is too late
+            import torch
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "onnxscript"):
+            raise
+        raise MissingExtraError("torch", "reading a PyTorch model", where=where) from error
+    return torch
+
+
+def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]]:
+    """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it. Raises SourceError."""
+    torch = import_torch(str(path))
+    try:
+        pieces = tuple(torch_archive.code(torch, path))
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+    ) as error:
+        _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
+    if pieces and not options.trust_model:
+        _refuse(
+            path,
+            f"it holds what torch would run when it opens it: {pieces[0]}",
+            "Save it with standard operators and without custom objects, or pass --trust-model if you know the file's author",
+        )
+    try:
+        with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
+            return torch.export.load(str(file)), pieces
+    except Exception as error:  # noqa: BLE001 - torch raises a dozen unrelated types on a damaged or foreign file
+        _refuse(path, f"torch {torch.__version__} cannot read it: {one_line(error)}", cause=error)
+
+
+@dataclass(frozen=True)
+class Called:
+    """A network and one call of it. names: of the inputs. examples: tensors with a batch of 1. free: of any batch."""
+
+    module: Any
+    names: tuple[str, ...]
+    examples: tuple[Any, ...]
+
+
+def called(spec: str, options: LoadOptions) -> Called:
+    """`module:function` -> the network that it returns, alone or with example inputs: a tensor, a sequence or a dict.
+
+    Raises SourceError where the function is missing, fails, or returns something else; and where inputs have no shapes.
+    """
+    torch = import_torch(spec)
+    returned = _result(spec)
+    module, examples = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+    if not isinstance(module, torch.nn.Module):
+        raise SourceError(
+            f"returns a {type(module).__name__}, not a torch.nn.Module",
+            where=spec,
+            do="Return the network, or (network, example_inputs)",
+        )
+    module = module.to("cpu").eval()
+    parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
+    if isinstance(examples, Mapping):
+        names, tensors = [str(key) for key in examples], list(examples.values())
+    elif examples is not None:
+        tensors = list(examples) if isinstance(examples, (tuple, list)) else [examples]
+        names = [p.name for p in parameters][: len(tensors)]
+    else:
+        names = [p.name for p in parameters if p.default is p.empty and p.kind != p.VAR_POSITIONAL]
+        tensors = [None] * len(names)
+    check_named((*options.shapes, *options.constants), names, where=spec)
+    if len(names) != len(tensors) or not names:
+        raise SourceError(
+            f"gives {len(tensors)} example inputs; forward takes {len(parameters)}",
+            where=spec,
+            do="Return one an input",
+        )
+    missing = [
+        name for name, tensor in zip(names, tensors, strict=True) if tensor is None and name not in options.shapes
+    ]
+    if missing:
+        asked = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
+        raise SourceError(
+            f"the shape of its input{'s' if len(missing) > 1 else ''} {', '.join(missing)} is not known",
+            where=spec,
+            do=f"Give it, such as {asked}, or return (network, example_inputs)",
+        )
+    made = [_example(torch, spec, n, t, options) for n, t in zip(names, tensors, strict=True)]
+    return Called(module, tuple(names), tuple(made))
+
+
+def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions) -> Any:
+    """One item of it."""
+    if name in options.shapes:
+        dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
+        sizes = options.shapes[name]
+        return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0:
+        raise SourceError(
+            f"its example for the input '{name}' is no tensor with a batch axis",
+            where=spec,
+            do="Return tensors whose first axis is the batch; fix other arguments in the function",
+        )
+    return tensor[:1].detach().to("cpu")
+
+
+def _result(spec: str) -> Any:
+    name, _, function = spec.partition(":")
+    try:
+        with _working_directory_on_path(), quiet():
+            return getattr(importlib.import_module(name), function)()
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a module may call sys.exit
+        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?"):
+            what, do = f"there is no Python module '{name}' here", "Run edgekit where the module lies, or install it"
+        elif isinstance(error, AttributeError) and f"'{function}'" in str(error):
+            what, do = f"the module has no function '{function}'", "Check the name after the colon"
+        else:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = (
+                f"it failed with {type(error).__name__}: {one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
+            )
+            do = "Mend the function"
+        raise SourceError(what, where=spec, do=do) from error
+
+
+@contextlib.contextmanager
+def _working_directory_on_path() -> Iterator[None]:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(Path.cwd()))
+
+
+def flat(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
+    """Every tensor that a network returned, called after its key, its field or its place; one alone is `output`."""
+    if isinstance(outputs, Mapping):
+        items = [(str(key), value) for key, value in outputs.items()]
+    elif hasattr(outputs, "_fields"):
+        items = list(zip(outputs._fields, outputs, strict=True))
+    elif isinstance(outputs, (tuple, list)):
+        items = [(f"{name or 'output'}_{i}" if len(outputs) > 1 else name, value) for i, value in enumerate(outputs)]
+    elif outputs is None:
+        return [], []
+    else:
+        return [name or "output"], [outputs]
+    names, values = list[str](), list[Any]()
+    for key, value in items:
+        more = flat(value, key)
+        names += more[0]
+        values += more[1]
+    return names, values
+
+
+def _refuse(path: Path, what: str, do: str = _SAVE_AGAIN, cause: Exception | None = None) -> NoReturn:
+    raise SourceError(what, where=str(path), do=do) from cause
+
 
 _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 
@@ -137,7 +315,7 @@ def _source(
         )
     outputs = measured_outputs([(n, n) for n in names], lambda arrays: _run(module, arrays, where), inputs, where=where)
     model = _onnx_form(program, inputs, names, where)
-    onnx_inputs.pin_shapes(where, model, options)
+    onnx_file.pin_shapes(where, model, options)
     pairs = state.pairs(inputs, outputs)
     return TorchSource(
         path=path,

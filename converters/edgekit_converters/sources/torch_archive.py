@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edgekit_converters.sources.load import check_archive
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.sources.sizes import check_archive
 from edgekit_runtime.errors import shortened
 
 __all__ = ["checked_copy", "code", "is_arithmetic"]
@@ -126,22 +126,18 @@ def _code_in(value: Any, key: str) -> Iterator[str]:
         for item in value:
             yield from _code_in(item, key)
     elif isinstance(value, str) and value:
-        yield from _code_in_text(value, key)
-
-
-def _code_in_text(text: str, key: str) -> Iterator[str]:
-    if key == "expr_str":
-        if not is_arithmetic(text):
-            yield f"the expression {_shown(text)}"
-    elif key in ("target", "as_operator"):
-        if not _TARGET.fullmatch(text):
-            yield f"the operator {_shown(text)}"
-    elif key in _TREES:
-        yield from _containers(json.loads(text))
-    elif key in _NAMES and not _IDENTIFIER.fullmatch(text):
-        yield f"the name {_shown(text)}"
-    elif key not in _NAMES and _NO_TEXT.search(text):
-        yield f"the text {_shown(text)}"
+        if key == "expr_str":
+            if not is_arithmetic(value):
+                yield f"the expression {_shown(value)}"
+        elif key in ("target", "as_operator"):
+            if not _TARGET.fullmatch(value):
+                yield f"the operator {_shown(value)}"
+        elif key in _TREES:
+            yield from _containers(json.loads(value))
+        elif key in _NAMES and not _IDENTIFIER.fullmatch(value):
+            yield f"the name {_shown(value)}"
+        elif key not in _NAMES and _NO_TEXT.search(value):
+            yield f"the text {_shown(value)}"
 
 
 def _containers(tree: Any) -> Iterator[str]:

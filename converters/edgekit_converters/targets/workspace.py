@@ -27,8 +27,8 @@ from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.sources.deferred import actual
 from edgekit_converters.sources.isolated import IsolatedSource
+from edgekit_converters.sources.load import actual
 from edgekit_converters.sources.model import FinishedSource, SourceModel
 from edgekit_converters.store import NO_STORE, Store, key, unfinished
 from edgekit_converters.targets.artifact import (

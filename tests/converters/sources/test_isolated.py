@@ -14,8 +14,8 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, isolated
-from edgekit_converters.sources.deferred import open_source
 from edgekit_converters.sources.isolated import open_isolated
+from edgekit_converters.sources.load import open_source
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets.artifact import float_model_from
 from edgekit_converters.targets.workspace import Workspace

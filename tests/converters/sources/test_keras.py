@@ -10,7 +10,7 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, TensorFlowSource, onnx_graph
-from edgekit_converters.sources.keras_config import code
+from edgekit_converters.sources.keras import code
 from edgekit_converters.targets import tflite
 from edgekit_runtime.engines import load_engine
 

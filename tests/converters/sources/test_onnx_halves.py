@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph, onnx_halves
+from edgekit_converters.sources import LoadOptions, onnx_file, onnx_graph
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -109,7 +109,7 @@ def test_a_float32_file_is_left_as_it_is() -> None:
     graph = helper.make_graph(nodes, "net", [value("x", FLOAT, ["N", 4])], [value("y", FLOAT, ["N", 4])])
     model = helper.make_model(graph)
     before = model.SerializeToString()
-    assert onnx_halves.widen(model) == b""
+    assert onnx_file.widen(model) == b""
     assert model.SerializeToString() == before
 
 
@@ -141,4 +141,4 @@ def test_a_graph_that_lives_by_float16s_rounding_is_refused(tmp_path: Path) -> N
     ],
 )
 def test_answers_are_compared_as_far_as_float16_can_tell(before, after, says: str) -> None:
-    assert onnx_halves.differs([np.array(before, np.float16)], [np.array(after, np.float32)]) == says
+    assert onnx_file.differs([np.array(before, np.float16)], [np.array(after, np.float32)]) == says

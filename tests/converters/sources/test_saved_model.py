@@ -259,7 +259,7 @@ def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_r
 def test_every_operator_of_the_list_is_one_that_tensorflow_has_and_none_reaches_files_or_python() -> None:
     import tensorflow as tf
 
-    from edgekit_converters.sources.tensorflow_graph import ARITHMETIC
+    from edgekit_converters.sources.traced import ARITHMETIC
 
     listed = {name for name in ARITHMETIC if hasattr(tf.raw_ops, name)}
     assert ARITHMETIC - listed <= {"If", "StatelessIf", "StatelessWhile", "While", "PartitionedCall"}

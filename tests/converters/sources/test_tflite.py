@@ -9,7 +9,7 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, TfliteSource, onnx_graph, tflite_file
+from edgekit_converters.sources import LoadOptions, TfliteSource, onnx_graph, tflite
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -94,7 +94,7 @@ def test_float16_weights_become_float32_and_it_is_said(tmp_path: Path, network) 
     x = np.random.default_rng(1).standard_normal((1, 16, 16, 3)).astype(np.float32)
     answers = dict(zip([spec.name for spec in source.outputs], source.predict([x]), strict=True))
     np.testing.assert_allclose(answers["probs"], network(x)["probs"].numpy(), atol=1e-2)
-    assert tflite_file.read(write(tmp_path, source.tflite())).halved == 0
+    assert tflite.read(write(tmp_path, source.tflite())).halved == 0
     agree(source)
 
 
