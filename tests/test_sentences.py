@@ -16,7 +16,7 @@ CUTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "
 SEARCHES = {"search", "match", "fullmatch", "findall"}
 OF_OTHERS = {
     "converters/edgekit_converters/calibration/arrays.py": "NumPy's: it has one error for all that is wrong with a file",
-    "converters/edgekit_converters/fidelity/asking.py": "the frameworks', of an index that is out of range",
+    "converters/edgekit_converters/fidelity/reference.py": "the frameworks', of an index that is out of range",
     "converters/edgekit_converters/sources/torch.py": "Python's, of a class that cannot be found",
     "converters/edgekit_converters/sources/keras.py": "Keras's, around the words of what it called",
     "edgekit/cli/main.py": "NumPy's, of what it could not allocate",

@@ -59,7 +59,7 @@ from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Limits, choose
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.fidelity.golden import golden_sequences
+from edgekit_converters.fidelity.reference import golden_sequences
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe

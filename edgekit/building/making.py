@@ -25,8 +25,7 @@ from edgekit.building.workers import Workers
 from edgekit_converters import fidelity, targets
 from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.fidelity.first_plan import first_plan
-from edgekit_converters.fidelity.repair_bench import WorkspaceBench
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
 from edgekit_converters.targets import Artifact, Recipe
 from edgekit_converters.targets.artifact import STATIC, Plan

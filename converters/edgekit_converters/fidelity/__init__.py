@@ -13,20 +13,15 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.fidelity.asking import check_answerable
-from edgekit_converters.fidelity.compare import Evaluation, compare
+from edgekit_converters.fidelity.compare import Evaluation, compare, growth, measure_ms, size_breakdown
 from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
 from edgekit_converters.fidelity.explain import Case, Cause, examine, explain
-from edgekit_converters.fidelity.golden import pick_golden
-from edgekit_converters.fidelity.histograms import LayerHistogram, layer_histograms, worst
-from edgekit_converters.fidelity.intervals import paired_interval
-from edgekit_converters.fidelity.latency import measure_ms
-from edgekit_converters.fidelity.layers import LayerError, layer_errors
+from edgekit_converters.fidelity.layers import LayerError, LayerHistogram, layer_errors, layer_histograms, worst
 from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, task_metrics
 from edgekit_converters.fidelity.odd import ODD_SAMPLES, OddInput, odd_inputs
-from edgekit_converters.fidelity.reference import Reference, reference
+from edgekit_converters.fidelity.reference import Reference, check_answerable, pick_golden, reference
 from edgekit_converters.fidelity.result import Fidelity, OutputDrift, Score, Share, SizeBreakdown
-from edgekit_converters.fidelity.size import growth, size_breakdown
+from edgekit_converters.fidelity.statistics import paired_interval
 
 __all__ = [
     "ODD_SAMPLES",

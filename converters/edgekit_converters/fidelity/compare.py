@@ -1,25 +1,34 @@
-"""One artifact against the original's answers, run by the engine that boards run."""
+"""One artifact against the original's answers, run by the engine that boards run.
+
+    fidelity = compare(answers, artifact, Evaluation(contract, dataset))
+    p50_ms, p95_ms = measure_ms(artifact, contract, example, threads=4)     # the engine alone, on this very machine
+    size_breakdown("tflite", artifact.data).int8_weights                    # bytes in 8-bit weights, in other constants, ...
+
+Rules: drift over the steps of sequences keeps a few numbers a step, never outputs; an answer that is not finite counts as
+zeros; a file whose bytes cannot be counted is no failure.
+"""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.deadline import tick
 from edgekit_converters.errors import CalibrationError, ConversionError
-from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.detection import DecisionCount
-from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
-from edgekit_converters.fidelity.over_time import OverTime
-from edgekit_converters.fidelity.reference import Reference
-from edgekit_converters.fidelity.result import Fidelity, Score
-from edgekit_converters.fidelity.size import size_breakdown
-from edgekit_converters.fidelity.statistics import Drift
+from edgekit_converters.fidelity.reference import Intake, Reference
+from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, Span, kinds
+from edgekit_converters.fidelity.statistics import Drift, decibels
+from edgekit_converters.formats import onnx as onnx_file
+from edgekit_converters.formats import tflite
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_converters.workload import uncounted
@@ -28,7 +37,101 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.stepping import Stepper
 
-__all__ = ["Evaluation", "compare"]
+__all__ = ["SPANS", "Evaluation", "OverTime", "compare", "growth", "measure_ms", "size_breakdown", "time_runs"]
+
+SPANS = 8
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass
+class _Step:
+    frames: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    worst: float = 0.0
+
+
+class OverTime:
+    """sequences: how many began."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.sequences = 0
+        self._names = names
+        self._steps: list[_Step] = []
+
+    def add(self, step: int, original: Outputs, answer: Outputs) -> None:
+        """One frame. step: 0 begins a sequence."""
+        self.sequences += step == 0
+        while len(self._steps) <= step:
+            self._steps.append(_Step())
+        at = self._steps[step]
+        at.frames += 1
+        for name in self._names:
+            x, y = (np.asarray(side[name], np.float64).reshape(-1) for side in (original, answer))
+            apart = np.abs(np.where(np.isfinite(y), x - y, x))
+            at.signal, at.noise = at.signal + float(x @ x), at.noise + float(apart @ apart)
+            at.worst = max(at.worst, float(apart.max(initial=0)))
+
+    def spans(self) -> tuple[Span, ...]:
+        """The steps of the longest sequence, cut into eight."""
+        longest = len(self._steps)
+        edges = np.unique(np.linspace(0, longest, min(SPANS, longest) + 1).astype(int)).tolist()
+        return tuple(self._span(first, end) for first, end in itertools.pairwise(edges))
+
+    def _span(self, first: int, end: int) -> Span:
+        steps = self._steps[first:end]
+        db = decibels(sum(step.signal for step in steps), sum(step.noise for step in steps))
+        return Span(first, end - 1, sum(step.frames for step in steps), db, max(step.worst for step in steps))
+
+
+_SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": {"INT8", "UINT8", "INT4", "UINT4"}}
+
+
+def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A002
+    """None for bytes that are no model of that format: a size is no reason to fail."""
+    try:
+        sizes = list(_tflite(data) if format == "tflite" else _onnx(data))
+    except Exception:  # noqa: BLE001  a damaged file raises whatever its parser does
+        return None
+    small = sum(size for kind, size in sizes if kind in _SMALL[format])
+    other = sum(size for kind, size in sizes if kind not in _SMALL[format])
+    return SizeBreakdown(small, other, max(0, len(data) - small - other))
+
+
+def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
+    """How much larger a file is than the float file it was made from, and which part grew; "" below 5 % or 10 kB."""
+    if len(after) <= max(1.05 * len(before), len(before) + 10_000):
+        return ""
+    old, new = size_breakdown(format, before), size_breakdown(format, after)
+    text = f"{len(after) / len(before):.1f}x the size of the float file ({_kb(len(before))} to {_kb(len(after))})"
+    if old is None or new is None:
+        return text
+    parts = {
+        "operators, names and scales": new.graph - old.graph,
+        "numbers wider than 8 bits": new.other_weights - old.other_weights,
+        "8-bit numbers": new.int8_weights - old.int8_weights,
+    }
+    part = max(parts, key=lambda name: parts[name])
+    return f"{text}: {part} take {_kb(parts[part])} more"
+
+
+def _kb(size: int) -> str:
+    return f"{size / 1000:.0f} kB"
+
+
+def _tflite(data: bytes) -> Iterator[tuple[str, int]]:
+    """(type, bytes) of every buffer that a tensor reads."""
+    read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
+    for tensor in read_by.values():
+        yield tensor.dtype, tensor.nbytes
+
+
+def _onnx(data: bytes) -> Iterator[tuple[str, int]]:
+    import onnx
+
+    for tensor in onnx_file.tensors(onnx_file.parse(data)):
+        yield onnx.TensorProto.DataType.Name(tensor.data_type), tensor.ByteSize()
 
 
 @dataclass(frozen=True)
@@ -182,3 +285,41 @@ def _checked(reference: Reference, dataset: Dataset) -> Iterator[Example]:
                 do="Give the same items in the same order at every pass: fix the seed, sort the files",
             )
         yield example
+
+
+_WARM_UP = 3
+_LEAST_RUNS, _ENOUGH_RUNS, _ENOUGH_S, _BOUND_S = 3, 20, 0.25, 1.0
+
+
+def measure_ms(
+    artifact: Artifact,
+    contract: Contract,
+    example: Example,
+    threads: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[float, float]:
+    """(p50_ms, p95_ms) of the engine's run, copying in and out included, after warming up.
+
+    A file with a fixed batch is timed for the whole batch. Raises EngineError where the engine refuses the artifact.
+    """
+    tensors = Intake(contract, artifact.inputs, 1).adapt(example)
+    with load_engine(artifact.recipe.format, artifact.data, threads=threads) as engine:
+        runs = time_runs(lambda: engine.run(tensors), clock)
+    return float(np.percentile(runs, 50)) * 1e3, float(np.percentile(runs, 95)) * 1e3
+
+
+def time_runs(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Seconds of each run: at least 20 and a quarter of a second of them, but no more than a second beyond 3 runs."""
+    for _ in range(_WARM_UP):
+        run()
+    seconds: list[float] = []
+    start = clock()
+    while True:
+        before = clock()
+        run()
+        after = clock()
+        seconds.append(after - before)
+        spent = after - start
+        enough = len(seconds) >= _ENOUGH_RUNS and spent >= _ENOUGH_S
+        if enough or (spent >= _BOUND_S and len(seconds) >= _LEAST_RUNS):
+            return seconds

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
-from edgekit_converters.fidelity.intervals import resampled_interval, share_interval
 from edgekit_converters.fidelity.result import Decisions, Score
+from edgekit_converters.fidelity.statistics import resampled_interval, share_interval
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
@@ -110,7 +110,11 @@ class MeanAveragePrecision:
             raise MetricError(
                 f"{self.name} needs labels [M, 5] and one is {list(truth.shape)}", do="Rows are x1 y1 x2 y2 class"
             )
-        return _match(_none() if answer is None else self._boxes(answer), truth, self.thresholds)
+        return _match(
+            Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0)) if answer is None else self._boxes(answer),
+            truth,
+            self.thresholds,
+        )
 
     def compare(self, original: Sequence[dict[int, _Matched]], artifact: Sequence[dict[int, _Matched]]) -> Score:
         def drop(at: NDArray[np.int64]) -> float:
@@ -280,7 +284,3 @@ def _average(rows: Sequence[_Matched]) -> float:
         at = np.searchsorted(row, _RECALLS - 1e-12)  # so that 7 / 10 reaches a recall of 0.7
         averages.append(np.where(at < len(upper), upper[np.minimum(at, len(upper) - 1)], 0.0).mean())
     return float(np.mean(averages))
-
-
-def _none() -> Boxes:
-    return Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0))

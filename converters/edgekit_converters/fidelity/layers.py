@@ -1,7 +1,8 @@
-"""Where an artifact departs from the original: the float graph and the quantized one side by side, tensor by tensor.
+"""Where an artifact departs from the original: the float graph and the quantized one, layer by layer.
 
-errors = layer_errors(open_graph("tflite", float_data), open_graph("tflite", artifact.data), feeds)
-worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]
+    errors = layer_errors(open_graph("tflite", float_data), open_graph("tflite", artifact.data), feeds)
+    worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]
+    histograms = layer_histograms(float_graph, quantized, feeds, worst)     # both graphs' values, in the same bins
 
 Rules:
 - both run on the same samples, aligned by tensor name; a tensor that only one of them has is left out;
@@ -27,7 +28,7 @@ from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph import Graph, Grid, Layer, Watched
 from edgekit_converters.progress import Progress, silent
 
-__all__ = ["Feed", "LayerError", "Pair", "layer_errors"]
+__all__ = ["Feed", "LayerError", "LayerHistogram", "Pair", "layer_errors", "layer_histograms", "worst"]
 
 Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""
@@ -178,7 +179,7 @@ def layer_errors(
     if not count:
         raise CalibrationError("there is no sample to run the layers on", do="Give --calibration at least one example")
     places = {layer.name: place / max(1, len(float_graph.layers) - 1) for place, layer in enumerate(float_graph.layers)}
-    spans = _spans(float_graph, {name for name in pairs if _usable(pairs, name)})
+    spans = _spans(float_graph, {name for name in pairs if (name in pairs and pairs[name].values > 0)})
     return tuple(replace(_error(span, pairs), depth=places[span.layer.name]) for span in spans)
 
 
@@ -230,10 +231,6 @@ def _before(layer: Layer, makers: Mapping[str, Layer], seen: Collection[str], st
             yield from _before(makers[name], makers, seen, steps - 1)
 
 
-def _usable(pairs: Mapping[str, Pair], name: str) -> bool:
-    return name in pairs and pairs[name].values > 0
-
-
 def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
     layer, pair = span.layer, pairs[span.measured]
     grid = pair.grid
@@ -282,3 +279,50 @@ def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
         passed = pair.signal * sum(entry.noise / entry.signal for entry in inputs if entry.signal > 0)
     own = pair.noise - passed
     return own if own > 0 else None
+
+
+@dataclass(frozen=True)
+class LayerHistogram:
+    """edges: bins + 1 ascending values; original, quantized: counts of each bin over all samples."""
+
+    layer: str
+    edges: tuple[float, ...]
+    original: tuple[int, ...]
+    quantized: tuple[int, ...]
+
+
+def worst(errors: Sequence[LayerError], count: int = 5) -> list[LayerError]:
+    """The layers that add most noise for their signal, worst first; of layers alike, the one with more values."""
+    damaged = [error for error in errors if error.own_sqnr_db is not None]
+    return sorted(damaged, key=lambda error: (error.own_sqnr_db or 0.0, -error.values))[:count]
+
+
+def layer_histograms(
+    float_graph: Graph,
+    quantized: Graph,
+    feeds: Iterable[Feed],
+    errors: Sequence[LayerError],
+    *,
+    bins: int = 64,
+    limit: int = 16,
+) -> tuple[LayerHistogram, ...]:
+    """One histogram for each of `errors`, over the first `limit` feeds. The bins span the range of both graphs."""
+    edges = {error.tensor: _edges(error, bins) for error in errors}
+    layers = {error.tensor: error.layer for error in errors}
+    counts = {name: np.zeros((2, bins), np.int64) for name in edges}
+    with float_graph.watch(list(edges)) as original, quantized.watch(list(edges)) as answer:
+        for feed in itertools.islice(feeds, limit):
+            for row, values in enumerate((original.run(feed), answer.run(feed))):
+                for name in edges:
+                    counts[name][row] += np.histogram(values[name], edges[name])[0]
+    return tuple(
+        LayerHistogram(layers[name], tuple(map(float, edges[name])), *(tuple(map(int, row)) for row in counts[name]))
+        for name in edges
+    )
+
+
+def _edges(error: LayerError, bins: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    low, high = min(error.float_low, error.quantized_low), max(error.float_high, error.quantized_high)
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    return np.linspace(low, math.nextafter(high, math.inf), bins + 1)

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
-from edgekit_converters.fidelity.intervals import resampled_interval
 from edgekit_converters.fidelity.result import Score
+from edgekit_converters.fidelity.statistics import resampled_interval
 
 __all__ = ["FunctionMetric", "open_metric_function"]
 
@@ -91,7 +91,9 @@ class FunctionMetric:
     def _call(self, outputs: dict[str, NDArray[Any]], labels: Sequence[Label]) -> float:
         """Raises MetricError where it raises, or gives anything but one finite number."""
         try:
-            value = self.function(outputs, _array(labels))
+            # One array where the labels are alike in shape, a list where they are not
+            shapes = {np.shape(label) for label in labels}
+            value = self.function(outputs, (np.asarray(labels) if len(shapes) == 1 else list(labels)))
         except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise MetricError(
@@ -149,12 +151,6 @@ def _shown(value: Any) -> str:
 
 def _rows(outputs: dict[str, NDArray[Any]], at: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     return {name: value[at] for name, value in outputs.items()}
-
-
-def _array(labels: Sequence[Label]) -> Any:
-    """One array where the labels are alike in shape, a list where they are not."""
-    shapes = {np.shape(label) for label in labels}
-    return np.asarray(labels) if len(shapes) == 1 else list(labels)
 
 
 @contextmanager

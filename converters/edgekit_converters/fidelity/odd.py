@@ -77,7 +77,15 @@ def odd_inputs(
         model = Path(folder) / "model"
         model.write_bytes(artifact.data)
         while left := [name for name in names if name not in found]:
-            for verdict in _child({**_job(artifact, contract, engine, left), "model": str(model)}, run):
+            # Verdicts of one child; where it died, the first sample without one is what killed it
+            job = {**_job(artifact, contract, engine, left), "model": str(model)}
+            came = ask(python_module(__name__), job, silence_s=TIMEOUT_S, run=run)
+            verdicts = [OddInput(**fact) for fact in came.facts if "name" in fact]
+            answered = {verdict.name for verdict in verdicts}
+            missing = [name for name in job["names"] if name not in answered]
+            # before the first sample it was the file itself, which fails for every one
+            blamed = missing[:1] if {"loaded": True} in came.facts else missing
+            for verdict in [*verdicts, *(OddInput(name, False, _death(came)) for name in blamed)]:
                 found[verdict.name] = verdict
     return tuple(found[name] for name in names)
 
@@ -100,17 +108,6 @@ def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any
             dtype, low, high = sets_of(spec).extent(spec)
             inputs[spec.name] = np.asarray(make(np.zeros(spec.shape), low, high)).astype(dtype)
         yield name, inputs
-
-
-def _child(job: dict[str, Any], run: Run) -> list[OddInput]:
-    """Verdicts of one child; where it died, the first sample without one is what killed it."""
-    came = ask(python_module(__name__), job, silence_s=TIMEOUT_S, run=run)
-    verdicts = [OddInput(**fact) for fact in came.facts if "name" in fact]
-    answered = {verdict.name for verdict in verdicts}
-    missing = [name for name in job["names"] if name not in answered]
-    # before the first sample it was the file itself, which fails for every one
-    blamed = missing[:1] if {"loaded": True} in came.facts else missing
-    return [*verdicts, *(OddInput(name, False, _death(came)) for name in blamed)]
 
 
 def _death(came: Outcome) -> str:

@@ -1,10 +1,20 @@
-"""The original's answers, made once and compared with every artifact.
+"""The original's answers, made once and compared with every artifact; and the examples chosen by them.
 
-Kept in memory: the outputs and a digest of each item, never its inputs. 10,000 items of 1,000 float32 scores are 40 MB.
+    answers = reference(source, contract, dataset)
+    golden = list(dataset.pick(pick_golden(answers)))     # they travel in the bundle, so that a board can prove its answers
+    check_answerable(source, contract, calibration_set, progress)       # where inputs are whole numbers, such as token ids
+
+Rules:
+- the outputs and a digest of each item are kept in memory, never its inputs: 10,000 items of 1,000 scores are 40 MB;
+- a batch has as many items as the file fixes, else one;
+- whatever a framework raises becomes one CalibrationError: which item, the framework's reason in one line, what to do;
+- a framework's own lines are kept off the terminal; running out of memory is no item's fault.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +23,142 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, Label, digest
+from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.errors import CalibrationError, SourceError
-from edgekit_converters.fidelity.asking import AT_ONCE, ask
-from edgekit_converters.fidelity.batches import Intake
 from edgekit_converters.fidelity.statistics import best_class
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.quiet import quiet
+from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.errors import EdgekitError, EngineError, shortened
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Reference", "reference"]
+__all__ = [
+    "AT_ONCE",
+    "GOLDEN_FRAMES",
+    "Intake",
+    "Reference",
+    "ask",
+    "check_answerable",
+    "golden_sequences",
+    "pick_golden",
+    "reason",
+    "reference",
+]
+
+
+class Intake:
+    """Adapts examples to one destination's tensors, in its order, and groups them.
+
+    at_once: items a batch where the file leaves the batch axis free; a fixed axis decides for itself. A last batch that
+    is short of a fixed one is filled with copies of its last item.
+    """
+
+    def __init__(self, contract: Contract, tensors: Sequence[TensorSpec], at_once: int) -> None:
+        self._adapters = [(spec.name, Adapter(contract.input(spec.name), spec)) for spec in tensors]
+        fixed = max((spec.shape[0] for spec in tensors if spec.shape), default=-1)
+        self._fixed = fixed > 0
+        self._size = fixed if fixed > 0 else at_once
+
+    def adapt(self, example: Example) -> list[NDArray[Any]]:
+        """One example, with a batch axis of what the file wants."""
+        return next(iter(self.batches([example])))[1]
+
+    def batches(self, examples: Iterable[Example]) -> Iterator[tuple[list[Example], list[NDArray[Any]]]]:
+        """(examples, tensors) pairs; the tensors may hold more rows than there are examples, and these mean nothing."""
+        remaining = iter(examples)
+        while group := list(itertools.islice(remaining, self._size)):
+            fill = [group[-1]] * (self._size - len(group)) if self._fixed else []
+            rows = [*group, *fill]
+            yield group, [self._stack([adapter(row.inputs[name]) for row in rows]) for name, adapter in self._adapters]
+
+    @staticmethod
+    def _stack(rows: list[NDArray[Any]]) -> NDArray[Any]:
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+AT_ONCE = 32
+"""Items a batch, where the original's batch axis is free."""
+
+_LONGEST = 200
+_STACK = re.compile(r"^(Graph execution error|Detected at node|File \"|\[\[\{\{node|During handling|Stack trace)")
+_OUTSIDE = (  # TensorFlow's Gather; ONNX Runtime's, which also counts from the end
+    re.compile(r"indices\[[^]]*] = (?P<value>-?\d+) is not in \[0, (?P<size>\d+)\)"),
+    re.compile(r"idx=(?P<value>-?\d+) must be within the inclusive range \[-?\d+,\s*(?P<last>\d+)]"),
+)
+
+
+def ask(
+    source: SourceModel, intake: Intake, group: Sequence[Example], tensors: list[NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """The original's answers to a batch. Raises CalibrationError with the first item that it does not answer."""
+    try:
+        return _quietly(source, tensors)
+    except Exception as error:
+        if not _is_of_the_item(error):
+            raise
+        for example in group:
+            try:
+                _quietly(source, intake.adapt(example))
+            except Exception as fault:
+                if not _is_of_the_item(fault):
+                    raise
+                raise _unanswered(fault, example) from fault
+        raise SourceError(
+            f"the original model answers each item alone and not {len(group)} at once: {reason(error)}",
+            where=str(source.path),
+            do="Save the model with a batch axis that is free, or fixed to 1",
+        ) from error
+
+
+def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> None:
+    """Ask the original for every item where an input is whole numbers: ids that it has no row for stop it, and every conversion
+    of it, in the middle. Raises CalibrationError."""
+    if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
+        return
+    intake, done = Intake(contract, source.inputs, AT_ONCE), 0
+    for group, tensors in intake.batches(dataset):
+        ask(source, intake, group, tensors)
+        done += len(group)
+        progress("checking the ids", done, len(dataset))
+
+
+def reason(error: BaseException) -> str:
+    """A framework's reason in one line: no stack, no node names."""
+    text = error.what if isinstance(error, EdgekitError) else str(error)
+    lines = [line.strip() for line in text.splitlines()]
+    said = next((line for line in lines if line and not _STACK.match(line)), "") or type(error).__name__
+    return shortened(said, _LONGEST)
+
+
+def _quietly(source: SourceModel, tensors: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    with quiet():
+        return source.predict(tensors)
+
+
+def _is_of_the_item(error: Exception) -> bool:
+    """Not where edgekit has said already what is wrong, or the machine is too small."""
+    return not isinstance(error, MemoryError) and (
+        isinstance(error, EngineError) or not isinstance(error, EdgekitError)
+    )
+
+
+def _unanswered(error: Exception, example: Example) -> CalibrationError:
+    text = str(error)
+    found = next((match for pattern in _OUTSIDE if (match := pattern.search(text))), None)
+    if found is None:
+        do = "Remove the item, or give it as the model was trained to take it"
+        return CalibrationError(f"the original model fails on it: {reason(error)}", where=example.origin, do=do)
+    groups = found.groupdict()
+    last = int(groups["last"]) if groups.get("last") else int(groups["size"]) - 1
+    return CalibrationError(
+        f"{groups['value']} is not in 0 to {last}, which is what the model has an entry for",
+        where=example.origin,
+        do="Remove the item, or make its ids with the vocabulary that the model was trained with",
+    )
+
 
 _MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes round otherwise by 1e-5 or so
 
@@ -132,3 +268,78 @@ def _labels(labels: Sequence[Label | None], where: str) -> tuple[Label, ...] | N
             do="Label all of them or none",
         )
     return known or None
+
+
+GOLDEN_FRAMES = 32
+"""The most frames of a golden sequence."""
+
+
+def pick_golden(reference: Reference, count: int = 4) -> list[int]:
+    """Indexes of `count` items (fewer where the set is smaller), ascending, no two alike.
+
+    A classifier's are those where its best score leads the second by most, of as many classes as possible: rounding
+    must not flip them. Otherwise they are spread evenly over the set.
+    """
+    different = _first_of_each(reference.digests)
+    if reference.best is None:
+        wanted = min(count, len(different))
+        return [different[(2 * place + 1) * len(different) // (2 * wanted)] for place in range(wanted)]
+    best = reference.best
+    surest = sorted(different, key=lambda index: (-_lead(reference, index), index))
+    chosen: dict[int, int] = {}  # class -> its surest item
+    for index in surest:
+        chosen.setdefault(best[index], index)
+    others = [index for index in surest if index != chosen[best[index]]]
+    return sorted([*chosen.values(), *others][:count])
+
+
+def golden_sequences(
+    dataset: Dataset, contract: Contract, reference: Reference, count: int = 4
+) -> list[dict[str, NDArray[Any]]]:
+    """`count` sequences (fewer where there are not so many), [frames, ...] of what a caller passes, for a stateful model.
+
+    Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers move
+    most come first, at most one from any place: a sequence of silence proves little.
+    """
+    windows = _windows([example.step or 0 for example in dataset])
+    ranked = sorted(windows, key=lambda span: (-_movement(reference, *span), span))
+    chosen = sorted(ranked[:count])
+    golden = []
+    for first, last in chosen:
+        frames = [example.inputs for example in dataset.pick(range(first, last))]
+        golden.append({spec.name: np.stack([frame[spec.name] for frame in frames]) for spec in contract.caller_inputs})
+    return golden
+
+
+def _windows(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, end) of windows of 32 frames, no two of which overlap; shorter ones only where a whole sequence is shorter."""
+    begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]
+    spans = []
+    for first, end in itertools.pairwise(begins):
+        whole = range(first, end - GOLDEN_FRAMES + 1, GOLDEN_FRAMES)
+        spans += [(start, start + GOLDEN_FRAMES) for start in whole] or [(first, end)]
+    return spans
+
+
+def _movement(reference: Reference, first: int, end: int) -> float:
+    """How much the original's answers vary over those frames, in shares of the largest answer there is."""
+    moved = 0.0
+    for name in reference.outputs[first]:
+        rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in reference.outputs[first:end]])
+        largest = max(float(np.abs(answer[name]).max(initial=0)) for answer in reference.outputs)
+        moved += float(rows.std(axis=0).mean()) / largest if largest else 0.0
+    return moved
+
+
+def _lead(reference: Reference, index: int) -> float:
+    """The first output's best score less its second best."""
+    scores = np.asarray(next(iter(reference.outputs[index].values())), np.float64).reshape(-1)
+    second, first = np.partition(scores, -2)[-2:]
+    return float(first - second)
+
+
+def _first_of_each(digests: Sequence[str]) -> list[int]:
+    seen: dict[str, int] = {}
+    for index, key in enumerate(digests):
+        seen.setdefault(key, index)
+    return list(seen.values())

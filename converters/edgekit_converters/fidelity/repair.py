@@ -251,7 +251,16 @@ class _Search(Generic[T]):
             else:
                 failing = middle
         if meeting > 1:
-            self._give_up_needless(ranked[:meeting])
+            # Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds
+            chosen = ranked[:meeting]
+            kept = list(chosen)
+            least = self._noise("islands", self.target.mixed, self._with(kept))
+            for unit in sorted(chosen, key=lambda unit: -unit.cost):
+                fewer = [other for other in kept if other is not unit]
+                if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
+                    kept = fewer
+            if len(kept) < len(chosen):
+                self._check_islands(kept)
 
     def _products_alone(self, others: Sequence[Unit]) -> bool:
         """All work in int8 and all else in float: what many small layers lose together, no single island shows."""
@@ -272,17 +281,6 @@ class _Search(Generic[T]):
             return False
         self._plan = plan
         return True
-
-    def _give_up_needless(self, chosen: Sequence[Unit]) -> None:
-        """Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds."""
-        kept = list(chosen)
-        least = self._noise("islands", self.target.mixed, self._with(kept))
-        for unit in sorted(chosen, key=lambda unit: -unit.cost):
-            fewer = [other for other in kept if other is not unit]
-            if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
-                kept = fewer
-        if len(kept) < len(chosen):
-            self._check_islands(kept)
 
     # --- measuring
 

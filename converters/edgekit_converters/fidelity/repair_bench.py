@@ -1,40 +1,48 @@
-"""What repair measures with: plans made from a workspace, run on a few calibration samples, compared with the float model.
+"""What repair measures with, and the plan that it starts from.
 
     bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
-    found = repair(bench, start, target)
+    found = repair(bench, Target(first_plan(bench, recipe("tflite-int8")), ...))
 
-Rules: noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of
-its boxes, where the contract says where these are; the noise of one layer
-in int8 is kept under the content that it follows from, so that a second search is cheap; a search leaves no artifact in
-the store but those that were checked.
+Rules:
+- noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of its
+  boxes, where the contract says where these are;
+- the noise of one layer in int8 is kept under the content that it follows from, so that a second search is cheap; a search
+  leaves no artifact in the store but those that were checked;
+- calibration data alone decide on the first plan: no label and no evaluation item is looked at;
+- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy only
+  if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
+- what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.deadline import tick
+from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.detection import decision_noise
-from edgekit_converters.fidelity.kinds import OFFSET, apart
-from edgekit_converters.fidelity.repair import Checked
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.repair import BETTER, Bench, Checked
+from edgekit_converters.fidelity.result import OFFSET, Fidelity, apart
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.graph import open_graph
 from edgekit_converters.store import NO_STORE, Store, key
-from edgekit_converters.targets.artifact import Artifact, Plan, plan_json
+from edgekit_converters.targets.artifact import STATIC, Artifact, Plan, RangeMethod, Recipe, plan_json
 from edgekit_converters.targets.artifact import recipe as named
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.errors import EngineError
 
-__all__ = ["SAMPLES", "WorkspaceBench", "output_noise"]
+__all__ = ["SAMPLES", "WorkspaceBench", "first_plan", "output_noise"]
 
 SAMPLES = 32
 ALONE = 8
@@ -195,3 +203,32 @@ def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.full(1, squares.sum())
     channels = 1 + int(np.argmin(shape[1:]))
     return np.asarray(squares.sum(axis=tuple(axis for axis in range(len(shape)) if axis != channels)))
+
+
+T = TypeVar("T")
+_MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 0.5), ("entropy", 0.5))
+"""How much of the best so far a method's noise may be, for the method to be taken."""
+
+
+def first_plan(bench: Bench[T], recipe: Recipe) -> Plan:
+    """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and the
+    best of them also with the weights as they are. Recipes without calibration have an empty one.
+    """
+    if not recipe.needs_calibration:
+        return Plan()
+    best, least = STATIC, _noise(bench, recipe, STATIC)
+    for method, margin in _MARGINS:
+        plan = replace(STATIC, ranges=method)
+        noise = _noise(bench, recipe, plan)
+        if noise < least * margin:
+            best, least = plan, noise
+    as_they_are = replace(best, steps=())
+    return as_they_are if _noise(bench, recipe, as_they_are) < least * BETTER else best
+
+
+def _noise(bench: Bench[T], recipe: Recipe, plan: Plan) -> float:
+    try:
+        noise = bench.noise(recipe.name, plan)
+    except (ConversionError, EngineError):
+        return math.inf
+    return math.inf if math.isnan(noise) else noise

@@ -73,9 +73,9 @@ def case(errors, layers, quantized=None, **more):
 @pytest.fixture(autouse=True)
 def _quantized(monkeypatch):
     """The share of 8 bits is read from bytes, which these graphs have not."""
-    from edgekit_converters.fidelity.explain import structure
+    from edgekit_converters.fidelity.explain import rules
 
-    monkeypatch.setattr(structure, "quantized_fraction", lambda _format, _data: (1.0, 1.0))
+    monkeypatch.setattr(rules, "quantized_fraction", lambda _format, _data: (1.0, 1.0))
 
 
 CONV = layer("conv", "Conv", "conv", ["x"], weight="w", weight_axis=0)
@@ -249,9 +249,9 @@ def test_operators_outside_the_fast_path_split_the_graph():
 
 
 def test_nothing_quantized_is_said_first_of_all(monkeypatch):
-    from edgekit_converters.fidelity.explain import structure
+    from edgekit_converters.fidelity.explain import rules
 
-    monkeypatch.setattr(structure, "quantized_fraction", lambda _format, _data: (0.0, 0.0))
+    monkeypatch.setattr(rules, "quantized_fraction", lambda _format, _data: (0.0, 0.0))
     found = explain(case([error(CONV, out=None, own_sqnr_db=None)], [CONV]))
     assert [cause.code for cause in found] == ["nothing-quantized"]
 

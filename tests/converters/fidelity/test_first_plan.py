@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.fidelity.first_plan import first_plan
+from edgekit_converters.fidelity.repair_bench import first_plan
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.artifact import STATIC, Plan
 

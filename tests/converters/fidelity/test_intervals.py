@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_converters.fidelity import paired_interval
-from edgekit_converters.fidelity.intervals import (
+from edgekit_converters.fidelity.statistics import (
     Z95,
     mean_interval,
     ratio_interval_db,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity.kinds import kinds
+from edgekit_converters.fidelity.result import kinds
 from edgekit_converters.fidelity.statistics import Drift
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.fidelity.latency import time_runs
+from edgekit_converters.fidelity.compare import time_runs
 
 
 @pytest.mark.parametrize(

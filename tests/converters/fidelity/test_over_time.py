@@ -11,8 +11,8 @@ import pytest
 from edgekit_converters import contract_file, sources
 from edgekit_converters.calibration import open_sequences
 from edgekit_converters.fidelity import Evaluation, compare, reference
-from edgekit_converters.fidelity.golden import GOLDEN_FRAMES, golden_sequences
-from edgekit_converters.fidelity.over_time import OverTime
+from edgekit_converters.fidelity.compare import OverTime
+from edgekit_converters.fidelity.reference import GOLDEN_FRAMES, golden_sequences
 from edgekit_converters.sources import LoadOptions
 
 pytestmark = pytest.mark.convert

@@ -7,7 +7,7 @@ import pytest
 
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity import named_metric, task_metrics
-from edgekit_converters.fidelity.segmentation import VOID
+from edgekit_converters.fidelity.metrics import VOID
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
 INPUT = (InputContract("x", (4,), "float32"),)

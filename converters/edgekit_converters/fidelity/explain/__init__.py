@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 from edgekit_converters.fidelity.explain.case import Case, Cause
-from edgekit_converters.fidelity.explain.examine import examine
-from edgekit_converters.fidelity.explain.explain import RULES, explain
+from edgekit_converters.fidelity.explain.rules import RULES, examine, explain
 
 __all__ = ["RULES", "Case", "Cause", "examine", "explain"]

@@ -58,9 +58,13 @@ def steep_function(case: Case) -> Iterator[Cause]:
     for layer, error in case.damaged:
         if layer.op.upper() not in _STEEP or layer.weight is not None:
             continue
-        (smallest, typical) = _extent(error)
+        (smallest, typical) = (_least(error), max(abs(error.float_low), abs(error.float_high)))
         grid = error.grid_sqnr_db
-        if layer.op.upper() == "MUL" and (grid is None or grid > DAMAGE_DB) and not _same_twice(layer, case):
+        if (
+            layer.op.upper() == "MUL"
+            and (grid is None or grid > DAMAGE_DB)
+            and not (len(layer.inputs) == 2 and layer.inputs[0] == layer.inputs[1])
+        ):
             continue
         before = case.input_errors(layer)
         step = max((entry.scale or 0.0 for entry in before), default=0.0)
@@ -288,18 +292,10 @@ def _opens(layer: Layer, case: Case) -> bool:
     return gated and error is not None and error.float_low >= -0.01 and 0.0 < error.float_high <= 1.01
 
 
-def _same_twice(layer: Layer, case: Case) -> bool:
-    return len(layer.inputs) == 2 and layer.inputs[0] == layer.inputs[1]
-
-
 def _grid_is_to_blame(error: LayerError) -> bool:
     """Rounding to the tensor's own step makes about the noise that is there."""
     grid = error.grid_sqnr_db
     return grid is not None and error.sqnr_db is not None and grid <= error.sqnr_db + _NEAR_DB
-
-
-def _extent(error: LayerError) -> tuple[float, float]:
-    return _least(error), max(abs(error.float_low), abs(error.float_high))
 
 
 def _least(error: LayerError) -> float:
