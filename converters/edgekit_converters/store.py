@@ -20,18 +20,23 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import xxhash
 
+from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.errors import BundleError
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "key", "unfinished"]
+__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "get_json", "kept_json", "key"]
+__all__ += ["put_json", "unfinished"]
+
+T = TypeVar("T")
 
 _TOOLS = (
     *(
@@ -162,6 +167,32 @@ class DiskStore:
             if over < newest:
                 with contextlib.suppress(OSError):
                     Path(path).unlink()
+
+
+def get_json(store: Store, name: str, kind: type[T]) -> T | None:
+    """What `put_json` kept there; None where it is not there, or is none of this kind."""
+    stored = store.get(name)
+    try:
+        return None if stored is None else _read(kind, stored)
+    except (BundleError, ValueError):
+        return None
+
+
+def put_json(store: Store, name: str, value: Any) -> bytes:
+    """Keep a dataclass, or anything else that the codec reads back. Returns its bytes."""
+    data = json.dumps(to_json(value)).encode()  # unlike a manifest's, these numbers may be infinite
+    store.put(name, data)
+    return data
+
+
+def kept_json(store: Store, name: str, kind: type[T], made: Callable[[], T]) -> T:
+    """What is kept under that name, or what `made` gives now. A person's own function is no part of the name."""
+    found = get_json(store, name, kind)
+    return _read(kind, put_json(store, name, made())) if found is None else found
+
+
+def _read(kind: type[T], stored: bytes) -> T:
+    return from_json(kind, json.loads(stored), "what was stored", nulls=True)
 
 
 def unfinished(folder: Path, key: str) -> Path:

@@ -18,16 +18,15 @@ Rules:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgekit_profiles.anchors import ANCHOR_MODEL
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.regular import read_regular
+from edgekit_runtime.bundle.codec import read_json
 
 __all__ = ["FORMAT", "AnchorFile", "Timed", "anchors_for", "parse_anchor_file", "read_anchor_file", "refuse_strangers"]
 
@@ -64,6 +63,24 @@ class AnchorFile:
     changed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Board:
+    profile: str | None
+    model: str | None
+    machine: str | None
+
+
+@dataclass(frozen=True)
+class _File:
+    edgekit_anchor: int
+    network: str
+    measured_at: str
+    board: _Board
+    times: tuple[Timed, ...]
+    steady: bool
+    changed: tuple[str, ...] = ()
+
+
 def read_anchor_file(path: Path) -> AnchorFile:
     """Raises AnchorError."""
     try:
@@ -84,10 +101,22 @@ def read_anchor_file(path: Path) -> AnchorFile:
 def parse_anchor_file(text: str, where: str) -> AnchorFile:
     """Raises AnchorError."""
     try:
-        value = json.loads(text)
-        return _read(value, where)
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise AnchorError("is no anchor file", where=where, do=_AGAIN) from error
+        found = read_json(_File, text, where)
+    except ValueError as error:
+        raise AnchorError(f"is no anchor file: {error}", where=where, do=_AGAIN) from error
+    if found.edgekit_anchor != FORMAT or found.network != ANCHOR_MODEL:
+        raise AnchorError("is an anchor file of another version of edgekit", where=where, do=_AGAIN)
+    if not found.times or not all(map(_can_be, found.times)):
+        raise AnchorError("holds no time, or one that cannot be", where=where, do=_AGAIN)
+    board = found.board
+    changed = () if found.steady else found.changed or ("it does not say what",)
+    names = (board.profile or "", board.model or "", board.machine or "")
+    return AnchorFile(where, *names, found.measured_at, found.times, changed)
+
+
+def _can_be(one: Timed) -> bool:
+    clock = one.clock_ghz is None or 0 < one.clock_ghz < 20
+    return 0 < one.min_ms <= one.p50_ms <= one.p95_ms < 1e6 and one.threads >= 1 and clock
 
 
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
@@ -120,41 +149,3 @@ def _anchor(one: Timed, file: AnchorFile, profile: Profile) -> Anchor:
     kernels = _KERNELS.get(one.engine, one.engine)
     times = {one.precision: one.p50_ms}
     return Anchor(kernels, ANCHOR_MODEL, one.threads, clock, times, "measured", source, one.engine, one.engine_version)
-
-
-def _read(value: Any, where: str) -> AnchorFile:
-    """Raises what a value of another kind raises."""
-    if value["edgekit_anchor"] != FORMAT or value["network"] != ANCHOR_MODEL:
-        raise AnchorError("is an anchor file of another version of edgekit", where=where, do=_AGAIN)
-    board = value["board"]
-    changed = [] if value["steady"] is True else [str(word) for word in value["changed"]] or ["it does not say what"]
-    times = tuple(_timed(one) for one in value["times"])
-    if not times:
-        raise AnchorError("holds no time", where=where, do=_AGAIN)
-    return AnchorFile(
-        where,
-        str(board["profile"] or ""),
-        str(board.get("model") or ""),
-        str(board.get("machine") or ""),
-        str(value["measured_at"]),
-        times,
-        tuple(changed),
-    )
-
-
-def _timed(one: Mapping[str, Any]) -> Timed:
-    least, middle, high = (float(one[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
-    clock = one.get("clock_ghz")
-    threads = int(one["threads"])
-    if not 0 < least <= middle <= high < 1e6 or threads < 1 or (clock is not None and not 0 < float(clock) < 20):
-        raise ValueError("a time that cannot be")
-    return Timed(
-        str(one["engine"]),
-        str(one["engine_version"]),
-        str(one["precision"]),
-        threads,
-        least,
-        middle,
-        high,
-        None if clock is None else float(clock),
-    )

@@ -15,8 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +22,9 @@ from typing import Any, Literal
 
 from edgekit.bench.conditions import LEAST_S
 from edgekit_profiles.regular import read_regular
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.strict_json import strict_json
 
 __all__ = [
     "Compared",
@@ -103,35 +103,52 @@ class Compared:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class _Clock:
+    mean: float | None = None
+
+
+@dataclass(frozen=True)
+class _During:
+    frequency_mhz: _Clock | None = None
+    others_cpu: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class _Conditions:
+    during: _During | None = None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What `compare` computes with."""
+
+    conditions: _Conditions
+    load: dict[str, Any]
+    spread: dict[str, tuple[float, float]] | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    throughput_per_s: float | None = None
+    first_ms: float | None = None
+    ready_ms: float | None = None
+    cold_start_ms: float | None = None
+    cold_rss_mb: float | None = None
+    peak_rss_mb: float | None = None
+
+
 def read_record(path: Path) -> dict[str, Any]:
-    """Raises RecordError."""
+    """Raises RecordError. Any figure may be missing, none may be something else."""
     try:
-        value = json.loads(read_regular(path, _MOST).decode("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise RecordError(f"cannot be read: {why}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise RecordError("is not JSON", where=str(path), do=_HOW) from error
-    if not _is_record(value):
-        raise RecordError("is no record of edgekit bench", where=str(path), do=_HOW)
-    return dict(value)
-
-
-def _is_record(value: object) -> bool:
-    """Whether `compare` can read it; any figure may be missing, none may be something else."""
-    if not isinstance(value, dict) or not all(isinstance(value.get(part), dict) for part in ("conditions", "load")):
-        return False
-    during, spread = value["conditions"].get("during") or {}, value.get("spread") or {}
-    if not isinstance(during, dict) or not isinstance(spread, dict):
-        return False
-    clock = during.get("frequency_mhz") or {}
-    figures = [value.get(name) for name in (*_FIGURES, *_ONCE)] + [during.get("others_cpu"), during.get("seconds")]
-    figures += [clock.get("mean") if isinstance(clock, dict) else "neither"]
-    ranges = [isinstance(pair, list) and len(pair) == 2 and all(map(_number, pair)) for pair in spread.values()]
-    return all(figure is None or _number(figure) for figure in figures) and all(ranges)
-
-
-_HOW = "Make one: edgekit bench BUNDLE -o RECORD.json"
+        value: dict[str, Any] = strict_json(read_regular(path, _MOST))
+        from_json(_Record, value, "the record", nulls=True)
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    except (BundleError, ValueError) as error:
+        do = "Make one: edgekit bench BUNDLE -o RECORD.json"
+        raise RecordError(f"is no record of edgekit bench: {error}", where=str(path), do=do) from error
+    return value
 
 
 def known_before(old: Mapping[str, Any], machine: Mapping[str, Any], load: Mapping[str, Any]) -> list[Difference]:
@@ -198,11 +215,3 @@ def _said(value: Any, unknown: str) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "no"
     return unknown if value is None else str(value)
-
-
-def _number(value: object) -> bool:
-    """A finite one, that fits a float."""
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False

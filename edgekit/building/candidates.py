@@ -12,17 +12,17 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
-from edgekit.building.kept import kept_json, key
+from edgekit.building.kept import key
 from edgekit.building.making import Made
 from edgekit.building.subject import Subject
 from edgekit.estimating import can_time_here, time_here
 from edgekit_converters import fidelity, workload
 from edgekit_converters.choose import Candidate
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
-from edgekit_converters.store import Store
+from edgekit_converters.store import Store, kept_json
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
@@ -140,19 +140,18 @@ def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Mad
     """
     existing = [one for one in made if one.artifact is not None]
 
-    def taken() -> dict[str, list[float]]:
+    def taken() -> dict[str, tuple[float, float]]:
         (example,) = subject.sets.evaluation.pick([0])
         return {
-            one.sha256: list(fidelity.measure_ms(one.artifact, subject.contract, example))
+            one.sha256: fidelity.measure_ms(one.artifact, subject.contract, example)
             for one in existing
             if one.artifact is not None
         }
 
     @cache
-    def times() -> dict[str, list[float]]:
+    def times() -> dict[str, tuple[float, float]]:
         name = key("times", sorted(one.sha256 for one in existing), _machine(), to_json(subject.contract))
-        found: dict[str, list[float]] = kept_json(store, name, taken)
-        return found
+        return kept_json(store, name, dict[str, tuple[float, float]], taken)
 
     def timed(one: Made) -> Estimate:
         p50_ms, p95_ms = times()[one.sha256]
@@ -166,15 +165,15 @@ def workstation(store: Store, made: Sequence[Made]) -> Callable[[Made], HostTime
     very same artifacts on this machine."""
     fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
 
-    def taken() -> dict[str, dict[str, object]]:
+    def taken() -> dict[str, HostTimes]:
         asked = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
-        return {one.sha256: asdict(times) for one, times in zip(fit, time_here(asked), strict=True)}
+        return {one.sha256: times for one, times in zip(fit, time_here(asked), strict=True)}
 
     @cache
     def times() -> dict[str, HostTimes]:
         name = key("workstation", sorted(one.sha256 for one in fit), _machine())
         try:
-            return {sha256: HostTimes(**told) for sha256, told in kept_json(store, name, taken).items()}
+            return kept_json(store, name, dict[str, HostTimes], taken)
         except EdgekitError:  # an input of any size, a busy machine, an engine that refuses what another takes
             return {}
 

@@ -13,15 +13,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit.building.disagreements import shown
-from edgekit.building.kept import kept_json, key
+from edgekit.building.kept import key
 from edgekit.building.making import Made
 from edgekit.building.subject import Subject
 from edgekit_converters.calibration import Subset, source_samples
 from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph
 from edgekit_converters.progress import Progress
-from edgekit_converters.targets.artifact import plan_json
+from edgekit_converters.store import kept_json
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["evidence", "finite"]
@@ -34,11 +35,11 @@ def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progr
     """The candidate's part of the report, beside its size and fidelity. JSON has no infinity: null stands for it."""
     artifact = made.artifact
     assert artifact is not None
-    told: dict[str, Any] = {"plan": plan_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
+    told: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
     if made.recipe.needs_calibration:
         sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
         name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
-        told.update(kept_json(subject.store, name, lambda: _layers(made, subject, workspace, progress)))
+        told.update(kept_json(subject.store, name, dict[str, Any], lambda: _layers(made, subject, workspace, progress)))
     told["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
     return told
 

@@ -6,11 +6,12 @@ Rules: what the store gives back is read as data, never run, and what cannot be 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,11 @@ from edgekit_converters import store as stored_by
 from edgekit_converters.calibration import Dataset, Survey, fingerprint, survey
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.progress import Progress
-from edgekit_converters.store import Store
+from edgekit_converters.store import Store, kept_json
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
-from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["kept", "kept_json", "kept_reference", "kept_survey", "key", "survey_digest"]
-
-T = TypeVar("T")
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, EdgekitError)
+__all__ = ["kept_reference", "kept_survey", "key", "survey_digest"]
 
 
 def key(*parts: Any) -> str:
@@ -40,33 +37,13 @@ def _own_code() -> str:
     return stored_by.code_digest(Path(__file__).parent)
 
 
-def kept(store: Store, name: str, made: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
-    """What `read` makes of the stored bytes, or of those that `made` gives now."""
-    stored = store.get(name)
-    if stored is not None:
-        try:
-            return read(stored)
-        except _UNREADABLE:
-            pass
-    stored = made()
-    store.put(name, stored)
-    return read(stored)
-
-
-def kept_json(store: Store, name: str, made: Callable[[], Any]) -> Any:
-    """`kept`, of anything that JSON can say."""
-    return kept(store, name, lambda: json.dumps(made()).encode(), json.loads)
-
-
 def kept_survey(store: Store, dataset: Dataset, contract: Contract, progress: Progress) -> Survey:
     """The survey of a set, without decoding a file where the same files were surveyed before."""
     files = fingerprint(dataset)
     if files is None:
         return survey(dataset, progress)
     name = key("survey", files, to_json(contract), dataset.name)
-    return kept(
-        store, name, lambda: _survey_bytes(survey(dataset, progress)), lambda stored: _survey(json.loads(stored))
-    )
+    return kept_json(store, name, Survey, lambda: survey(dataset, progress))
 
 
 def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
@@ -75,19 +52,15 @@ def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
     return key("items", [[digest, label] for digest, label in items if digest not in left_out])
 
 
-def _survey_bytes(found: Survey) -> bytes:
-    return json.dumps({**vars(found), "unreadable": list(found.unreadable.items())}).encode()
-
-
-def _survey(stored: dict[str, Any]) -> Survey:
-    reach = {name: (float(low), float(high)) for name, (low, high) in stored.pop("reach").items()}
-    unreadable = {int(index): str(why) for index, why in stored.pop("unreadable")}
-    return Survey(**stored, reach=reach, unreadable=unreadable)
-
-
 def kept_reference(store: Store, name: str, made: Callable[[], Reference]) -> Reference:
     """The original's answers. Labels that are arrays go with them."""
-    return kept(store, name, lambda: _reference_bytes(made()), _reference)
+    stored = store.get(name)
+    if stored is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return _reference(stored)
+    stored = _reference_bytes(made())
+    store.put(name, stored)
+    return _reference(stored)
 
 
 def _reference_bytes(found: Reference) -> bytes:

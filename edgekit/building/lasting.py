@@ -20,9 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from edgekit.building.kept import kept_json, key
+from edgekit.building.kept import key
 from edgekit.building.report import estimate_json
 from edgekit.packaging import write_bundle
+from edgekit_converters.store import kept_json
 from edgekit_profiles import Estimate
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, Promise, read_bundle
@@ -115,6 +116,11 @@ def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | 
 
 
 @dataclass(frozen=True)
+class _Peak:
+    mb: float | None
+
+
+@dataclass(frozen=True)
 class _Measuring:
     """The trial of an install, of one artifact and engine after the other, remembered by what they are."""
 
@@ -132,8 +138,7 @@ class _Measuring:
         name = key(
             "memory", self.draft.digests, body["contract"], entry.blob, engine, version, self.manifest.target.threads
         )
-        found = kept_json(self.store, name, lambda: self._measured(entry, engine))
-        return None if found is None else float(found)
+        return kept_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine))).mb
 
     def _measured(self, entry: ArtifactEntry, engine: str) -> float | None:
         with TemporaryDirectory(prefix="edgekit-") as folder:

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from edgekit.building.disagreements import Watcher
-from edgekit.building.kept import kept_json, key
+from edgekit.building.kept import key
 from edgekit.building.subject import Subject
 from edgekit.building.workers import Workers
 from edgekit_converters import fidelity, targets
@@ -27,10 +26,11 @@ from edgekit_converters.errors import ConversionError, MissingToolsError, Source
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
+from edgekit_converters.store import get_json, kept_json, put_json
 from edgekit_converters.targets import Artifact, Recipe
 from edgekit_converters.targets.artifact import STATIC, Plan
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["ALIKE", "Made", "Maker", "make"]
@@ -67,6 +67,18 @@ class Made:
         return hashlib.sha256(self.artifact.data).hexdigest()
 
 
+@dataclass(frozen=True)
+class _Failed:
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class _Compared:
+    fidelity: Fidelity
+    differing: tuple[dict[str, Any], ...]
+
+
 class Maker:
     """Makes an artifact of the subject and measures it."""
 
@@ -89,10 +101,9 @@ class Maker:
         name = key(
             "failed", recipe.name, subject.source.sha256, subject.sets.calibration_digest, to_json(subject.contract)
         )
-        known = subject.store.get(name) if plan is None else None
+        known = get_json(subject.store, name, _Failed) if plan is None else None
         if known is not None:
-            told = json.loads(known)
-            return Made(recipe, None, None, told["failed"], advice=told["advice"])
+            return Made(recipe, None, None, known.what, advice=known.advice)
         try:
             self.workers.progress(f"{recipe.name} conversion", 0, None)
             return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)), judge)
@@ -105,7 +116,7 @@ class Maker:
             )
             made = replace(_failed(error, recipe), missing_extra=missing)
             if lasting and plan is None:
-                subject.store.put(name, json.dumps({"failed": made.failed, "advice": made.advice}).encode())
+                put_json(subject.store, name, _Failed(made.failed or "", made.advice))
             return made
         except MemoryError:
             raise
@@ -166,13 +177,13 @@ class Maker:
         subject, recipe = judge or self.subject, artifact.recipe
         made = Made(recipe, artifact, None, None, judge=judge)
         name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
-        found = kept_json(subject.evaluation_store, name, lambda: _compared(subject, artifact, self.workers.progress))
-        measured = from_json(Fidelity, found["fidelity"], "a stored comparison")
+        compared = partial(_compared, subject, artifact, self.workers.progress)
+        found = kept_json(subject.evaluation_store, name, _Compared, compared)
         # What the store knows was found for these bytes; which layers are float is the plan's to say.
-        measured = replace(measured, repaired=tuple(sorted(artifact.plan.float_layers)))
+        measured = replace(found.fidelity, repaired=tuple(sorted(artifact.plan.float_layers)))
         if recipe.precision == "float32" and measured.likeness < ALIKE:
             return Made(recipe, None, None, _unlike(measured))
-        return replace(made, fidelity=measured, differing=tuple(found["differing"]))
+        return replace(made, fidelity=measured, differing=found.differing)
 
     def _fails_on(self, artifact: Artifact) -> str:
         """An odd input that the artifact does not answer and the float file does, in words; "" where there is none."""
@@ -198,8 +209,7 @@ class Maker:
             verdicts = fidelity.odd_inputs(artifact, self.subject.contract)
             return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
 
-        found: dict[str, str] = kept_json(self.subject.store, name, failed)
-        return found
+        return kept_json(self.subject.store, name, dict[str, str], failed)
 
 
 def _failed(error: EdgekitError, recipe: Recipe) -> Made:
@@ -208,12 +218,11 @@ def _failed(error: EdgekitError, recipe: Recipe) -> Made:
     return Made(recipe, None, None, str(EdgekitError(error.what, where=place)), advice=error.do)
 
 
-def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> dict[str, Any]:
+def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> _Compared:
     watcher = Watcher(subject.reference, subject.contract.of_caller)
     found = fidelity.compare(subject.reference, artifact, subject.evaluation, progress, watcher)
     places = subject.indexes or range(len(subject.reference))
-    differing = [{**item, "index": places[item["index"]]} for item in watcher.differing]
-    return {"fidelity": to_json(found), "differing": differing}
+    return _Compared(found, tuple({**item, "index": places[item["index"]]} for item in watcher.differing))
 
 
 def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +22,10 @@ from edgekit.building.making import Made, Maker
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, percent, repair
+from edgekit_converters.store import get_json, put_json
 from edgekit_converters.targets import recipe, with_islands
-from edgekit_converters.targets.artifact import plan_from, plan_json
+from edgekit_converters.targets.artifact import Plan
+from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["failed_repairs", "judged", "to_search", "with_repairs"]
@@ -92,8 +93,8 @@ def _repaired(maker: Maker, made: Made, limits: Limits, budget_s: float) -> Made
     story = _remembered(maker, made, limits, budget_s)
     if story is None:
         story = _searched(maker, made, max_drop, budget_s)
-        maker.subject.evaluation_store.put(_name(maker, made, limits), json.dumps(story).encode())
-    plan = plan_from(story["plan"])
+        put_json(maker.subject.evaluation_store, _name(maker, made, limits), story)
+    plan = from_json(Plan, story["plan"], "the plan")
     if story["recipe"] == made.recipe.name and made.artifact is not None and plan == made.artifact.plan:
         return replace(made, artifact=None, fidelity=None, repair=story)
     halves = maker.subject.halves
@@ -131,8 +132,7 @@ def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str,
 
 def _remembered(maker: Maker, made: Made, limits: Limits, budget_s: float) -> dict[str, Any] | None:
     """The story of an earlier build's search, where that one had as much time or needed no more."""
-    stored = maker.subject.evaluation_store.get(_name(maker, made, limits))
-    known: dict[str, Any] | None = None if stored is None else json.loads(stored)
+    known = get_json(maker.subject.evaluation_store, _name(maker, made, limits), dict[str, Any])
     return known if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s) else None
 
 
@@ -160,7 +160,7 @@ def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dic
         return _story(made, repair(maker.bench(made.recipe.format), start, target, told)) | {"budget_s": budget_s}
     except EdgekitError as error:
         return {
-            "of": made.recipe.name, "recipe": made.recipe.name, "plan": plan_json(artifact.plan), "met": False,
+            "of": made.recipe.name, "recipe": made.recipe.name, "plan": to_json(artifact.plan), "met": False,
             "drop": made.fidelity.loss, "why": str(error), "what": made.recipe.name, "tried": [], "cut_short": True,
             "budget_s": 0.0,
         }  # fmt: skip
@@ -170,7 +170,7 @@ def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
     return {
         "of": made.recipe.name,
         "recipe": found.recipe,
-        "plan": plan_json(found.plan),
+        "plan": to_json(found.plan),
         "met": found.met,
         "drop": found.checked.drop,
         "why": found.why,

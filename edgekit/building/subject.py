@@ -12,7 +12,7 @@ from typing import TypeGuard
 import numpy as np
 
 from edgekit.building.data import Opener, Sets, open_sets, unused_labels
-from edgekit.building.kept import kept_json, kept_reference, key
+from edgekit.building.kept import kept_reference, key
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, Label, Sequences, Subset, source_samples
@@ -22,7 +22,7 @@ from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.store import NO_STORE, Store
+from edgekit_converters.store import NO_STORE, Store, kept_json
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
@@ -166,7 +166,7 @@ def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store
         fidelity.check_answerable(source, contract, given, progress)
         return True
 
-    kept_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), checked)
+    kept_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), bool, checked)
 
 
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
@@ -249,7 +249,8 @@ def _suspicions(
         return ()
     name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)
 
-    def found() -> list[list[str]]:
-        return [[f.code, f.what, f.do] for f in calibration.suspicions(source, contract, sets.evaluation, progress)]
+    def found() -> tuple[Finding, ...]:
+        seen = calibration.suspicions(source, contract, sets.evaluation, progress)
+        return tuple(Finding(one.code, "warning", one.what, one.do) for one in seen)
 
-    return tuple(Finding(code, "warning", what, do) for code, what, do in kept_json(store, name, found))
+    return kept_json(store, name, tuple[Finding, ...], found)

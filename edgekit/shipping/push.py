@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import io
-import json
 import shlex
 import tarfile
 import tempfile
@@ -28,6 +27,7 @@ from edgekit.shipping.package import Approve, PackageRequest, Packed, pack, pack
 from edgekit.shipping.plan import package_name
 from edgekit.shipping.remote_board import RemoteBoard, probe, script, suited
 from edgekit.shipping.ssh import Address, Connection, Done
+from edgekit_runtime.bundle.codec import read_json
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
@@ -256,7 +256,7 @@ def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bund
 def _record(told: Done, where: str) -> dict[str, Any]:
     """The one object that a command there printed. Raises ShippingError, with what it says of itself, where it failed."""
     try:
-        record: dict[str, Any] = json.loads(told.out)
+        record = read_json(dict[str, Any], told.out, "its answer")
     except ValueError as error:
         last = (told.err.strip().splitlines() or ["it said nothing"])[-1]
         raise ShippingError(f"it gave no result: {last}", where=where) from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from edgekit.building.kept import kept_json, kept_reference, kept_survey, key, survey_digest
+from edgekit.building.kept import kept_reference, kept_survey, key, survey_digest
 from edgekit_converters.calibration import random_dataset
 from edgekit_converters.fidelity import Reference
-from edgekit_converters.store import DiskStore
+from edgekit_converters.store import DiskStore, kept_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 CONTRACT = Contract("raw", (InputContract("x", (3,), "float32"),), (OutputContract("y", (2,), "float32"),))
@@ -20,15 +22,17 @@ def never():
 
 def test_json_comes_back_without_being_made_again(tmp_path):
     store = DiskStore(tmp_path)
-    assert kept_json(store, key("a"), lambda: {"a": [1, None]}) == {"a": [1, None]}
-    assert kept_json(store, key("a"), never) == {"a": [1, None]}
+    assert kept_json(store, key("a"), dict[str, Any], lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert kept_json(store, key("a"), dict[str, Any], never) == {"a": [1, None]}
+    assert kept_json(store, key("b"), float, lambda: float("inf")) == kept_json(store, key("b"), float, never)
 
 
 def test_what_cannot_be_read_is_made_again(tmp_path):
     store = DiskStore(tmp_path)
-    store.put(key("a"), b"\xff not JSON")
-    assert kept_json(store, key("a"), lambda: 3) == 3
-    assert kept_json(store, key("a"), never) == 3
+    for stored in (b"\xff not JSON", b'"3"'):
+        store.put(key("a"), stored)
+        assert kept_json(store, key("a"), int, lambda: 3) == 3
+        assert kept_json(store, key("a"), int, never) == 3
 
 
 LABELS = {"none": None, "classes": (1, 0), "numbers": (0.5, 1.5), "boxes": (np.zeros((2, 5)), np.ones((0, 5)))}

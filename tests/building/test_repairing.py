@@ -24,7 +24,8 @@ from edgekit_converters.fidelity.sensitivity import Unit
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE, DiskStore, Store
 from edgekit_converters.targets import Artifact, recipe
-from edgekit_converters.targets.artifact import STATIC, Plan, plan_json
+from edgekit_converters.targets.artifact import STATIC, Plan
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 
@@ -143,7 +144,7 @@ class Lucky:
         return self.lost(recipe, plan, subject.reference.digests)
 
     def lost(self, recipe, plan, names) -> float:
-        text = f"{recipe} {plan_json(plan)}"
+        text = f"{recipe} {to_json(plan)}"
         return float(np.mean([xxhash.xxh3_64_intdigest(f"{text} {name}".encode()) / 2**64 < LOST for name in names]))
 
     def make(self, recipe, plan, judge=None):

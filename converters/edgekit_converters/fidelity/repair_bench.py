@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,10 +33,11 @@ from edgekit_converters.fidelity.repair import BETTER, Bench, Checked
 from edgekit_converters.fidelity.result import OFFSET, Fidelity, apart
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.graph import open_graph
-from edgekit_converters.store import NO_STORE, Store, key
-from edgekit_converters.targets.artifact import STATIC, Artifact, Plan, RangeMethod, Recipe, plan_json
+from edgekit_converters.store import NO_STORE, Store, kept_json, key
+from edgekit_converters.targets.artifact import STATIC, Artifact, Plan, RangeMethod, Recipe
 from edgekit_converters.targets.artifact import recipe as named
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EngineError
@@ -93,12 +93,9 @@ class WorkspaceBench:
 
     def _kept(self, recipe: str, plan: Plan, samples: int) -> float:
         what = "noise" if self._contract is None else "noise of boxes"
-        name = key(what, recipe, plan_json(plan), samples, *self._identity)
+        name = key(what, recipe, to_json(plan), samples, *self._identity)
         if name not in self._seen:
-            stored = self._store.get(name)
-            self._seen[name] = self._measured(recipe, plan, samples) if stored is None else json.loads(stored)
-            if stored is None:
-                self._store.put(name, json.dumps(self._seen[name]).encode())
+            self._seen[name] = kept_json(self._store, name, float, lambda: self._measured(recipe, plan, samples))
         return self._seen[name]
 
     def _measured(self, recipe: str, plan: Plan, samples: int) -> float:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.progress import Progress
 from edgekit_converters.targets.samples import Samples, checked_samples, turn
+from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
     "RECIPES",
@@ -40,8 +41,6 @@ __all__ = [
     "float_model_bytes",
     "float_model_from",
     "per_tensor",
-    "plan_from",
-    "plan_json",
     "recipe",
     "with_islands",
 ]
@@ -184,7 +183,7 @@ class FloatModel:
     data: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    tools: Mapping[str, str]
+    tools: dict[str, str]
     turned: frozenset[str] = field(default_factory=frozenset)
     transposes: int = 0
 
@@ -226,72 +225,32 @@ class Network:
 # artifact == artifact_from(artifact_bytes(artifact))
 
 
+Stored = TypeVar("Stored", FloatModel, Artifact)
+
+
 def float_model_bytes(model: FloatModel) -> bytes:
-    head = {key: value for key, value in vars(model).items() if key != "data"}
-    return _packed({**head, "turned": sorted(model.turned), "tools": dict(model.tools)}, model.data)
+    return _packed(model)
 
 
 def float_model_from(stored: bytes) -> FloatModel:
-    """Raises ValueError for bytes that `float_model_bytes` did not write."""
-    head, data = _unpacked(stored)
-    head.update(inputs=tuple(head["inputs"]), outputs=tuple(head["outputs"]), turned=frozenset(head["turned"]))
-    return FloatModel(data=data, **head)
+    """Raises ValueError or BundleError for bytes that `float_model_bytes` did not write."""
+    return _unpacked(FloatModel, stored)
 
 
 def artifact_bytes(artifact: Artifact) -> bytes:
-    head = {key: value for key, value in vars(artifact).items() if key != "data"}
-    head["recipe"] = asdict(artifact.recipe)
-    head["plan"] = plan_json(artifact.plan)
-    head["inputs"] = [_spec_json(spec) for spec in artifact.inputs]
-    head["outputs"] = [_spec_json(spec) for spec in artifact.outputs]
-    return _packed(head, artifact.data)
+    return _packed(artifact)
 
 
 def artifact_from(stored: bytes) -> Artifact:
-    """Raises ValueError for bytes that `artifact_bytes` did not write."""
-    head, data = _unpacked(stored)
-    head["recipe"] = Recipe(**head["recipe"])
-    head["plan"] = plan_from(head["plan"])
-    for side in ("inputs", "outputs"):
-        head[side] = tuple(_spec_from(spec) for spec in head[side])
-    return Artifact(data=data, **head)
+    """Raises ValueError or BundleError for bytes that `artifact_bytes` did not write."""
+    return _unpacked(Artifact, stored)
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """As reports, manifests and keys have it: lists for tuples, sorted names for sets."""
-    return {
-        "ranges": plan.ranges,
-        "fixed_ranges": [list(entry) for entry in plan.fixed_ranges],
-        "float_layers": sorted(plan.float_layers),
-        "steps": list(plan.steps),
-    }
+def _packed(made: FloatModel | Artifact) -> bytes:
+    text = json.dumps({**to_json(made), "data": ""}, sort_keys=True, separators=(",", ":")).encode()
+    return len(text).to_bytes(8, "little") + text + made.data
 
 
-def plan_from(found: Mapping[str, Any]) -> Plan:
-    return Plan(
-        ranges=found["ranges"],
-        fixed_ranges=tuple((str(name), float(low), float(high)) for name, low, high in found["fixed_ranges"]),
-        float_layers=frozenset(found["float_layers"]),
-        steps=tuple(found["steps"]),
-    )
-
-
-def _spec_json(spec: TensorSpec) -> dict[str, Any]:
-    return asdict(spec)
-
-
-def _spec_from(found: dict[str, Any]) -> TensorSpec:
-    quantization = found.pop("quantization", None)
-    found["shape"] = tuple(found["shape"])
-    return TensorSpec(**found, quantization=Quantization(**quantization) if quantization else None)
-
-
-def _packed(head: Mapping[str, Any], data: bytes) -> bytes:
-    text = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def _unpacked(stored: bytes) -> tuple[dict[str, Any], bytes]:
-    size = int.from_bytes(stored[:8], "little")
-    head = load_json(stored[8 : 8 + size])
-    return dict(head), stored[8 + size :]
+def _unpacked(kind: type[Stored], stored: bytes) -> Stored:
+    start = 8 + int.from_bytes(stored[:8], "little")
+    return from_json(kind, {**load_json(stored[8:start]), "data": stored[start:]}, "what was stored")

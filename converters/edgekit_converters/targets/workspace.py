@@ -44,9 +44,9 @@ from edgekit_converters.targets.artifact import (
     feeds,
     float_model_bytes,
     float_model_from,
-    plan_json,
 )
 from edgekit_converters.targets.samples import Samples, turned_shape
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec
@@ -152,7 +152,7 @@ class Workspace:
         if recipe.finished:
             return packed(actual(self.source), recipe)
         plan = plan or (STATIC if recipe.needs_calibration else Plan())
-        name = key("artifact", recipe.name, plan_json(plan), *self._keys)
+        name = key("artifact", recipe.name, to_json(plan), *self._keys)
         stored = self._store.get(name)
         if stored is not None:
             return artifact_from(stored)
@@ -166,7 +166,7 @@ class Workspace:
         """
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
-        name = key("artifact", recipe.name, plan_json(plan), *self._keys, batch)
+        name = key("artifact", recipe.name, to_json(plan), *self._keys, batch)
         stored = self._store.get(name)
         if stored is not None:
             return artifact_from(stored)

@@ -6,8 +6,9 @@
     write_file(path, json_text(journal))
     journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
 
-Only what a manifest needs: str, int, float, bool, None, Literal, tuple[T, ...], tuple[A, B], dict[str, T], dataclasses,
-and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format version.
+Types: str, int, float, bool, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T], dict[int, T],
+dataclasses, and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format
+version. A manifest leaves out what has no value; a record may also say null.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ def to_json(value: Any) -> Any:
         return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_json(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(to_json(item) for item in value)
     return value
 
 
-def from_json(kind: type[T], value: Any, where: str) -> T:
-    """The dataclass `kind` out of a JSON value. Raises BundleError naming the first place that does not fit."""
-    return typing.cast(T, _convert(kind, value, where))
+def from_json(kind: type[T], value: Any, where: str, *, nulls: bool = False) -> T:
+    """The dataclass `kind` out of a JSON value. Raises BundleError naming the first place that does not fit.
+
+    nulls: null is None where the type allows that, as in a record; else it is a mistake, as in a manifest.
+    """
+    return typing.cast(T, _convert(kind, value, where, nulls))
 
 
 def json_text(value: Any) -> str:
@@ -56,41 +62,45 @@ def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | Non
     if format is not None and not (isinstance(value, dict) and is_format(value.get("format"), format)):
         raise ValueError("it is not of a format that this runtime knows")
     try:
-        return from_json(kind, value, where)
+        return from_json(kind, value, where, nulls=True)
     except BundleError as error:
         raise ValueError(f"{error.where}: {error.what}") from error
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
+def _convert(kind: Any, value: Any, where: str, nulls: bool) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
+        if value is None and nulls:
+            return None
         _expect(value is not None, value, "anything: what has no value is left out", where)
-        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+        return _convert(next(a for a in arguments if a is not type(None)), value, where, nulls)
     if origin is typing.Literal:
         same = any(type(value) is type(one) and value == one for one in arguments)  # 1 == True == 1.0
         _expect(same, value, f"one of {', '.join(map(str, arguments))}", where)
         return value
-    if origin is tuple:
+    if origin in (tuple, list, frozenset):
         _expect(isinstance(value, list), value, "a list", where)
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        if origin is not tuple or arguments[1:] == (Ellipsis,):
+            return origin(_convert(arguments[0], item, f"{where}[{i}]", nulls) for i, item in enumerate(value))
         _expect(len(value) == len(arguments), value, f"a list of {len(arguments)}", where)
         items = enumerate(zip(arguments, value, strict=True))
-        return tuple(_convert(each, item, f"{where}[{i}]") for i, (each, item) in items)
+        return tuple(_convert(each, item, f"{where}[{i}]", nulls) for i, (each, item) in items)
     if origin is dict:
         _expect(isinstance(value, dict), value, "an object", where)
-        return {name: _convert(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
+        return {
+            arguments[0](name): _convert(arguments[1], one, f"{where}.{name}", nulls) for name, one in value.items()
+        }
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, value, where)
+        return _dataclass(kind, value, where, nulls)
     return _scalar(kind, value, where)
 
 
-def _dataclass(kind: Any, value: Any, where: str) -> Any:
+def _dataclass(kind: Any, value: Any, where: str, nulls: bool) -> Any:
     _expect(isinstance(value, dict), value, "an object", where)
     known = {}
     for field, hint in _fields(kind):
         if field.name in value:
-            known[field.name] = _convert(hint, value[field.name], f"{where}.{field.name}")
+            known[field.name] = _convert(hint, value[field.name], f"{where}.{field.name}", nulls)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             if type(None) not in typing.get_args(hint):
                 raise BundleError(f"'{field.name}' is missing", where=where, do="Build the bundle again")

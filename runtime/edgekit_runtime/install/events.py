@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edgekit_runtime.bundle.codec import read_json
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install.disk import open_regular, write_file
 
@@ -63,9 +64,7 @@ class Events:
         with contextlib.suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError):
-                    value = json.loads(line)
-                    if isinstance(value, dict):
-                        found.append(value)
+                    found.append(read_json(dict[str, Any], line, "an event"))
         return found
 
     def _halve(self) -> None:
