@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +33,18 @@ class Unsafe:
     do: str
 
 
-def first_unsafe(path: Path, uid: int | None = None) -> Unsafe | None:
+def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> Unsafe | None:
     """The first thing by which another user could replace `path`; None where there is none, and on systems without modes.
 
-    uid: of the user who relies on the file, None for this process's.
+    uid: of the user who relies on the file, None for this process's. above: the folder where looking ends, None for /.
     """
     if os.name != "posix":
         return None
     uid = os.geteuid() if uid is None else uid
+    ends = () if above is None else _chain(above)
     for one in _chain(path):
+        if one in ends:
+            continue
         try:
             found = one.lstat()
         except OSError:
@@ -52,7 +54,7 @@ def first_unsafe(path: Path, uid: int | None = None) -> Unsafe | None:
     return None
 
 
-def _chain(path: Path) -> Iterator[Path]:
+def _chain(path: Path) -> tuple[Path, ...]:
     """The path and its parents, as named and as its links lead, each once."""
     named = path.absolute()
     seen = [named, *named.parents]
@@ -61,7 +63,7 @@ def _chain(path: Path) -> Iterator[Path]:
         seen += [real, *real.parents]
     except (OSError, RuntimeError):  # links in a circle
         pass
-    return iter(dict.fromkeys(seen))
+    return tuple(dict.fromkeys(seen))
 
 
 def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:

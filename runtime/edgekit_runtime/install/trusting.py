@@ -9,6 +9,7 @@ Rules:
 - a public key never changes: it is copied, so that the stick or the folder it came from may go;
 - a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no copy;
 - a copy is written whole and flushed before slot.json names it, and read without following a link;
+- a copy that neither root nor the root folder's owner alone can replace is refused, as sshd's StrictModes does;
 - a root of before, which remembers the path of a key, is read as it is.
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import TrustError
 from edgekit_runtime.install.disk import make_folder, read_text, write_file
-from edgekit_runtime.trust.finding import read_trusted, store_in
+from edgekit_runtime.trust.finding import read_trusted, refuse_unsafe, store_in
 from edgekit_runtime.trust.root import is_document
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 
@@ -90,6 +91,8 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
     path = root / name
     if _COPY.fullmatch(name) is None:
         raise TrustError("slot.json names what is no copy of a key", where=str(path), do=again)
+    home = root.resolve()
+    refuse_unsafe(home / name, home.stat().st_uid, home.parent)
     text = read_text(path)
     if text is None:
         raise TrustError("the root's copy of a key that it trusts is missing", where=str(path), do=again)

@@ -656,6 +656,32 @@ class TestWhomItTrusts:
         with pytest.raises(EdgekitError, match="names what is no copy of a key"):
             open_bundle(root)
 
+    @pytest.mark.parametrize("what", ["the copy", "its folder", "the root"])
+    def test_a_copy_that_others_may_replace_decides_nothing(self, what, made, put, root, tmp_path):
+        asked, key, _ = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        copy = next((root / "trust").iterdir())
+        changed = {"the copy": copy, "its folder": copy.parent, "the root": root}[what]
+        changed.chmod(changed.stat().st_mode | 0o002)
+        with pytest.raises(EdgekitError, match="other users may write to it", check=has_code("unsafe-path")) as caught:
+            open_bundle(root)
+        assert caught.value.where == str(changed)
+        changed.chmod(changed.stat().st_mode & ~0o022)
+        root.parent.chmod(0o777)  # what lies above is no business of the keys: it would give away the whole root
+        open_bundle(root).close()
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives a file away")
+    def test_a_copy_belongs_to_the_owner_of_its_root_or_to_root(self, made, put, root, tmp_path):
+        asked, key, _ = self.signed(tmp_path)
+        put(made("1", key=key), asked)
+        copy = next((root / "trust").iterdir())
+        os.chown(copy, 65534, -1)
+        with pytest.raises(EdgekitError, match="belongs to another user", check=has_code("unsafe-path")):
+            open_bundle(root)
+        for one in (root, root / "trust"):
+            os.chown(one, 65534, -1)
+        open_bundle(root).close()
+
     def test_a_link_in_place_of_a_copy_is_not_followed(self, made, put, root, tmp_path):
         asked, key, public = self.signed(tmp_path)
         put(made("1", key=key), asked)
