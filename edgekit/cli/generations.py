@@ -1,4 +1,4 @@
-"""edgekit status, activate and rollback: what is installed in a root, and which generation answers."""
+"""edgekit status and rollback: what is installed in a root, and which generation answers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.cli.install import ROOT
-from edgekit.cli.options import as_json, print_json, trust
+from edgekit.cli.options import ROOT, as_json, print_json, trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Status
 
-__all__ = ["activate", "rollback", "status"]
+__all__ = ["rollback", "status", "tell_switch"]
 
 
 @click.command()
@@ -82,37 +81,39 @@ def _named(made: Generation) -> str:
 
 
 @click.command()
-@click.argument("generation", type=click.IntRange(1), required=False)
 @ROOT
+@click.option(
+    "--to",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Go to generation N, older or newer, as `edgekit status` numbers them. Default: the one before.",
+)
 @trust
 @as_json
-def activate(generation: int | None, root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
-    """Let GENERATION answer from now on; without it, the one that is on trial."""
-    from edgekit_runtime.install import activate as switch_to
+def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Go back to the generation before; one that is on trial is given up. With --to, go to another one that is still here.
 
-    made = switch_to(root, generation, trust=trust)
-    _tell(as_json, "activated", made, f"generation {made.number} answers: {made.name} version {made.version}")
-
-
-@click.command()
-@ROOT
-@trust
-@as_json
-def rollback(root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
-    """Let the generation before answer again; one that is on trial is given up."""
+    \b
+    edgekit rollback --root /var/lib/edgekit/camera
+    edgekit rollback --root /var/lib/edgekit/camera --to 4
+    """
+    from edgekit_runtime.install import activate
     from edgekit_runtime.install import rollback as switch_back
 
-    made = switch_back(root, trust=trust)
-    line = "nothing answers: there was no generation before"
-    if made is not None:
-        line = f"generation {made.number} answers again: {made.name} version {made.version}"
-    _tell(as_json, "rolled-back", made, line)
+    if number is not None:
+        tell_switch(as_json, "activated", activate(root, number, trust=trust), "answers")
+    else:
+        tell_switch(as_json, "rolled-back", switch_back(root, trust=trust), "answers again")
 
 
-def _tell(as_json: bool, event: str, made: Generation | None, line: str) -> None:
+def tell_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
+    """Print which generation is active from now on; None where there was none before."""
     if as_json:
         print_json({"event": event, "generation": made.as_json() if made else None})
         return
-    click.echo(line)
-    if made is not None:
-        click.echo(made.vouched)
+    if made is None:
+        click.echo("nothing answers: there was no generation before")
+        return
+    click.echo(f"generation {made.number} {does}: {made.name} version {made.version}")
+    click.echo(made.vouched)

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import PATH, as_json, print_json, trust
+from edgekit.cli.generations import tell_switch
+from edgekit.cli.options import PATH, as_json, options_given, print_json, trust
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import Board, Installed
 
-__all__ = ["ROOT", "board_of", "install", "remembered"]
-
-ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
+__all__ = ["board_of", "install", "remembered"]
 
 
 @click.command()
-@click.argument("bundle", metavar="BUNDLE|URL")
+@click.argument("bundle", metavar="BUNDLE|URL", required=False)
 @click.option(
     "--root", type=PATH, required=True, metavar="DIR", help="Where it is installed: a root of before, or a new folder."
 )
@@ -41,9 +40,10 @@ ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The
     show_default=True,
     help="Who tries it out: this command, before anything answers with it, or the application, in use.",
 )
+@click.option("--commit", is_flag=True, help="Instead of BUNDLE: keep the generation that is on trial, now.")
 @secret
 @as_json
-def install(bundle: str, root: Path, as_json: bool, profile: str | None, **options: Any) -> None:
+def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, commit: bool, **options: Any) -> None:
     """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and
     switched to at once.
 
@@ -53,7 +53,13 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
     \b
     edgekit install net.ekb --root /var/lib/edgekit/camera --trust key.pub.pem
     edgekit install https://models.example/net.ekb --root /var/lib/edgekit/camera --trial app
+    edgekit install --commit --root /var/lib/edgekit/camera       # ends that trial; `edgekit rollback` gives it up
     """
+    if commit:
+        _commit(root, options["trust"], as_json)
+        return
+    if bundle is None:
+        raise click.UsageError("Missing argument 'BUNDLE|URL'.")
     for name, value in {"BUNDLE": bundle, "--profile": profile}.items():
         if value == "":
             raise click.UsageError(f"{name} is an empty name.")
@@ -88,6 +94,15 @@ def install(bundle: str, root: Path, as_json: bool, profile: str | None, **optio
         return
     for line in [*_trust(done, options["trust"]), *_lines(done, before), *_key(done, options["secret"])]:
         click.echo(line)
+
+
+def _commit(root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Keep the generation on trial. Raises InstallError (no-generation) where there is none."""
+    from edgekit_runtime.install import activate
+
+    if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
+        raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
+    tell_switch(as_json, "activated", activate(root, trust=trust), "answers")
 
 
 class _Bar:
@@ -222,7 +237,7 @@ def _lines(done: Installed, before: str | None) -> list[str]:
     if done.state == "trial":
         lines.append(f"generation {made.number} is on trial: {named}")
         lines.append(
-            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit activate or rollback decides now"
+            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit install --commit or edgekit rollback decides now"
         )
     else:
         again = " again; its file was damaged or lost, and was put back" if done.repaired else ""

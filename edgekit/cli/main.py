@@ -52,10 +52,9 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "package": ("edgekit.cli.package:package", "Pack all that a board needs, as a folder or a .deb."),
             "push": ("edgekit.cli.push:push", "Install a bundle on a board over SSH, and test it there."),
-            "install": ("edgekit.cli.install:install", "Verify a bundle, test it, and make it the active one."),
+            "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
             "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
-            "activate": ("edgekit.cli.generations:activate", "Commit the version on trial, or activate another one."),
-            "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version."),
+            "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version, or to another one."),
         },
     ),
     "Trust and fleet": (

@@ -21,6 +21,7 @@ __all__ = [
     "BUNDLE",
     "PATH",
     "PERCENT",
+    "ROOT",
     "FiniteRange",
     "allow_unsigned",
     "as_json",
@@ -49,6 +50,8 @@ class _Named(click.Path):
 
 PATH = _Named(path_type=Path)
 BUNDLE = _Named(path_type=Path)
+
+ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
 trust = click.option(
@@ -121,7 +124,10 @@ def budget_of(use: Use | None, budget_ms: float | None) -> float | None:
 def options_given(*names: str) -> list[str]:
     """Of the parameters `names`, those on the command line, as they are spelt there."""
     context = click.get_current_context()
-    spelt = {one.name: one.opts[-1] for one in context.command.params}
+    spelt = {
+        one.name: one.opts[-1] if isinstance(one, click.Option) else one.make_metavar(context).strip("[]")
+        for one in context.command.params
+    }
     source = click.core.ParameterSource.COMMANDLINE
     return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 

@@ -52,7 +52,7 @@ def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
     assert "generation 1 answers again" in invoked("rollback", "--root", root).output
     found = json.loads(invoked("status", "--root", root, "--json").stdout)
     assert (found["state"], found["current"]["number"], found["previous"]["number"]) == ("committed", 1, 2)
-    assert "generation 2 answers" in invoked("activate", 2, "--root", root).output
+    assert "generation 2 answers" in invoked("rollback", "--to", 2, "--root", root).output
     assert found["freed"] is None
 
 
@@ -84,7 +84,7 @@ def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
     assert ", UNSIGNED" in shown
     reports = {
         "rollback": invoked("rollback", "--root", root),
-        "activate": invoked("activate", 1, "--root", root),
+        "rollback --to": invoked("rollback", "--to", 1, "--root", root),
         "status": invoked("status", "--root", root),
         "inspect": invoked("inspect", root),
         "verify": invoked("verify", root, "--replay", "--allow-unsigned"),
@@ -128,9 +128,9 @@ def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
     root = tmp_path / "r"
     done = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--trial", "app")
     assert "generation 1 is on trial" in done.output
-    assert "edgekit activate or rollback decides now" in done.output
+    assert "edgekit install --commit or edgekit rollback decides now" in done.output
     assert "0 of 200 answers, 0 of 60 s" in invoked("status", "--root", root).output
-    assert "generation 1 answers" in invoked("activate", "--root", root).output
+    assert "generation 1 answers" in invoked("install", "--commit", "--root", root).output
 
 
 def test_a_refusal_is_told_by_status_as_well(made, tmp_path):
@@ -229,7 +229,9 @@ USAGE = {
     "an empty name": ("install", "", "--root", "r"),
     "another kind of trial": ("install", "x.ekb", "--root", "r", "--trial", "later"),
     "no name of a board": ("install", "x.ekb", "--root", "r", "--profile", ""),
-    "generation 0": ("activate", "0", "--root", "r"),
+    "generation 0": ("rollback", "--to", "0", "--root", "r"),
+    "a bundle and a commit": ("install", "x.ekb", "--commit", "--root", "r"),
+    "a commit of another trial": ("install", "--commit", "--trial", "app", "--root", "r"),
 }
 
 

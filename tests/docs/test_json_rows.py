@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.cli.generations import activate, rollback, status
+from edgekit.cli.generations import rollback, status
 from edgekit.cli.install import install
 from edgekit.cli.keys import keys
 from edgekit.cli.verify import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "builder-reference.md"
-COMMANDS = [one.name for one in (activate, install, rollback, status, verify)]
+COMMANDS = [one.name for one in (install, rollback, status, verify)]
 
 
 def rows() -> str:

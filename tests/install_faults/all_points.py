@@ -30,7 +30,7 @@ from install_faults.scenes import SCENES, Kit, Scene, make_kit
 
 POWER = ("power cut", "power cut after a kill")
 KINDS = {"kill": (kills, False), "error": (errors, False), "error for good": (errors, True), "read": (unread, False)}
-WHAT = "an install, activate, rollback, status and a trial, disturbed at every system call that touches the root"
+WHAT = "an install, a rollback, status and a trial, disturbed at every system call that touches the root"
 WORKERS = 2
 
 

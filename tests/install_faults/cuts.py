@@ -47,7 +47,7 @@ def _download(kit: Kit, root: Path) -> list[Any]:
 
 def _tried_and_decided(kit: Kit, root: Path) -> list[list[Any]]:
     """Also where it was decided before."""
-    decided = ["cli", "activate", "--root", str(root)]
+    decided = ["cli", "install", "--commit", "--root", str(root)]
     return [kit.install("2", root, "--trial", "app"), decided, kit.install("2", root)]
 
 
@@ -65,7 +65,7 @@ CUT_SCENES = SCENES | {
             "2",
             SCENES["commit"].make,
             lambda kit, root: ["ask", str(root)],
-            lambda kit, root: [["cli", "activate", "2", "--root", str(root)]],
+            lambda kit, root: [["cli", "rollback", "--to", "2", "--root", str(root)]],
         ),
     )
 }

@@ -157,23 +157,28 @@ def _watch(kit: Kit, root: Path) -> Step:
     return ["watch", str(root), 3]
 
 
+def _go_to(number: str) -> Callable[[Kit, Path], Step]:
+    return _root("rollback", "--to", number)
+
+
+_COMMIT = _root("install", "--commit")
 _TRIED = _install("2", "--trial", "app")
-_BACK = _then(_root("rollback"), _root("activate", "1"))
+_BACK = _then(_root("rollback"), _go_to("1"))
 
 SCENES = {
     scene.name: scene
     for scene in (
         Scene("first install", None, "1", _installs(), _install("1"), _then(_install("1"))),
         Scene("install", "2", "3", _installs("1", "2"), _install("3"), _then(_install("3"))),
-        Scene("install on trial", "1", "2", _installs("1"), _TRIED, _then(_TRIED, _root("activate"))),
-        Scene("commit", "2", "2", _on_trial, _root("activate"), _then(_root("activate", "2"))),
-        Scene("activate", "2", "1", _installs("1", "2"), _root("activate", "1"), _then(_root("activate", "1"))),
-        Scene("roll back", "2", "1", _installs("1", "2"), _root("rollback"), _then(_root("activate", "1"))),
+        Scene("install on trial", "1", "2", _installs("1"), _TRIED, _then(_TRIED, _COMMIT)),
+        Scene("commit", "2", "2", _on_trial, _COMMIT, _then(_go_to("2"))),
+        Scene("activate", "2", "1", _installs("1", "2"), _go_to("1"), _then(_go_to("1"))),
+        Scene("roll back", "2", "1", _installs("1", "2"), _root("rollback"), _then(_go_to("1"))),
         Scene("give a trial up", "2", "1", _on_trial, _root("rollback"), _BACK),
-        Scene("activate against a trial", "2", "1", _on_trial, _root("activate", "1"), _then(_root("activate", "1"))),
+        Scene("activate against a trial", "2", "1", _on_trial, _go_to("1"), _then(_go_to("1"))),
         Scene("collect", "2", "2", _installs("1", "2"), _root("status"), _then(_root("status")), _litter),
         Scene("third failed start", "1", "1", _starting(3), _root("status"), _then(_root("status"))),
-        Scene("verdict of a trial", "2", "2", _on_trial, _watch, _then(_root("activate"), _install("2")), also="1"),
+        Scene("verdict of a trial", "2", "2", _on_trial, _watch, _then(_COMMIT, _install("2")), also="1"),
     )
 }
 

@@ -44,7 +44,7 @@ def test_read_only(kit: Kit, mounted):
     mounted("remount,ro")
     commands = [
         kit.install("3", root),
-        ["cli", "activate", "1", "--root", str(root)],
+        ["cli", "rollback", "--to", "1", "--root", str(root)],
         ["cli", "rollback", "--root", str(root)],
         ["cli", "status", "--root", str(root)],
     ]

@@ -113,7 +113,7 @@ class _Installing:
             raise InstallError(
                 f"generation {pending} is on trial with the application",
                 where=str(self._root.path),
-                do=f"Wait for it; or decide: edgekit activate --root {self._root.path}, or edgekit rollback",
+                do=f"Wait for it; or decide: edgekit install --commit --root {self._root.path}, or edgekit rollback",
                 code="trial-pending",
             )
         try:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgekit_runtime.bundle.codec import json_text
-from edgekit_runtime.errors import InstallError, StorageError
+from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
 from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
@@ -261,11 +261,18 @@ class Root:
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
 
     def told_numbers(self) -> str:
-        """Which generations there are, in words."""
-        *others, last = [str(number) for number in self.numbers()] or ["none"]
+        """Which generations there are, in words, with the version of each."""
+        *others, last = [self._told_number(number) for number in self.numbers()] or ["none"]
         if not others:
             return "There is none" if last == "none" else f"There is generation {last}"
         return f"There are generations {', '.join(others)} and {last}"
+
+    def _told_number(self, number: int) -> str:
+        file = self.generation(number) / "generation.json"
+        with contextlib.suppress(EdgekitError):
+            made: Generation = parsed(Generation, file, read_text(file), "")
+            return f"{number} ({made.name} version {made.version})"
+        return str(number)
 
     def record(self, number: int) -> Generation:
         """Raises InstallError (no-generation, install-root)."""

@@ -56,7 +56,7 @@ def activate(
             raise InstallError(
                 "no generation is on trial",
                 where=str(root.path),
-                do=f"Name one: edgekit activate --root {root.path} N; t{root.told_numbers()[1:]}",
+                do=f"Name one: edgekit rollback --root {root.path} --to N; t{root.told_numbers()[1:]}",
                 code="no-generation",
             )
         return _switch(root, journal, wanted, "activated", trust)

@@ -104,7 +104,7 @@ def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: s
         raise InstallError(
             f"its rollout_seq {seq} is older than {burned.seq}, which was accepted here before",
             where=where,
-            do=f"{_higher(burned)}; `edgekit rollback` and `edgekit activate` go back to what is still here",
+            do=f"{_higher(burned)}; `edgekit rollback` goes back to what is still here",
             code="downgrade",
         )
     if seq == burned.seq and digest != burned.bundle:

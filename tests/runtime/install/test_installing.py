@@ -90,12 +90,13 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
     put(made("1")), put(made("2"))
     assert activate(root, 1).version == "1"
     assert version(root) == "1"
+    both = "1 (tiny version 1) and 2 (tiny version 2)"
     with pytest.raises(InstallError, match="there is no generation 7", check=has_code("no-generation")) as caught:
         activate(root, 7)
-    assert caught.value.do == f"There are generations 1 and 2: edgekit status --root {root}"
+    assert caught.value.do == f"There are generations {both}: edgekit status --root {root}"
     with pytest.raises(InstallError, match="no generation is on trial", check=has_code("no-generation")) as caught:
         activate(root)
-    assert caught.value.do == f"Name one: edgekit activate --root {root} N; there are generations 1 and 2"
+    assert caught.value.do == f"Name one: edgekit rollback --root {root} --to N; there are generations {both}"
     assert version(root) == "1"
 
 
