@@ -83,19 +83,19 @@ def lone(path: Path, rounds: int) -> dict[str, list[Figures]]:
     with open_bundle(path, threads=1, cache=False) as model:
         assert model.stats().max_batch > 1, "batches do not pay here: there is nothing to compare"
         device = model._journey.device
-        batching = device._batcher
+        batching = device.batcher
         # On one interpreter: two of the same file differ by more than this does.
         plain = Batcher(device._run, Costs({1: device.costs.seconds(1)}), run_one=device._run_one)
 
         def asked(batcher: Batcher) -> Callable[[int], object]:
             def ask(number: int) -> object:
-                device._batcher = batcher
+                device.batcher = batcher
                 return model.predict(fresh(number, ready))
 
             return ask
 
         found = compare({"batching off": asked(plain), "batching on": asked(batching)}, rounds=rounds, block=20)
-        device._batcher = batching
+        device.batcher = batching
         plain.close()
         return {"dense: a lone caller of predict()": found}
 

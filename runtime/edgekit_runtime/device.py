@@ -1,7 +1,7 @@
 """The board's own engine as a destination: adapt -> batcher -> engine -> finish, and what is learnt of it.
 
     device = Device(contract, prepared)
-    outputs = device.call(request, device.adapt(request, items))
+    outputs = device.finish(request, device.batcher.call(device.adapt(request, items)))
 
 Rules:
 - inputs are adapted before anything waits, so the caller may reuse its frame;
@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import count
 from time import perf_counter
 
 from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, hand_off_s
 from edgekit_runtime.budget import Learned, Prospect
-from edgekit_runtime.contract.adapt import adapters
+from edgekit_runtime.contract.adapt import CLIP_EVERY, adapters
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
@@ -43,7 +44,7 @@ WATCH_EVERY_S = 0.5
 class Device:
     """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out.
 
-    clock: monotonic seconds, those of `Request.due`. ready: input tensors of the bundle's primary artifact, whose form callers
+    batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of the bundle's primary artifact, whose form callers
     may pass; None for the form of the artifact that runs.
     """
 
@@ -59,6 +60,7 @@ class Device:
     ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
         self._adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
+        self._adapted = count()
         self._finisher = Finisher(contract, entry.outputs)
         self._prepared = prepared
         self._learned = Learned(clock=clock)
@@ -69,7 +71,7 @@ class Device:
         self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
         single_s = self._slowest_s = self.costs.seconds(1)
         self._learned.add(single_s * 1e3)
-        self._batcher: Batcher[Tensors, Tensors] = Batcher(
+        self.batcher: Batcher[Tensors, Tensors] = Batcher(
             self._run,
             self.costs,
             queue_limit=queue_limit,
@@ -87,10 +89,10 @@ class Device:
 
     @property
     def queued(self) -> int:
-        return self._batcher.queued
+        return self.batcher.queued
 
     def stats(self) -> BatchStats:
-        return self._batcher.stats()
+        return self.batcher.stats()
 
     def ways(self) -> dict[str, str]:
         """Input -> how pixels travel to the engine."""
@@ -98,7 +100,7 @@ class Device:
 
     def prospect(self, priority: int = 0) -> Prospect:
         """What a request that came now would have to expect: the queue before it, and the last inferences."""
-        queue_ms = max(0.0, self._batcher.expected_s(priority) - self.costs.seconds(1)) * 1e3
+        queue_ms = max(0.0, self.batcher.expected_s(priority) - self.costs.seconds(1)) * 1e3
         expected_ms, p90_ms = self._learned.expected_ms, self._learned.p90_ms
         assert expected_ms is not None  # the warm-up was learnt from
         assert p90_ms is not None
@@ -108,31 +110,18 @@ class Device:
         before = perf_counter()
         tensors = []
         for name, adapter in self._adapters:
-            tensor = adapter(items[name])
-            clipped, seen = adapter.clipped(tensor)
-            if seen:
-                request.clipped = clipped, seen
-            tensors.append(tensor)
+            tensors.append(adapter(items[name]))  # a comprehension is a call before Python 3.12
+        sample, rest = divmod(next(self._adapted), CLIP_EVERY)
+        if not rest:
+            for (_, adapter), tensor in zip(self._adapters, tensors, strict=True):
+                clipped, seen = adapter.clipped(tensor, sample)
+                if seen:
+                    request.clipped = clipped, seen
         request.timings["adapt"] = (perf_counter() - before) * 1e3
         return tensors
 
-    def call(self, request: Request, tensors: Tensors, *, late: bool = False) -> Outputs:
-        """One item, waiting for it. late: answer also past the request's budget, as nobody else does.
-
-        Raises EngineError, ClosedError, QueueFull, BudgetExceeded.
-        """
-        due = math.inf if late or request.budget_ms is None else request.due
-        return self.finish(request, self._batcher.call(tensors, due=due, priority=request.priority))
-
-    def run(self, tensors: Tensors) -> Served:
-        """One inference in turn, for a session: neither adapted nor finished."""
-        return self._batcher.call(tensors)
-
-    def submit(self, request: Request, tensors: Tensors) -> Future[Served]:
-        """The same without waiting; `finish` makes outputs of what the future holds."""
-        return self._batcher.submit(tensors, due=request.due, priority=request.priority)
-
     def finish(self, request: Request, served: Served) -> Outputs:
+        """What the batcher gave as the contract's outputs; its times are noted and learnt from."""
         before = perf_counter()
         outputs = self._finisher(served.result)
         timings = request.timings
@@ -148,7 +137,7 @@ class Device:
             if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
                 return
             try:
-                self._watch = self._batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+                self._watch = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
             except (ClosedError, QueueFull):
                 return
         self._watch.add_done_callback(self._learn)
@@ -161,7 +150,7 @@ class Device:
 
     def close(self, timeout_s: float) -> None:
         """Drain for at most timeout_s, fail the rest, and free the engine where nothing uses it any more."""
-        idle = self._batcher.close(timeout_s)
+        idle = self.batcher.close(timeout_s)
         if self._watched is not None:
             self._watched.end()
         if idle:
@@ -187,7 +176,7 @@ class Device:
     def _before_run(self) -> None:
         if self._watched is None and not self._prepared.isolated:
             self._watched = watch(
-                lambda: self._batcher.running_s, lambda: self._slowest_s, self._batcher.abandon, self._longest_s
+                lambda: self.batcher.running_s, lambda: self._slowest_s, self.batcher.abandon, self._longest_s
             )
         if self._throttle_s:
             time.sleep(self._throttle_s)

@@ -36,7 +36,7 @@ Named = Mapping[str, Any]
 
 class Intake:
     """contract: of the inputs that a caller passes. tensors: those of the artifact. placed: whether it matters where a picture
-    lies, as for a detector. Thread-safe."""
+    lies, as for a detector. only, only_shape: of the one input, an array of which needs no `take`; None of several. Thread-safe."""
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
         ready = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors if tensor.quantization is not None}
@@ -45,14 +45,12 @@ class Intake:
         }
         self._shapes = {spec.name: spec.shape for spec in contract.inputs}
         only = contract.inputs[0] if len(contract.inputs) == 1 else None
-        self._only = only.name if only is not None else ""
-        self._only_shape = only.shape if only is not None else None
+        self.only = only.name if only is not None else ""
+        self.only_shape = only.shape if only is not None else None
         self.placed = contract.task == "detection"
 
     def take(self, inputs: Any) -> Named:
         """By name, with what stands for something else replaced by that (`Decoder.admit`). Raises InputError."""
-        if type(inputs) is np.ndarray and inputs.shape == self._only_shape:
-            return {self._only: inputs}
         named = self._named(inputs)
         for name, value in named.items():
             if type(value) is not np.ndarray or value.shape != self._shapes[name]:
@@ -63,12 +61,13 @@ class Intake:
         """The items, and, where that matters, where the first picture lies in the caller's. Raises InputError."""
         items, first = {}, None
         for name, value in named.items():
-            if self.placed:
-                items[name], geometry = self._decoders[name].place(value)
-                first = first or geometry
+            decoder = self._decoders[name]
+            if type(value) is np.ndarray and value.shape == decoder.shape and value.dtype in decoder.as_it_is:
+                items[name], geometry = value, decoder.own
             else:
-                items[name] = self._decoders[name](value)
-        return items, first
+                items[name], geometry = decoder.place(value)
+            first = first or geometry
+        return items, first if self.placed else None
 
     def locate(self, named: Named) -> Geometry | None:
         """The geometry that `decode` gives, without decoding: of an encoded picture the head is read."""

@@ -17,13 +17,16 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
@@ -115,7 +118,12 @@ class Journey:
             while True:
                 pending = self._arrive(request, inputs, keep=False)
                 if isinstance(pending, list):
-                    return self._deliver(request, self.device.call(request, pending))
+                    due = math.inf if request.budget_ms is None else request.due
+                    served = self.device.batcher.call(pending, due=due, priority=request.priority)
+                    outputs = self.device.finish(request, served)
+                    if request.key is None and request.look is None:  # nothing to keep, and nobody waits for it
+                        return self._answer(request, outputs, "device")
+                    return self._deliver(request, outputs)
                 if isinstance(pending, Answer):
                     return pending
                 if isinstance(pending, _Away):
@@ -152,7 +160,7 @@ class Journey:
             asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
             self._settle(answer, request, asked, lambda made: made)
         else:
-            served = self.device.submit(request, pending)
+            served = self.device.batcher.submit(pending, due=request.due, priority=request.priority)
             if not request.leads:
                 answer.add_done_callback(lambda caller: served.cancel() if caller.cancelled() else None)
             self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
@@ -175,7 +183,7 @@ class Journey:
             self.opened.held.close()
 
     def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_Landed] | _Away | Tensors:
-        """identify, look up, join: an answer, a flight to follow, or the tensors to run.
+        """identify, look up, join, decode, compare, decide, adapt: an answer, a flight to follow, or the tensors to run.
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
@@ -183,45 +191,26 @@ class Journey:
             raise ClosedError("the model was closed", do="Open the bundle again")
         if self.contract.state != "none":
             raise needs_session(self.contract)
-        named = self._intake.take(inputs)
-        hit, cache = None, self.cache
-        if cache is not None:
+        intake, cache = self._intake, self.cache
+        if type(inputs) is np.ndarray and inputs.shape == intake.only_shape:
+            named: Named = {intake.only: inputs}
+        else:
+            named = intake.take(inputs)
+        if cache is not None and cache.exact:
             try:
-                if cache.pays(request.start):
-                    request.key, named = identify(named, self._namespace)
-                    hashed = perf_counter()
-                    request.timings["identify"] = (hashed - request.start) * 1e3
-                    if request.key is not None:
-                        hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=request.due - hashed)
-            except EdgekitError:
-                raise
+                pays = cache.pays(request.start)
             except Exception as error:  # noqa: BLE001 - the engine answers without a cache
-                request.key = None
+                pays = False
                 self.faults.note("cache", error)
-        key = request.key
-        if key is None:
-            return self._prepare(request, named, keep)
-        if hit is not None:
-            if self._intake.placed:
-                request.geometry = self._intake.locate(named)
-            return self._answer(request, hit.outputs, "cache")
-        if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
-            return self._prepare(request, named, keep)
-        flight, leads = self._flights.join(key)
-        if not leads:
-            if self._intake.placed:
-                request.geometry = self._intake.locate(named)
-            return flight
-        request.leads = True
-        return self._prepare(request, named, keep)
-
-    def _prepare(self, request: Request, named: Named, keep: bool) -> Answer | _Away | Tensors:
-        """decode, compare, decide; for the device: adapt."""
+            if pays:
+                found, named = self._look_up(cache, request, named)
+                if found is not None:
+                    return found
         before = perf_counter()
-        items, request.geometry = self._intake.decode(named)
+        items, request.geometry = intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
-        if self.cache is not None and (look := self._similar(self.cache, items)) is not None:
+        if cache is not None and cache.compares and (look := self._similar(cache, items)) is not None:
             request.timings["similar"] = (perf_counter() - now) * 1e3
             if look.hit is not None:
                 return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
@@ -237,6 +226,34 @@ class Journey:
                 return _Away(away, dict(zip(items, own(list(items.values()), named), strict=True)) if keep else items)
         tensors = self.device.adapt(request, items)
         return own(tensors, named) if keep else tensors
+
+    def _look_up(self, cache: Cache, request: Request, named: Named) -> tuple[Answer | Future[_Landed] | None, Named]:
+        """The exact answer, or the flight of an identical request; None where this one has to be computed. The inputs, which
+        may have been read meanwhile."""
+        hit = None
+        try:
+            request.key, named = identify(named, self._namespace)
+            hashed = perf_counter()
+            request.timings["identify"] = (hashed - request.start) * 1e3
+            if request.key is not None:
+                hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=request.due - hashed)
+        except EdgekitError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the engine answers without a cache
+            request.key = None
+            self.faults.note("cache", error)
+        if request.key is None:
+            return None, named
+        flight = None
+        if hit is None:
+            if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
+                return None, named
+            flight, request.leads = self._flights.join(request.key)
+            if request.leads:
+                return None, named
+        if self._intake.placed:
+            request.geometry = self._intake.locate(named)
+        return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
 
     def _similar(self, cache: Cache, items: Items) -> Look | None:
         try:
@@ -316,7 +333,8 @@ class Journey:
             outputs, answer = self._need_hosts().infer(away.host, away.items, request.left_ms())
         except HostError:
             request.timings["host_failed"] = (perf_counter() - before) * 1e3
-            return self._deliver(request, self.device.call(request, self.device.adapt(request, away.items), late=True))
+            served = self.device.batcher.call(self.device.adapt(request, away.items), priority=request.priority)
+            return self._deliver(request, self.device.finish(request, served))
         request.timings["network"] = answer.network_ms
         request.timings["host"] = answer.total_ms - answer.network_ms
         self.device.watch(away.items)
@@ -363,7 +381,10 @@ class Journey:
         total = (perf_counter() - request.start) * 1e3
         request.timings["total"] = total
         met = None if request.budget_ms is None else total <= request.budget_ms
-        self.count(source, total, met, request.timings, request.clipped)
+        try:
+            self.meter.record(source, total, met, request.timings, request.clipped)
+        except Exception as error:  # noqa: BLE001 - the answer is there already
+            self.faults.note("meter", error)
         by = (None, None) if request.by_host else self._by
         return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry, *by)
 
@@ -401,20 +422,6 @@ class Journey:
         if not lost:
             return
         self.count_error(error)
-
-    def count(
-        self,
-        source: Source,
-        total_ms: float,
-        met: bool | None,
-        timings: Mapping[str, float],
-        clipped: tuple[int, int] | None = None,
-    ) -> None:
-        """Count one answer. Never raises."""
-        try:
-            self.meter.record(source, total_ms, met, timings, clipped)
-        except Exception as error:  # noqa: BLE001 - the answer is there already
-            self.faults.note("meter", error)
 
     def count_error(self, error: BaseException) -> None:
         """Count a request without an answer. Never raises."""

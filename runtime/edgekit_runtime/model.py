@@ -96,6 +96,8 @@ class Model:
 
     def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
         self._options, self._budget_ms = options, options.default_budget_ms
+        if self._budget_ms == math.inf:
+            self._budget_ms = None
         self._opener = opener
         self._faults = Faults(opened.bundle.manifest.name)
         self._counts, self._predicted_late = Counts(), 0
@@ -132,7 +134,10 @@ class Model:
         Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when nobody is expected to make it;
         SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without Pillow.
         """
-        request = self._request(budget_ms, priority, stale_ok)
+        if budget_ms is None and priority == 0 and not stale_ok:
+            request = Request(self._budget_ms)  # as `_request`, without a call
+        else:
+            request = self._request(budget_ms, priority, stale_ok)
         while True:
             journey = self._journey
             try:
@@ -349,14 +354,14 @@ class Model:
         opened = journey.opened
 
         def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
-            journey.count("device", total_ms, met, timings)
+            journey.faults.shield("meter", lambda: journey.meter.record("device", total_ms, met, timings))
 
         return SessionParts(
             journey.contract,
             opened.prepared.entry,
             opened.bundle.artifact().inputs,
             opened.engine,
-            journey.device.run,
+            journey.device.batcher.call,
             opened.another,
             answered,
             journey.count_error,

@@ -105,7 +105,7 @@ class OfDevice(Estimate):
     def spell(self) -> None:
         items = {"image": tiny.RED}
         for _ in range(64):
-            self._device.call(Request(), self._device.adapt(Request(), items))
+            self._device.finish(Request(), self._device.batcher.call(self._device.adapt(Request(), items)))
 
     def ask(self) -> bool:
         device, items = self._device, {"image": tiny.RED}
@@ -115,7 +115,7 @@ class OfDevice(Estimate):
                 device._watch.result(LONG)
             return False
         request = Request(budget_ms=BUDGET_S * 1e3, start=self.clock())
-        device.call(request, device.adapt(request, items))
+        device.finish(request, device.batcher.call(device.adapt(request, items), due=request.due))
         return True
 
     def close(self) -> None:

@@ -114,15 +114,12 @@ class Cache:
         self._clock = clock
         self._worth = Worth()
         self._disk_worth = Worth(cheap=0.0)  # while it looks, every answer is written: that wears the card
-        self._exact = memory is not None or disk is not None
+        self.exact, self.compares = memory is not None or disk is not None, bool(self._alike)
+        self.pays = self._worth.pays
         self._store_s = 0.0
         self._slowest_s = 0.0
         self._lookups = self._found = self._unkept = 0
         self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
-
-    def pays(self, now_s: float) -> bool:
-        """Whether to hash and look up the request that arrived at now_s. A request without a key goes on without the cache."""
-        return self._exact and self._worth.pays(now_s)
 
     def lookup(self, key: bytes, *, hash_s: float = 0.0, left_s: float = math.inf) -> Hit | None:
         """The exact answer, if it is there and good. hash_s: what making the key took. left_s: until the answer is due."""

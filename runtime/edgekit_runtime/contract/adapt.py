@@ -2,7 +2,7 @@
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)
-    clipped, counted = adapter.clipped(tensor)
+    clipped, counted = adapter.clipped(tensor, sample=0)
 
     carry = Carry(contract, artifact.inputs, artifact.outputs)
     state = carry.begin()                              # the contract's initial values, as this artifact takes them
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,10 @@ from edgekit_runtime.tensors import TensorSpec
 __all__ = ["CLIP_EVERY", "CLIP_SAMPLE", "Adapter", "Carry", "State", "adapters", "quantize"]
 
 CLIP_EVERY = 16
-"""One request in so many has its tensor looked at for clipped values."""
+"""One request in so many has its tensors looked at for clipped values."""
 CLIP_SAMPLE = 2048
 """Values looked at then, about."""
+_UINT8 = np.dtype(np.uint8)
 State = tuple[NDArray[Any], ...]
 """One tensor a pair, with a batch axis of 1, as the artifact takes it."""
 
@@ -70,7 +70,6 @@ class Adapter:
         self._ready_shape = self._item_shape if self._passes and not pixels else None
         self._limits = _limits(tensor)
         self._stride = _stride(math.prod(self._item_shape))
-        self._asked = count()
 
     @property
     def way(self) -> str:
@@ -80,7 +79,7 @@ class Adapter:
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
         if item.shape == self._ready_shape and item.dtype == self._dtype:  # made ready by the caller
             return item[None]
-        if self._from_pixels is not None and item.dtype == np.uint8 and item.shape == self._contract.shape:
+        if self._from_pixels is not None and item.dtype == _UINT8 and item.shape == self._contract.shape:
             return self._from_pixels(item)[None]
         if self._foreign is not None and item.dtype == self._foreign.dtype:
             item = _original(item, self._foreign)
@@ -97,20 +96,16 @@ class Adapter:
             )
         return self._layout(self._from_original(item))[None]
 
-    def clipped(self, tensor: NDArray[Any]) -> tuple[int, int]:
-        """(values at the limits of the artifact's 8 bits, values looked at), of what `__call__` gave; thread-safe.
+    def clipped(self, tensor: NDArray[Any], sample: int) -> tuple[int, int]:
+        """(values at the limits of the artifact's 8 bits, values looked at), of what `__call__` gave.
 
-        It looks at one tensor in CLIP_EVERY, and there at every so-manieth value, about CLIP_SAMPLE of them, from another
-        first one each time: every value is as likely to be seen as any other. (0, 0) for a tensor that was not looked at
-        and for an artifact that takes no 8-bit numbers. A value at a limit need not have been beyond it: pixels 0 and 255
-        are what a dark or overexposed picture is made of.
+        sample: number of this sample. About CLIP_SAMPLE values are looked at, from another first one for each number, so
+        that every value is as likely to be seen as any other. (0, 0) for an artifact that takes no 8-bit numbers.
+        A value at a limit need not have been beyond it: a dark or overexposed picture has pixels 0 and 255.
         """
         if self._limits is None:
             return 0, 0
-        asked = next(self._asked)
-        if asked % CLIP_EVERY:
-            return 0, 0
-        seen = tensor.reshape(-1).view(np.uint8)[asked // CLIP_EVERY % self._stride :: self._stride]
+        seen = tensor.reshape(-1).view(np.uint8)[sample % self._stride :: self._stride]
         # +1 (int8: +129) carries the two limits, and nothing else, to 0 and 1.
         return int(np.count_nonzero((seen + self._limits) < 2)), seen.size
 

@@ -48,17 +48,18 @@ class Decoder:
 
     The result is a uint8 [H, W, C] array of pixels, or the caller's own array where that already fits (a `Frame` never
     shares memory with it). ready: dtypes that an artifact takes as they are, besides what the input takes. Thread-safe.
+
+    shape, as_it_is: an array of this shape and one of these dtypes is canonical already. own: the geometry of such a picture.
     """
 
     def __init__(self, contract: InputContract, ready: Collection[np.dtype[Any]] = ()) -> None:
         self._contract, self._kind = contract, kind_of(contract)
         self._ready = tuple(ready)
-        self._as_it_is = (*self._ready, *self._kind.free_dtypes(contract))  # these need no check
-        self._own = self._kind.geometry(contract)
+        self.shape = contract.shape
+        self.as_it_is = (*self._ready, *self._kind.free_dtypes(contract))
+        self.own = self._kind.geometry(contract)
 
     def __call__(self, value: Any) -> NDArray[Any]:
-        if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self._as_it_is:
-            return value
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
@@ -74,8 +75,8 @@ class Decoder:
 
         An array that is taken as it is, is the network's own picture.
         """
-        if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self._as_it_is:
-            return value, self._own
+        if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self.as_it_is:
+            return value, self.own
         value = self.admit(value)
         if not isinstance(value, np.ndarray):
             opened = self._kind.open(value, self._contract)
@@ -83,9 +84,9 @@ class Decoder:
                 return opened
             value = as_array(value, self._contract)
         array = self._fitting(value)
-        if array.dtype not in self._as_it_is:
+        if array.dtype not in self.as_it_is:
             check_values(array, self._contract)
-        return (array, self._own) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
+        return (array, self.own) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
 
     def locate(self, value: Any) -> Geometry | None:
         """The geometry that `place` gives, without decoding. Raises InputError where a picture's header cannot be read."""

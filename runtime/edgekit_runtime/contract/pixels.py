@@ -57,7 +57,8 @@ def pixel_step(image: ImageSpec, tensor: TensorSpec) -> tuple[str, Step]:
 
 def _quantized_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[int, int]) -> tuple[str, Step]:
     if table.dtype == np.int8 and (table == (np.arange(256) - 128).astype(np.int8)[:, None]).all():
-        return "xor", lambda item: (item ^ np.uint8(0x80)).view(np.int8)
+        sign = np.uint8(0x80)
+        return "xor", lambda item: (item ^ sign).view(np.int8)
     if table.dtype == np.uint8 and (table == np.arange(256, dtype=np.uint8)[:, None]).all():
         return "same", lambda item: item
     affine = _affine_step(table, slopes, size)

@@ -47,6 +47,7 @@ class BatchEngine(Engine):
         self.seconds = dict(seconds or {})
         self.info = self._single.info
         self.inputs, self.outputs = self._single.inputs, self._single.outputs
+        self.run = self._single.run  # type: ignore[method-assign]  # the shortest way for a single item
         self._joinable = all(-1 not in tensor.shape[1:] for tensor in self.inputs)
 
     @property

@@ -163,7 +163,7 @@ def test_what_is_asked_for_twice_is_computed_once_however_many_misses_lie_betwee
 
 
 def test_without_an_exact_tier_nothing_is_hashed():
-    assert not Cache(similar=Similar(1.0)).pays(0.0)
+    assert not Cache(similar=Similar(1.0)).exact
 
 
 def test_a_picture_alike_is_answered_by_the_similar_tier():
