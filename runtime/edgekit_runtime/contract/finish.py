@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -57,8 +58,10 @@ class Finisher:
 
 def _way(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
     """`dequantize` for one tensor: for 8 bits the 256 possible values are worked out once, and then only looked up."""
-    if tensor.quantization is None or np.dtype(tensor.dtype).itemsize != 1:
-        return lambda value: dequantize(value, tensor, dtype)
+    if tensor.quantization is None:
+        return partial(np.array, dtype=dtype)
+    if np.dtype(tensor.dtype).itemsize != 1:
+        return partial(dequantize, tensor=tensor, dtype=dtype)
     every = np.arange(256, dtype=np.uint8).view(tensor.dtype)
     return dequantize(every, tensor, dtype).take  # which counts negative indexes from the end: -1 is byte 255
 
