@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Check, Opening, Step
     from edgekit_runtime.bundle.secrets import Given
     from edgekit_runtime.engines import Setup
+    from edgekit_runtime.install.layout import Generation
     from edgekit_runtime.install.lock import Lease
-    from edgekit_runtime.install.records import Generation
     from edgekit_runtime.install.rules import Board
     from edgekit_runtime.trust import Moment, TrustStore, Vouched
 

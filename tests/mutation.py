@@ -54,7 +54,7 @@ SUBJECTS = {
         "tests/runtime/test_model_hosts.py", "tests/runtime/test_detector.py", "tests/runtime/test_intake.py",
     ),
     f"{RUNTIME}/budget.py": Subject(90, "tests/runtime/test_budget.py"),
-    f"{RUNTIME}/install/states.py": Subject(90, "tests/runtime/install/test_states.py"),
+    f"{RUNTIME}/install/journal.py": Subject(90, "tests/runtime/install/test_states.py"),
     f"{RUNTIME}/cache/disk.py": Subject(
         50, "tests/runtime/cache/test_disk.py", "tests/runtime/cache/test_packed.py", "tests/contracts/test_caches.py"
     ),

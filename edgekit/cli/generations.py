@@ -37,8 +37,8 @@ def status(root: Path, as_json: bool) -> None:
 
 
 def _lines(found: Status) -> Iterator[str]:
-    from edgekit_runtime.install.promise import Terms
-    from edgekit_runtime.install.trusting import in_words
+    from edgekit_runtime.install.reading import in_words
+    from edgekit_runtime.install.trial import Terms
 
     yield str(found.root)
     if found.current is None and found.refusal is None:

@@ -212,7 +212,7 @@ def _trust(done: Installed, said: tuple[Path, ...]) -> list[str]:
 
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root
-    from edgekit_runtime.install.trusting import in_words
+    from edgekit_runtime.install.reading import in_words
 
     with suppress(EdgekitError):  # it is installed, whatever the disk says now
         return [f"{'trusts':<10} {in_words(name)}" for name in Root(done.root).slot().trust] if said else []

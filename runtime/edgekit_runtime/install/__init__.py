@@ -41,17 +41,14 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install.asked import Asked, Installed
-    from edgekit_runtime.install.collecting import Collected, collect
     from edgekit_runtime.install.fetch import Fetching
     from edgekit_runtime.install.http import Limits
-    from edgekit_runtime.install.installing import install
-    from edgekit_runtime.install.layout import Root, is_root
-    from edgekit_runtime.install.owner import activate, rollback
+    from edgekit_runtime.install.installing import Asked, Installed, install
+    from edgekit_runtime.install.layout import Generation, Root, is_root
     from edgekit_runtime.install.prove import Proof, Proving
-    from edgekit_runtime.install.records import Generation
     from edgekit_runtime.install.rules import Board
-    from edgekit_runtime.install.standing import Status, status
+    from edgekit_runtime.install.settling import Collected, collect
+    from edgekit_runtime.install.standing import Status, activate, rollback, status
 
 __all__ = [
     "Asked",
@@ -76,16 +73,32 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "edgekit_runtime.install.asked": ("Asked", "Installed"),
-        "edgekit_runtime.install.collecting": ("Collected", "collect"),
+        "edgekit_runtime.install.installing": (
+            "Asked",
+            "Installed",
+            "install",
+        ),
+        "edgekit_runtime.install.settling": (
+            "Collected",
+            "collect",
+        ),
         "edgekit_runtime.install.fetch": ("Fetching",),
         "edgekit_runtime.install.http": ("Limits",),
-        "edgekit_runtime.install.installing": ("install",),
-        "edgekit_runtime.install.layout": ("Root", "is_root"),
-        "edgekit_runtime.install.records": ("Generation",),
-        "edgekit_runtime.install.owner": ("activate", "rollback"),
-        "edgekit_runtime.install.prove": ("Proof", "Proving"),
+        "edgekit_runtime.install.layout": (
+            "Generation",
+            "Root",
+            "is_root",
+        ),
+        "edgekit_runtime.install.standing": (
+            "Status",
+            "activate",
+            "rollback",
+            "status",
+        ),
+        "edgekit_runtime.install.prove": (
+            "Proof",
+            "Proving",
+        ),
         "edgekit_runtime.install.rules": ("Board",),
-        "edgekit_runtime.install.standing": ("Status", "status"),
     },
 )

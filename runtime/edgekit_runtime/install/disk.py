@@ -1,4 +1,4 @@
-"""Writing that survives a power cut, and opening that follows nobody's links.
+"""Writing that survives a power cut, opening that follows nobody's links, and what to do about what is not edgekit's.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
@@ -9,7 +9,9 @@ Rules:
 - nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
 - whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in the one
   above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
-- what the system refuses is one typed error: no room, read-only, or the disk itself.
+- what the system refuses is one typed error: no room, read-only, or the disk itself;
+- the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder may hold
+  somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost is said.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from edgekit_runtime.errors import InstallError, StorageError
-from edgekit_runtime.install.planted import planted
 from edgekit_runtime.whole_file import NOFOLLOW, Draft, draft_in, replace_in
 
 __all__ = [
+    "aside",
     "clear_link",
     "create_draft",
     "create_empty",
@@ -41,6 +44,7 @@ __all__ = [
     "names_in",
     "open_folder",
     "open_regular",
+    "planted",
     "point",
     "put_link",
     "read_link",
@@ -53,10 +57,56 @@ __all__ = [
     "write_file",
 ]
 
+_KEPT = {
+    "journal.json": "what answers goes on; where a rollback leads is forgotten",
+    "slot.json": "say again with --trust and --profile what you said before",
+    "generation.json": "the generation is lost with it: install its bundle again",
+    "trial.json": "what was seen of the trial is counted anew",
+}
 _FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
 _GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
 _MOST_TEXT = 1 << 20
 """Nothing that edgekit keeps in a root as text is longer."""
+
+
+def planted(what: str, path: Path) -> InstallError:
+    """what: that it is not ours. path: where edgekit keeps something."""
+    return InstallError(what, where=str(path), do=_away(path), code="planted")
+
+
+def aside(path: Path) -> str:
+    """The command that moves it out of the way, under a name that nothing asks for."""
+    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}"
+
+
+def _away(path: Path) -> str:
+    try:
+        found = path.lstat()
+    except OSError:
+        return "Look for what somebody else does there"
+    name = shlex.quote(str(path))
+    if stat.S_ISDIR(found.st_mode):
+        return f"Run: {aside(path)}; {_lost(path)}"
+    if path.name in ("objects", "generations"):
+        return "Put the folder itself there again: only the root folder itself may be a link"
+    if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
+        copy = shlex.quote(f"{path}.copy")
+        return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
+    return f"Run: rm -f {name}; {_lost(path)}"
+
+
+def _lost(path: Path) -> str:
+    if path.name == "current":
+        return f"then: edgekit status --root {shlex.quote(str(path.parent))}, which points it at what answers"
+    if path.name in _KEPT:
+        return _KEPT[path.name]
+    if path.parent.name == "objects":
+        return "if a bundle was there before, install it again"
+    if path.parent.name == "trust" or path.name == "trust":
+        return "name the key again with --trust"
+    if path.parent.name == "incoming" or path.name == "incoming":
+        return "a download that was not whole begins anew"
+    return "nothing is lost"
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """From a source to a file of ours, judged as soon as its head is here, and resumed where it stopped.
 
-    fetched = fetch(source_of("https://models.example/net.ekb"), root.incoming / "1f00.part", judge)
+    source = source_of("../net.ekb")            # or a file, http or https URL
+    source.told, source.kept                    # "../net.ekb", "/home/anna/net.ekb"
+    fetched = fetch(source, root.incoming / "1f00.part", judge)
 
 Rules:
 - the head (manifest, signatures) is judged before the rest is asked for; it says how long the file is, and not one byte
@@ -8,9 +10,11 @@ Rules:
 - what a broken connection left is kept with the server's validator, and goes on only where the server says that it is still
   the same file; whatever was put together wrongly all the same fails its digests later;
 - it goes on behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the length of
-  what came, and other bytes;
+  what came, and other bytes. The file is flushed before anybody is told that it is there;
 - too slow for half a minute, or too long in all, is an error: it never waits for ever;
-- the file is flushed to the disk before anybody is told that it is there.
+- what is written down of a source is the same from whatever folder an install is asked for, and holds no password. What is
+  wrong with a bundle is told of what the owner named;
+- a file is a regular one: a pipe or a device may never end.
 """
 
 from __future__ import annotations
@@ -18,27 +22,82 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import DownloadError, EdgekitError
+from edgekit_runtime.errors import BundleError, DownloadError, EdgekitError, InstallError
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
-from edgekit_runtime.install.http import Limits, WrongPartError
-from edgekit_runtime.install.proxy import FinalError
-from edgekit_runtime.install.source import Source, Stream
+from edgekit_runtime.install.http import FinalError, Limits, WrongPartError, get, told_url
 
-__all__ = ["Fetched", "Fetching", "Judge", "drop_part", "fetch"]
+__all__ = ["Fetched", "Fetching", "Judge", "Source", "Stream", "drop_part", "fetch", "head_of", "source_of"]
 
 _COPY = 1 << 20
 _FLUSH_S = 10.0
 _WAITS_S = (0.5, 2.0, 5.0)
-
 Judge = Callable[[Header], int]
 """Told the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """told: its name for people, as they wrote it. kept: its name for the root, the same from every folder. Neither holds
+    credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
+
+    told: str
+    kept: str
+    opens: Callable[[int, str], Stream]
+    here: bool = False
+
+    def answers_for(self, error: EdgekitError, stored: Path) -> None:
+        """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is read."""
+        if not isinstance(error, InstallError) or error.code == "trial-failed":
+            error.where = error.where.replace(str(stored), self.told)
+
+
+def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Source:
+    """A URL (http, https, file) or a path. Raises DownloadError for any other scheme, and for what is no URL."""
+    text = os.fsdecode(name)
+    if "://" not in text:
+        return _file(Path(text), text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:  # a bracket that is not closed; the text may hold a password
+        raise DownloadError(f"no URL: {error}", where=text.partition("://")[0] + "://...", do="Check it") from error
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise DownloadError("a file: URL names a file of this machine", where=text, do="Write file:///PATH")
+        path = Path(unquote(parts.path))
+        return _file(path, str(path))
+    told = told_url(text)
+    if parts.scheme in ("http", "https"):
+        return Source(told, told, lambda start, validator: get(text, start=start, validator=validator, limits=limits))
+    raise DownloadError(f"{parts.scheme}: is not known", where=told, do="Pass a path, or an http, https or file URL")
+
+
+def _file(path: Path, told: str) -> Source:
+    kept = told
+    with contextlib.suppress(OSError, ValueError):  # no current folder, a NUL: whoever opens it says so
+        kept = str(path.parent.resolve() / path.name)  # the name itself may be a link, to another file tomorrow
+    return Source(told, kept, lambda start, validator: _FileStream(path), here=True)
+
+
+def head_of(source: Source) -> Header:
+    """Of what it has now. Raises DownloadError, BundleError, IntegrityError."""
+    stream, data = source.opens(0, ""), b""
+    with contextlib.closing(stream):
+        while len(data) < header_needs(data, source.told):
+            chunk = stream.read()
+            if not chunk:
+                break
+            data += chunk
+    return read_header(data, source.told)
 
 
 @dataclass(frozen=True)
@@ -70,6 +129,49 @@ def fetch(source: Source, path: Path, judge: Judge, how: Fetching | None = None)
             return part.fetch(source)
         finally:
             part.close()
+
+
+class Stream(Protocol):
+    """start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def validator(self) -> str: ...
+    def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class _FileStream:
+    """A file of this machine, always from its first byte."""
+
+    start, validator = 0, ""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
+            os.close(descriptor)
+            raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
+        self.total: int | None = found.st_size
+        self._descriptor, self._path = descriptor, path
+
+    def read(self) -> bytes:
+        try:
+            return os.read(self._descriptor, _COPY)
+        except OSError as error:
+            raise BundleError(
+                f"cannot be read: {error.strerror}", where=str(self._path), do="Check the disk"
+            ) from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def drop_part(path: Path) -> None:
@@ -121,7 +223,13 @@ class _Part:
         self._flushed_at = self._how.clock()
 
     def fetch(self, source: Source) -> Fetched:
-        validator = self._recover()
+        validator, flushed = self._known()  # what an earlier fetch left, where it can be gone on with
+        if validator:
+            while chunk := os.read(self._descriptor, min(_COPY, flushed - self._size)):
+                self._take(chunk, write=False)
+            os.ftruncate(self._descriptor, self._size)
+        else:
+            self._restart()
         tries, limits = 0, self._how.limits
         while True:
             before = self._size
@@ -153,17 +261,6 @@ class _Part:
         assert self._header is not None
         return Fetched(self._path, self._digest.hexdigest(), self._size, self._header)
 
-    def _recover(self) -> str:
-        """Take over what an earlier fetch left, where it can be gone on with."""
-        validator, flushed = self._known()
-        if not validator:
-            self._restart()
-            return ""
-        while chunk := os.read(self._descriptor, min(_COPY, flushed - self._size)):
-            self._take(chunk, write=False)
-        os.ftruncate(self._descriptor, self._size)
-        return validator
-
     def _known(self) -> tuple[str, int]:
         """The validator of what is here, empty where there is none, and how much of it was flushed."""
         with contextlib.suppress(ValueError):
@@ -187,7 +284,10 @@ class _Part:
             if stream.start != self._size:
                 self._restart()
             if stream.start == 0:
-                self._remember(stream.validator)
+                if stream.validator:
+                    self._write_facts(stream.validator)
+                else:
+                    remove(_facts(self._path))
             self._check_length(stream.total)
             while chunk := stream.read():
                 self._take(chunk)
@@ -200,19 +300,10 @@ class _Part:
                 raise DownloadError("the connection ended early", where=self._told, do="Try again")
             read_header(bytes(self._head), self._told)  # says where the file ends
         if self._size != self._wanted:
-            raise self._short(stream)
+            if stream.total is not None and stream.total != self._wanted:
+                raise self._wrong_size(stream.total)
+            raise DownloadError(f"it ended after {self._size:,} of {self._wanted:,} bytes", do="Try again")
         return stream.validator
-
-    def _short(self, stream: Stream) -> DownloadError:
-        if stream.total is None or stream.total == self._wanted:
-            return DownloadError(f"it ended after {self._size:,} of {self._wanted:,} bytes", do="Try again")
-        return self._wrong_size(stream.total)
-
-    def _remember(self, validator: str) -> None:
-        if validator:
-            self._write_facts(validator)
-        else:
-            remove(_facts(self._path))
 
     def _write_facts(self, validator: str) -> None:
         write_file(_facts(self._path), json_text(_Facts(validator[:500], self._size)))

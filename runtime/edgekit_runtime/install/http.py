@@ -10,27 +10,31 @@ Rules:
 - few redirects are followed, and none from https to http; a password in the URL goes to its own host alone;
 - a part is asked for only with the validator of what is here (If-Range), or where the caller knows the whole by a digest
   (by_digest), and taken only where the answer says that it is that part; any other answer is the whole from its first byte;
-- bytes come as they are stored: an answer that is compressed on the way is refused.
+- bytes come as they are stored: an answer that is compressed on the way is refused;
+- a proxy is one that speaks HTTP without encryption, as http_proxy, https_proxy and no_proxy name it. https goes through it
+  encrypted from end to end; the proxy's own password goes to the proxy alone, and into no message, event or file.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.errors import DownloadError, EdgekitError, HostError
-from edgekit_runtime.install.proxy import FinalError, Proxy, basic, proxy_for
 from edgekit_runtime.remote.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["HttpStream", "Limits", "get", "told_url"]
+__all__ = ["HttpStream", "Limits", "Proxy", "basic", "get", "proxy_for", "told_url"]
 
+_MOST_HEAD = 16 << 10
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})([^\r\n]{0,80})")
 _CHUNK = 256 << 10
 _MOST_FRAMING = 1 << 20
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
@@ -53,6 +57,83 @@ class Limits:
     total_s: float = 6 * 3600.0
     redirects: int = 5
     tries: int = 4
+
+
+class FinalError(DownloadError):
+    """A second try would fail in the same way. `fetch` raises it as its parent."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """variable: that named it. authorization: for it alone; empty where it asks for none."""
+
+    host: str
+    port: int
+    variable: str
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def told(self) -> str:
+        return f"the proxy {self.host}:{self.port} ({self.variable})"
+
+    def tunnel(self, sock: TimedSocket, host: str, port: int) -> None:
+        """A way through, on a socket that is connected to the proxy. Raises DownloadError, OSError."""
+        place = f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"
+        lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
+        if self.authorization:
+            lines.append(f"Proxy-Authorization: {self.authorization}")
+        sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        head = bytearray()  # of the answer, and not a byte more: what follows is the other end's
+        while not head.endswith((b"\r\n\r\n", b"\n\n")) and len(head) <= _MOST_HEAD:
+            byte = sock.recv(1)
+            if not byte:
+                raise ConnectionAbortedError("it hung up")
+            head += byte
+        found = _STATUS.match(head)
+        if found is None or len(head) > _MOST_HEAD:
+            raise FinalError(f"{self.told} gives no answer of HTTP", do=f"Check {self.variable}")
+        if not 200 <= int(found[1]) < 300:
+            raise self.refusal(int(found[1]), found[2].decode("latin-1"))
+
+    def refusal(self, status: int, reason: str) -> DownloadError:
+        """What the proxy says for itself, and not for the server."""
+        what = f"{self.told} answered {status} {reason.strip()}".strip()
+        if status == 407:
+            return FinalError(what, do=f"Give its name and password: {self.variable}=http://USER:PASSWORD@HOST:PORT")
+        if 400 <= status < 500:
+            return FinalError(what, do="Ask who runs the proxy; or go past it: name the host in no_proxy")
+        return DownloadError(what, do="Try again later")
+
+
+def proxy_for(parts: SplitResult) -> Proxy | None:
+    """Of a URL; None for the straight way. Raises DownloadError where the environment names none that can be used."""
+    from urllib.request import getproxies, proxy_bypass
+
+    address = getproxies().get(parts.scheme)
+    if not address or proxy_bypass(parts.hostname or "") or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    variable = f"{parts.scheme}_proxy"
+    try:
+        place = urlsplit(address if "//" in address else f"//{address}")
+        port = place.port or 80
+    except ValueError as error:  # its text may hold the password
+        raise FinalError("the address of the proxy is none", where=variable, do=_write(variable)) from error
+    if place.scheme not in ("", "http"):
+        what = f"a proxy by {place.scheme}: is not supported"
+        raise FinalError(what, where=variable, do=f"{_write(variable)}, if the proxy takes that")
+    if not place.hostname:
+        raise FinalError("the address of the proxy is none", where=variable, do=_write(variable))
+    return Proxy(place.hostname, port, variable, basic(place) if place.username else "")
+
+
+def basic(parts: SplitResult) -> str:
+    """The name and password of a URL, as HTTP takes them."""
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
+
+
+def _write(variable: str) -> str:
+    return f"Write {variable}=http://HOST:PORT"
 
 
 @dataclass
@@ -111,7 +192,10 @@ def get(
         wire, response = _ask(parts, proxy, _headers(parts, first, start, validator, by_digest), limits)
         try:
             if response.status in _MOVED:
-                parts = _moved(parts, response)
+                try:
+                    parts = _checked(urljoin(urlunsplit(parts), response.headers.get("Location", "")))
+                except ValueError as error:
+                    raise FinalError(f"the redirect leads to no URL: {error}", do="Name the file itself") from error
                 wire.end()
                 continue
             if proxy is not None and response.status == 407:
@@ -122,15 +206,6 @@ def get(
             wire.end()
             raise
     raise FinalError(f"more than {limits.redirects} redirects", do="Name the file itself")
-
-
-def _moved(parts: SplitResult, response: HTTPResponse) -> SplitResult:
-    """Where a redirect leads. Raises FinalError where that is no URL."""
-    location = response.headers.get("Location", "")
-    try:
-        return _checked(urljoin(urlunsplit(parts), location))
-    except ValueError as error:
-        raise FinalError(f"the redirect leads to no URL: {error}", do="Name the file itself") from error
 
 
 def _checked(url: str) -> SplitResult:
@@ -232,7 +307,8 @@ def _place(response: HTTPResponse, start: int, validator: str, by_digest: bool) 
     found = headers.get("ETag", "").strip()
     found = found if found.startswith('"') else headers.get("Last-Modified", "").strip()
     if status == 200:
-        return 0, _number(headers.get("Content-Length")), found
+        length = headers.get("Content-Length", "").strip()
+        return 0, int(length) if re.fullmatch(r"\d{1,18}", length) else None, found
     part = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if part is None or not start or int(part[1]) != start or (found and not by_digest and found != validator):
         raise WrongPartError("the server sent another part than the one that was asked for", do=_AGAIN)
@@ -241,10 +317,6 @@ def _place(response: HTTPResponse, start: int, validator: str, by_digest: bool) 
 
 class WrongPartError(DownloadError):
     """Caught where the download begins again from its first byte."""
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text.strip()) else None
 
 
 def _why(error: BaseException) -> str:

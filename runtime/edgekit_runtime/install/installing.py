@@ -1,4 +1,4 @@
-"""Carrying out what `states` decides: fetch, verify, stage, test, try, switch. One install, from a path or a URL to `current`.
+"""Carrying out what `journal` decides: fetch, verify, stage, test, try, switch. One install, from a source to `current`.
 
     done = install("net.ekb", "/var/lib/edgekit/camera", Asked(profile="raspberry-pi-4"))
     done.generation.number, done.state            # 3, "committed"
@@ -13,47 +13,86 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
 from edgekit_runtime.errors import DownloadError, EdgekitError, InstallError
-from edgekit_runtime.install.asked import Asked, Installed, told_now
-from edgekit_runtime.install.collecting import make_room
-from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.fetch import Fetched, fetch
-from edgekit_runtime.install.journal import Attempt
-from edgekit_runtime.install.judging import Judging, name_of
-from edgekit_runtime.install.layout import Root, is_root
-from edgekit_runtime.install.lock import alone
-from edgekit_runtime.install.prove import Proof, prove
-from edgekit_runtime.install.reading import read_held, store_of
-from edgekit_runtime.install.records import Generation
-from edgekit_runtime.install.rules import Board
-from edgekit_runtime.install.settling import apply, settle
-from edgekit_runtime.install.source import Source, head_of, source_of
-from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage, still_here
-from edgekit_runtime.install.states import (
+from edgekit_runtime.install.fetch import Fetched, Fetching, Source, fetch, head_of, source_of
+from edgekit_runtime.install.journal import (
     Abandoned,
     Accepted,
+    Attempt,
     Begun,
     Event,
     Failed,
     Interrupted,
     Passed,
     Restarted,
+    TrialBy,
     Work,
     react,
 )
-from edgekit_runtime.install.trusting import keep, named
+from edgekit_runtime.install.layout import Generation, Root, Slot, is_root, told_at
+from edgekit_runtime.install.lock import alone
+from edgekit_runtime.install.prove import Proof, Proving, prove
+from edgekit_runtime.install.reading import keep, named, read_held, store_of
+from edgekit_runtime.install.rules import Board, Judging, name_of
+from edgekit_runtime.install.settling import apply, make_room, settle
+from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage, still_here
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import TrustPolicy, judge, seen_after
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.secrets import Given
 
-__all__ = ["install"]
+__all__ = ["Asked", "Installed", "install", "told_now"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the owner decides. trust: keys or a root.json, from now on for this root; empty for what is trusted already.
+
+    profile: what this board is, from now on for this root; None for what the root was told, and where it was told nothing, for
+    `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries it out. secret: where
+    the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is another.
+    """
+
+    trust: tuple[str | Path, ...] = ()
+    profile: str | None = None
+    board: Board = field(default_factory=Board)
+    allow_unsigned: bool = False
+    trial: TrialBy = "here"
+    secret: Given = None
+    fetching: Fetching = field(default_factory=Fetching)
+    proving: Proving = field(default_factory=Proving)
+    wait_s: float = 600.0
+    waiting: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True)
+class Installed:
+    """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was done.
+    repaired: it answered before, and its file, which was damaged or lost, was put back.
+
+    selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board is.
+    encrypted_with: the id of the key that the application needs as well.
+    """
+
+    root: Path
+    generation: Generation
+    state: Literal["committed", "trial"]
+    already: bool = False
+    repaired: bool = False
+    selftest: Proof | None = None
+    trial: Proof | None = None
+    profile: str | None = None
+    encrypted_with: str | None = None
 
 
 def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked: Asked | None = None) -> Installed:
@@ -64,7 +103,10 @@ def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked:
     """
     asked = asked or Asked()
     if not is_root(path):
-        _look_first(source_of(source), asked)
+        first = source_of(source)
+        if first.here:  # what is amiss before there is a root makes none
+            first.opens(0, "").close()
+        store_of(None, asked.trust)
     root = Root.create(path)
     with alone(root.lock_file, wait_s=asked.wait_s, waiting=asked.waiting):
         try:
@@ -75,11 +117,18 @@ def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked:
             raise
 
 
-def _look_first(source: Source, asked: Asked) -> None:
-    """What is amiss before there is a root makes none."""
-    if source.here:
-        source.opens(0, "").close()
-    store_of(None, asked.trust)
+def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | None = None) -> Slot:
+    """What the root was told, with what it is told now. profile: said for the same install before, which is not finished. A slot.json that cannot be read is made anew where the owner says
+    again whom to trust: nothing else of it decides what may come in. Raises InstallError (install-root)."""
+    try:
+        slot = root.slot()
+    except InstallError as error:
+        if error.code != "install-root":
+            raise
+        if not asked.trust:
+            raise
+        slot = Slot()
+    return replace(slot, trust=trust or slot.trust, profile=asked.profile or profile or slot.profile)
 
 
 def _kept(source: str | os.PathLike[str]) -> str:
@@ -117,7 +166,14 @@ class _Installing:
                 code="trial-pending",
             )
         try:
-            event: Event | None = self._first()
+            event: Event | None
+            attempt = self._journal.attempt
+            if attempt is not None and self._goes_on(attempt):
+                event = Restarted(self._now())
+            else:
+                if attempt is not None:
+                    self._take(Abandoned())
+                event = Begun(self._source.kept, self._asked.trial, self._now(), self._asked.profile)
             while event is not None:
                 event = self._next(event)
         except KeyboardInterrupt:  # the owner's word, and nothing that a bundle took down
@@ -154,15 +210,6 @@ class _Installing:
         proofs = (found("selftest"), found("trial"))
         key = self._read.manifest.encrypted_with if self._read is not None else None
         return Installed(self._root.path, generation, state, already, self._repaired, *proofs, self._slot.profile, key)
-
-    def _first(self) -> Event:
-        """Go on with an unfinished install of the same bundle, or begin."""
-        attempt = self._journal.attempt
-        if attempt is not None:
-            if self._goes_on(attempt):
-                return Restarted(self._now())
-            self._take(Abandoned())
-        return Begun(self._source.kept, self._asked.trial, self._now(), self._asked.profile)
 
     def _goes_on(self, attempt: Attempt) -> bool:
         if (attempt.source, attempt.trial) != (self._source.kept, self._asked.trial):
@@ -205,7 +252,7 @@ class _Installing:
         if work is Work.VERIFY:
             self._verify()
         elif work is Work.STAGE:
-            self._stage()
+            stage(self._root, generation_of(self._attempt(), self._bundle()))
         elif work in (Work.SELFTEST, Work.TRIAL):
             self._made = self._root.record(self._attempt().generation)  # now: after the switch nothing may fail
             what: Literal["selftest", "trial"] = "selftest" if work is Work.SELFTEST else "trial"
@@ -236,7 +283,8 @@ class _Installing:
 
     def _judge(self, header: Header) -> int:
         """Everything that the head tells, before the rest is fetched. Returns how long the file is."""
-        judging, same = self._judging(), self._answers(name_of(header))
+        judging, answers = self._judging(), self._root.perhaps(self._journal.current)
+        same = answers if answers is not None and answers.header == name_of(header) else None
         try:
             head = judging.head(header)
         except InstallError as error:  # after a rollback: what answers is no step back
@@ -255,11 +303,6 @@ class _Installing:
         past = same is None and self._leads_past(header.digest)
         self._take(Accepted(head.name, header.digest, head.manifest.rollout_seq, head.vouched.signers, past))
         return head.total
-
-    def _answers(self, name: str) -> Generation | None:
-        """What answers, where its head is the very same."""
-        answers = self._root.perhaps(self._journal.current)
-        return answers if answers is not None and answers.header == name else None
 
     def _leads_past(self, bundle: str) -> bool:
         """Whether what answers is no way back from that bundle, and the one before it may be."""
@@ -324,9 +367,6 @@ class _Installing:
         """What a child loads need not be here as well: a small board has room for it once."""
         self._read = replace(self._bundle(), _blobs={})
         return self._read
-
-    def _stage(self) -> None:
-        stage(self._root, generation_of(self._attempt(), self._bundle()))
 
     def _attempt(self) -> Attempt:
         assert self._journal.attempt is not None

@@ -1,10 +1,10 @@
 """The folder of an install root, and what is in it.
 
     ROOT/slot.json            makes the folder a root; whom it trusts
-    ROOT/trust/               its own copies of the public keys that --trust named (`trusting`)
+    ROOT/trust/               its own copies of the public keys that --trust named (`reading`)
     ROOT/lock                 held by whoever changes something
     ROOT/journal.json         which generation answers, and how far an unfinished install is (`journal`)
-    ROOT/events.jsonl         what happened (`events`)
+    ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
     ROOT/incoming/            downloads that are not whole yet
     ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
     ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries it out
@@ -12,31 +12,39 @@
 
     root = Root.open("/var/lib/edgekit/camera")
     lease, generation = root.hold_current()
+    root.events.tell("refused", code="downgrade", what="its rollout_seq 3 is older than 7, ...")
 
 Rules:
 - an object is the whole file that was signed, so that every open checks it again as `install` did;
 - a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names them;
-- what edgekit keeps here is opened without following links, and anything else under these names is an error.
+- what edgekit keeps here is opened without following links, and anything else under these names is an error;
+- an event is told after the fact, and never stands in the way of it: a disk that is full loses the line, not the install;
+- events.jsonl is bounded: beyond MOST_BYTES its older half goes;
+- no event holds a secret: sources are told without credentials.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from edgekit_runtime.bundle.codec import json_text
+from edgekit_runtime.bundle.codec import json_text, read_json, to_json
 from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
 from edgekit_runtime.install.disk import (
     clear_link,
     make_folder,
     make_folders,
     names_in,
+    open_regular,
+    planted,
     point,
     put_link,
     read_link,
@@ -47,39 +55,24 @@ from edgekit_runtime.install.disk import (
     unreadable,
     write_file,
 )
-from edgekit_runtime.install.events import Events
 from edgekit_runtime.install.journal import Burned, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
-from edgekit_runtime.install.planted import planted
-from edgekit_runtime.install.records import Generation, Slot, parsed
 
-__all__ = ["Root", "is_root"]
+__all__ = ["MOST_BYTES", "Events", "Generation", "Root", "Slot", "is_root", "parsed", "told_at"]
 
+MOST_BYTES = 256 << 10
+_MOST_VALUE = 500
 _OWN = frozenset(
     {"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"}
 )
 _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
-Kept = TypeVar("Kept")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _MAKE_ANEW = (
     "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what answers may "
     "be that BUNDLE"
 )
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
-
-
-def is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it says so."""
-    try:
-        folder = Path(path)
-        return _has(folder, "slot.json") or (_has(folder, "journal.json") and (folder / "generations").is_dir())
-    except (OSError, ValueError, TypeError):
-        return False
-
-
-def _has(folder: Path, name: str) -> bool:
-    return (folder / name).is_file()
 
 
 @dataclass(frozen=True)
@@ -184,12 +177,9 @@ class Root:
         text = read_text(file)
         if text is not None:
             return parse_journal(text, str(file))
-        numbers = self.numbers()
-        return self._burned(Journal(next=max(numbers, default=0) + 1, current=self.pointed()), numbers)
-
-    def _burned(self, journal: Journal, numbers: Sequence[int]) -> Journal:
-        """With every rollout_seq of what is still here: a journal that was lost must not open the way for older bundles."""
-        found = []
+        numbers, found = self.numbers(), []
+        journal = Journal(next=max(numbers, default=0) + 1, current=self.pointed())
+        # every rollout_seq of what is still here: a journal that was lost must not open the way for older bundles
         for number in numbers:
             with contextlib.suppress(InstallError):
                 record = self.record(number)
@@ -235,16 +225,13 @@ class Root:
                 elif not there:
                     remove(self.current)
         except StorageError:
-            self._back(before)
+            with contextlib.suppress(InstallError, OSError):
+                self.write_journal(before)
+            with contextlib.suppress(InstallError, OSError):
+                if before.answering is not None and self.pointed() != before.answering:
+                    put_link(ready, f"generations/{before.answering}")
+                    point(self.current, ready)
             raise
-
-    def _back(self, before: Journal) -> None:
-        with contextlib.suppress(InstallError, OSError):
-            self.write_journal(before)
-        with contextlib.suppress(InstallError, OSError):
-            if before.answering is not None and self.pointed() != before.answering:
-                put_link(self.path / "current.new", f"generations/{before.answering}")
-                point(self.current, self.path / "current.new")
 
     def drafts(self) -> list[Path]:
         """Of the root's own files, which a cut left."""
@@ -328,6 +315,125 @@ class Root:
                 if last:
                     raise
         raise AssertionError("the last round returns or raises")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by; empty: what this machine trusts.
+
+    profile: what this board is; None: what is found of it at each install.
+    """
+
+    format: int = 1
+    trust: tuple[str, ...] = ()
+    profile: str | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
+
+    unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports show
+    `vouched`. at: RFC 3339, when it was staged.
+    """
+
+    number: int
+    object: str
+    header: str
+    bundle: str
+    name: str
+    version: str
+    recipe: str
+    profile: str
+    size: int
+    source: str
+    at: str
+    told: str
+    seq: int | None = None
+    signed_by: tuple[str, ...] = ()
+    unsigned: bool = False
+    format: int = 1
+
+    @property
+    def vouched(self) -> str:
+        """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each opening."""
+        if self.unsigned:
+            return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {self.told}"
+        return f"{self.told}, trusted when it was installed"
+
+    def facts(self) -> dict[str, Any]:
+        """For events."""
+        return {"generation": self.number, "bundle": self.bundle, "what": self.vouched}
+
+    def as_json(self) -> dict[str, Any]:
+        return {**to_json(self), "vouched": self.vouched}
+
+
+def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
+    """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with `do`."""
+    try:
+        if text is None:
+            raise ValueError("it is missing")
+        return read_json(kind, text, file.name, format=1)
+    except ValueError as error:
+        raise InstallError(f"cannot be understood: {error}", where=str(file), do=do, code="install-root") from error
+
+
+def told_at(now_s: float) -> str:
+    """RFC 3339, UTC; of a clock that no calendar knows the seconds."""
+    from edgekit_runtime.trust.clock import tell_time
+
+    return tell_time(now_s)
+
+
+class Events:
+    """path: the file; made when the first event is told. clock: seconds since 1970."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = path, clock
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Append one. facts: what is None or empty is left out."""
+        line: dict[str, Any] = {"at": told_at(self._clock()), "event": event}
+        for name, value in facts.items():
+            if value not in (None, ""):
+                line[name] = value[:_MOST_VALUE] if isinstance(value, str) else value
+        data = (json.dumps(line) + "\n").encode()
+        with contextlib.suppress(OSError, EdgekitError):
+            descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a power cut tore the last one
+                    data = b"\n" + data
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+            if size > MOST_BYTES:
+                kept = self._path.read_bytes()
+                newer = kept[kept.index(b"\n", len(kept) // 2) + 1 :]
+                write_file(self._path, newer.decode("utf-8", errors="replace"))
+
+    def read(self) -> list[dict[str, Any]]:
+        """Oldest first. A line that a power cut tore is left out."""
+        found = []
+        with contextlib.suppress(OSError):
+            for line in self._path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(read_json(dict[str, Any], line, "an event"))
+        return found
+
+
+def is_root(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it says so."""
+    try:
+        folder = Path(path)
+        return _has(folder, "slot.json") or (_has(folder, "journal.json") and (folder / "generations").is_dir())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

@@ -42,7 +42,13 @@ def alone(
     Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for whatever the system
     refuses inside.
     """
-    descriptor = _open_lock(path)
+    with storing(path):
+        try:
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            descriptor = open_regular(path)  # who may only read takes turns as well
     try:
         end, told = clock() + wait_s, False
         with storing(path.parent):
@@ -61,16 +67,6 @@ def alone(
             yield
     finally:
         os.close(descriptor)
-
-
-def _open_lock(path: Path) -> int:
-    with storing(path):
-        try:
-            return open_regular(path, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EACCES):
-                raise
-            return open_regular(path)  # who may only read takes turns as well
 
 
 class Lease:

@@ -34,15 +34,12 @@ from edgekit_runtime.errors import (
     StorageError,
     errno_of,
 )
-from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.layout import Generation, Root
 from edgekit_runtime.install.lock import Lease, alone
-from edgekit_runtime.install.promise import terms_of
 from edgekit_runtime.install.reading import read_held, store_of
-from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import settle
-from edgekit_runtime.install.starts import Start, begin
+from edgekit_runtime.install.trial import Start, begin, terms_of
 from edgekit_runtime.install.watching import Held, give_up
-from edgekit_runtime.install.way_out import with_way_out
 from edgekit_runtime.trust import Trust, TrustPolicy, load_trust
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: C
     try:
         return _tried(root, (trust, secret, make))
     except EdgekitError as error:
-        from edgekit_runtime.install.standing import way_back
+        from edgekit_runtime.install.standing import way_back, with_way_out
 
         back = None
         with contextlib.suppress(EdgekitError, OSError):
@@ -93,8 +90,10 @@ def _tried(root: Root, how: _How) -> Opened:
             if not isinstance(error, _ITS_OWN):
                 raise
             give_up(root, generation.number, error)
-        number = _other_than(root, generation.number)
-        if number is None:
+        number = None
+        with contextlib.suppress(InstallError):
+            number = root.journal().current
+        if number is None or number == generation.number:
             raise
     lease, generation = root.hold(number)
     try:
@@ -102,15 +101,6 @@ def _tried(root: Root, how: _How) -> Opened:
     except BaseException:
         lease.release()
         raise
-
-
-def _other_than(root: Root, number: int) -> int | None:
-    """The committed generation, where that is another."""
-    try:
-        current = root.journal().current
-    except InstallError:
-        return None
-    return current if current != number else None
 
 
 def of_the_machine(error: BaseException) -> bool:
@@ -139,21 +129,17 @@ def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
             journal = settle(root)
             if journal.on_trial is None:
                 return (*root.hold_current(), None)
-            return _begun(root, journal.on_trial)
+            start = begin(root, journal.on_trial)
+            try:
+                return (*root.hold(journal.on_trial), start)
+            except BaseException:
+                start.fail()
+                raise
     except StorageError:
         number = journal.current if journal.on_trial is not None else root.pointed()
         if number is None:
             raise
         return (*root.hold(number), None)
-
-
-def _begun(root: Root, number: int) -> tuple[Lease, Generation, Start | None]:
-    start = begin(root, number)
-    try:
-        return (*root.hold(number), start)
-    except BaseException:
-        start.fail()
-        raise
 
 
 def _opened(

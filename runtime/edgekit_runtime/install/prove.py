@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError
-from edgekit_runtime.install.promise import Seen, judge, memory_promised, terms_of
+from edgekit_runtime.install.trial import Seen, judge, memory_promised, terms_of
 from edgekit_runtime.jobs import Run, ask, bundle_job
 
 if TYPE_CHECKING:
@@ -70,7 +70,12 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
         "recipe": how.recipe,
         "engine": how.engine,
     }
-    facts = _in_child(what, bundle, job, how) if may_start() else _here(job)
+    if may_start():
+        facts = _in_child(what, bundle, job, how)
+    else:
+        from edgekit_runtime.install.prove_child import proved
+
+        facts = proved(job, lambda fact: None)
     engine, recipe = facts["engine"], facts["recipe"]
     if what == "selftest":
         return Proof(engine, recipe, facts["told"])
@@ -85,12 +90,6 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
             code="trial-failed",
         )
     return Proof(engine, recipe, verdict.why, seen)
-
-
-def _here(job: dict[str, Any]) -> dict[str, Any]:
-    from edgekit_runtime.install.prove_child import proved
-
-    return proved(job, lambda fact: None)
 
 
 def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: Proving) -> dict[str, Any]:

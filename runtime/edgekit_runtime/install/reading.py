@@ -1,33 +1,109 @@
-"""Reading an object through the descriptor that holds it, and who vouches for it.
+"""Whom a root trusts, and reading its objects through the descriptor that holds them.
 
+    said = named(("/media/stick/ci.pub.pem",))
+    said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
+    keep(root.path, said)                    # ROOT/trust/14873a41c0ffee00-ci.pub.pem
     bundle = read_held(lease, TrustPolicy(store_of(root)))
 
 Rules:
 - what is verified, what is loaded and what is held against removal is one open file: another file under its name changes
   nothing;
-- the same question is asked at every open; dates are asked about at the install alone (see `trust.store`).
+- the same question is asked at every open; dates are asked about at the install alone (see `trust.store`);
+- a public key never changes: it is copied, so that the stick or the folder it came from may go;
+- a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no copy;
+- a copy is written whole and flushed before slot.json names it, and read without following a link. One that neither root nor
+  the root folder's owner alone can replace is refused, as sshd's StrictModes does;
+- a root of before, which remembers the path of a key, is read as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.reader import Bundle, Opening, read_open
-from edgekit_runtime.install.disk import storing
+from edgekit_runtime.errors import TrustError
+from edgekit_runtime.install.disk import make_folder, read_text, storing, write_file
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
-from edgekit_runtime.install.trusting import kept
 from edgekit_runtime.trust import TrustPolicy, TrustStore, find_trust, load_trust
+from edgekit_runtime.trust.finding import read_trusted, refuse_unsafe, store_in
+from edgekit_runtime.trust.root import is_document
+from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from edgekit_runtime.bundle.secrets import Given
 
-__all__ = ["read_held", "store_of"]
+__all__ = ["Named", "in_words", "keep", "kept", "named", "read_held", "store_of"]
+
+_COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
+
+
+@dataclass(frozen=True)
+class Named:
+    """names: for slot.json. copies: name and text of those that the root keeps itself."""
+
+    names: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+
+
+def named(trust: Sequence[str | Path]) -> Named:
+    """What is to be remembered of it. Raises TrustError, SignatureError."""
+    names, copies = [], []
+    for one in trust:
+        data = read_trusted(Path(one))
+        if is_document(data):
+            names.append(str(Path(one).absolute()))
+            continue
+        keyid = keyid_of(raw_key(parse_public_key(data, str(one))))
+        names.append(f"trust/{keyid[:16]}-{Path(one).name[-100:]}")
+        copies.append((names[-1], data.decode("utf-8", "replace")))
+    return Named(tuple(names), tuple(copies))
+
+
+def keep(root: Path, said: Named) -> None:
+    """Raises StorageError, InstallError (planted)."""
+    if said.copies:
+        make_folder(root / "trust")
+    for name, text in said.copies:
+        write_file(root / name, text)
+
+
+def kept(root: Path, names: Sequence[str]) -> TrustStore | None:
+    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, InstallError (planted)."""
+    return store_in([_content(root, name) for name in names])
+
+
+def in_words(name: str) -> str:
+    """For a person: a name of slot.json."""
+    if _COPY.fullmatch(name) is None:
+        return f"{name}, which is read where it lies"
+    return f"{name[23:]} ({name[6:14]}), of which this root keeps a copy"
+
+
+def _content(root: Path, name: str) -> tuple[str, bytes]:
+    command = f"edgekit install BUNDLE --root {root} --trust FILE"
+    again = f"Name it again: {command}"
+    if Path(name).is_absolute():
+        try:
+            return name, read_trusted(Path(name))
+        except TrustError as error:
+            if error.code == "unsafe-path":
+                raise
+            error.do = f"This root remembers where it lay (slot.json): put it back there. Or name another: {command}"
+            raise
+    path = root / name
+    if _COPY.fullmatch(name) is None:
+        raise TrustError("slot.json names what is no copy of a key", where=str(path), do=again)
+    home = root.resolve()
+    refuse_unsafe(home / name, home.stat().st_uid, home.parent)
+    text = read_text(path)
+    if text is None:
+        raise TrustError("the root's copy of a key that it trusts is missing", where=str(path), do=again)
+    return str(path), text.encode()
 
 
 def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
@@ -43,9 +119,9 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
 
 def read_held(lease: Lease, policy: TrustPolicy, secret: Given = None) -> Bundle:
     """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
-    return Opening(lease.path, policy, secret).read(partial(_all_of, lease))
 
+    def all_of() -> bytes:
+        with storing(lease.path), lease.file() as file:
+            return read_open(file, str(lease.path))
 
-def _all_of(lease: Lease) -> bytes:
-    with storing(lease.path), lease.file() as file:
-        return read_open(file, str(lease.path))
+    return Opening(lease.path, policy, secret).read(all_of)

@@ -1,31 +1,59 @@
-"""Putting a root in order after whatever happened to it: a power cut, a kill, starts that failed.
+"""Putting a root in order: `current` follows the journal, starts that failed count, and what nothing needs goes.
 
     journal = settle(root)              # under the lock; `current` is then what the journal says
+    collected = collect("/var/lib/edgekit/camera")
 
 Rules:
-- the journal decides and `current` follows, in this order, whoever does it;
-- what is read here is flushed before anything is built on it: a power cut does not take it back;
+- the journal decides and `current` follows, in this order, whoever does it. What is read here is flushed before anything is
+  built on it: a power cut does not take it back;
 - three starts of the application that failed lead back to the previous generation, also where nobody starts it again;
-- an install that was cut off is left as it is: the next one of the same bundle goes on, of another one begins anew.
+- what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off is left
+  as it is, with what it fetched: the next one of the same bundle goes on, unless its owner gives it up;
+- an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays cannot
+  say which object it needs, because the disk does not give its record, no object goes;
+- links are removed, never followed, and what edgekit did not put there is left alone;
+- an install, a rollback and `status` collect by themselves; events.jsonl tells what went, but for what a refused bundle left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.collecting import collect_and_tell, sweep
-from edgekit_runtime.install.disk import storing, sync_folder
-from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.journal import Journal
-from edgekit_runtime.install.layout import Root
-from edgekit_runtime.install.starts import failed_starts
-from edgekit_runtime.install.states import MOST_TRIES, Restarted, Step, Tidy, react
+from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
+from edgekit_runtime.install.disk import drop_folder, free_bytes, names_in, remove, storing, sync_folder
+from edgekit_runtime.install.fetch import drop_part
+from edgekit_runtime.install.journal import MOST_TRIES, Abandoned, Journal, Restarted, Step, Tidy, react
+from edgekit_runtime.install.layout import Root, told_at
+from edgekit_runtime.install.lock import alone, in_use
+from edgekit_runtime.install.trial import failed_starts
 
-__all__ = ["apply", "settle"]
+__all__ = ["Collected", "apply", "collect", "collect_and_tell", "make_room", "settle", "sweep"]
+
+_SPARE_BYTES = 1 << 20
+"""Left free beside a bundle: for the journal, the record, a folder or two."""
+_DRAFT = re.compile(r"[1-9][0-9]{0,8}\.new")
+_OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
+
+
+def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
+    """Raises InstallError (install-root), StorageError, InstallError (planted)."""
+    journal = root.journal()
+    with storing(root.path):  # whoever wrote it may have been killed before its name was flushed
+        sync_folder(root.path)
+    trial = journal.on_trial
+    if trial is None:
+        return apply(root, journal, Step(journal, (Tidy.POINT,)))
+    failed = failed_starts(root, trial)
+    after = apply(root, journal, react(journal, Restarted(told_at(clock()), failed)))
+    if after.failure is not None and failed >= MOST_TRIES:
+        root.events.tell("rolled-back", code=after.failure.code, what=after.failure.what, generation=trial)
+    return after
 
 
 def apply(root: Root, before: Journal, step: Step) -> Journal:
@@ -42,16 +70,110 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
     return after
 
 
-def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
-    """Raises InstallError (install-root), StorageError, InstallError (planted)."""
-    journal = root.journal()
-    with storing(root.path):  # whoever wrote it may have been killed before its name was flushed
-        sync_folder(root.path)
-    trial = journal.on_trial
-    if trial is None:
-        return apply(root, journal, Step(journal, (Tidy.POINT,)))
-    failed = failed_starts(root, trial)
-    after = apply(root, journal, react(journal, Restarted(told_at(clock()), failed)))
-    if after.failure is not None and failed >= MOST_TRIES:
-        root.events.tell("rolled-back", code=after.failure.code, what=after.failure.what, generation=trial)
-    return after
+@dataclass
+class Collected:
+    """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes from that
+    was cut off, and whose download or bundle stays for it."""
+
+    removed: list[str] = field(default_factory=list)
+    bytes: int = 0
+    in_use: list[str] = field(default_factory=list)
+    unfinished: str | None = None
+
+
+def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> Collected:
+    """unfinished: give up an install that was cut off as well, with what it fetched.
+
+    Raises InstallError (install-root, install-busy), StorageError."""
+    root = Root.open(path)
+    with alone(root.lock_file, wait_s=wait_s):
+        journal = root.journal()
+        if unfinished and journal.attempt is not None and journal.on_trial is None:
+            journal = react(journal, Abandoned()).journal
+            root.write_journal(journal)
+        collected = collect_and_tell(root, journal)
+        if journal.attempt is not None and journal.on_trial is None:
+            collected.unfinished = journal.attempt.source
+    return collected
+
+
+def sweep(root: Root, journal: Journal) -> Collected:
+    """Under the lock. Raises StorageError."""
+    done = Collected()
+    held = {*journal.kept, *filter(None, [root.pointed()])}
+    objects, sure = {journal.attempt.object} if journal.attempt else set(), True
+    for number in root.numbers():
+        record = root.perhaps(number)
+        wanted = record.object if record is not None else ""
+        if number in held:
+            objects.add(wanted)
+            sure = sure and bool(wanted)
+            for entry in _entries(root.generation(number)):  # drafts of what is written down of a trial
+                if entry.suffix == ".new" and (entry.is_symlink() or entry.is_file()):
+                    remove(entry)
+        elif wanted and in_use(root.object(wanted)):
+            objects.add(wanted)
+            done.in_use.append(f"generations/{number}")
+        else:
+            _count(done, root, root.generation(number))
+            drop_folder(root.generation(number))
+    for entry in _entries(root.generations):
+        if _DRAFT.fullmatch(entry.name):
+            drop_folder(entry)
+    # Parts go before the objects: a power cut amid a rename leaves one file under both names.
+    keep = root.part(journal.attempt.source) if journal.attempt else None
+    for entry in _entries(root.incoming):
+        if entry.suffix == ".part" and entry != keep:
+            _count(done, root, entry)
+            drop_part(entry)
+        elif entry.name.endswith((".json", ".new")) and entry.with_suffix(".part") != keep:
+            remove(entry)
+    for entry in _entries(root.objects):
+        found = _OBJECT.fullmatch(entry.name)
+        if found is None or found[1] in objects or not sure:
+            continue
+        if in_use(entry):
+            done.in_use.append(f"objects/{entry.name}")
+        else:
+            _count(done, root, entry)
+            remove(entry)
+    for entry in root.drafts():
+        remove(entry)
+    return done
+
+
+def collect_and_tell(root: Root, journal: Journal) -> Collected:
+    """`sweep`, and an event if something was removed."""
+    done = sweep(root, journal)
+    if done.removed:
+        root.events.tell("collected", removed=len(done.removed), bytes=done.bytes)
+    return done
+
+
+def make_room(root: Root, journal: Journal, size: int) -> None:
+    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises StorageError (disk-full)."""
+    need = size + _SPARE_BYTES
+    if free_bytes(root.path) < need:
+        sweep(root, journal)
+    free = free_bytes(root.path)
+    if free < need:
+        raise StorageError(
+            f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free",
+            where=str(root.path),
+            do="Make room, then install again",
+            code="disk-full",
+        )
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in names_in(folder)]
+    except (OSError, InstallError):
+        return []
+
+
+def _count(done: Collected, root: Root, path: Path) -> None:
+    done.removed.append(path.relative_to(root.path).as_posix())
+    with contextlib.suppress(OSError, EdgekitError):
+        if path.is_file() and not path.is_symlink():
+            done.bytes += path.stat().st_size

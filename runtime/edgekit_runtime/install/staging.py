@@ -29,8 +29,7 @@ from edgekit_runtime.install.disk import (
     sync_folder,
     write_file,
 )
-from edgekit_runtime.install.layout import Root
-from edgekit_runtime.install.records import Generation
+from edgekit_runtime.install.layout import Generation, Root
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -68,7 +67,13 @@ def stage(root: Root, generation: Generation) -> None:
     folder = root.generation(generation.number)
     draft = folder.with_name(f"{folder.name}.new")
     if _there(folder):
-        if not folder.is_symlink() and _recorded(root, generation):
+        try:
+            complete = not folder.is_symlink() and root.record(generation.number) == generation
+        except InstallError as error:
+            if error.code != "no-generation":
+                raise
+            complete = False
+        if complete:
             with storing(folder):
                 sync_folder(root.generations)
             return
@@ -81,15 +86,6 @@ def stage(root: Root, generation: Generation) -> None:
         make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
         sync_folder(draft)
     move(draft, folder)
-
-
-def _recorded(root: Root, generation: Generation) -> bool:
-    try:
-        return root.record(generation.number) == generation
-    except InstallError as error:
-        if error.code != "no-generation":
-            raise
-        return False
 
 
 def still_here(root: Root, part: Path, sha256: str) -> bool:
@@ -113,7 +109,11 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
                 return path
         except FileNotFoundError:
             pass
-        _make_read_only(part)
+        descriptor = open_regular(part)
+        try:
+            os.fchmod(descriptor, 0o444)
+        finally:
+            os.close(descriptor)
         move_between(part, path)
     return path
 
@@ -124,14 +124,6 @@ def is_whole(root: Root, sha256: str) -> bool:
         return _sha256(root.object(sha256)) == sha256
     except (OSError, InstallError):
         return False
-
-
-def _make_read_only(path: Path) -> None:
-    descriptor = open_regular(path)
-    try:
-        os.fchmod(descriptor, 0o444)
-    finally:
-        os.close(descriptor)
 
 
 def _there(path: Path) -> bool:

@@ -1,42 +1,68 @@
-"""What is in a root, put in order and rid of what it no longer needs first, where somebody may write there.
+"""How a root stands, what its owner decides by hand, and what can be done where a generation does not open.
 
     found = status("/var/lib/edgekit/camera")
-    found.current.number, found.state                # 3, "committed"
+    found.current.version, found.state, found.previous
+
+    activate(root)            # the one on trial answers for good
+    activate(root, 4)         # that one answers, if it is still here
+    rollback(root)            # back to the one before; of one on trial: away with it
 
 Rules:
-- whoever may only read is told as well, of the root as it is;
-- who vouches for what answers is asked anew, as an application asks when it opens the root. Its blobs are not read:
-  `edgekit verify ROOT` does that.
+- a generation is read and checked again before it is switched to, dates aside: it was accepted in its time;
+- going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed anew;
+- where a generation does not open, what is wrong stays as it was said; only what to do about it is another, by its code, for
+  nobody builds or signs a bundle at a board. What the caller asked for is left to the caller;
+- no way is named that is none: without a generation before that opens there is no rollback.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import EdgekitError, InstallError, IntegrityError, StorageError
-from edgekit_runtime.install.collecting import Collected, collect_and_tell
 from edgekit_runtime.install.disk import storing
-from edgekit_runtime.install.journal import Attempt, Failure, Journal
-from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.journal import Activated, Attempt, Event, Failed, Failure, Journal, react
+from edgekit_runtime.install.layout import Generation, Root, told_at
 from edgekit_runtime.install.lock import Lease, alone
-from edgekit_runtime.install.promise import Seen
-from edgekit_runtime.install.reading import store_of
-from edgekit_runtime.install.records import Generation
-from edgekit_runtime.install.settling import settle
-from edgekit_runtime.install.starts import failed_starts
-from edgekit_runtime.install.trial_record import read_seen
-from edgekit_runtime.install.way_out import with_way_out
+from edgekit_runtime.install.reading import read_held, store_of
+from edgekit_runtime.install.settling import Collected, apply, collect_and_tell, settle
+from edgekit_runtime.install.trial import Seen, failed_starts, read_seen
 from edgekit_runtime.trust import TrustPolicy, TrustStore
 
-__all__ = ["Status", "status", "way_back"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["Status", "activate", "rollback", "status", "way_back", "with_way_out"]
+
+_TRUST = (
+    "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with --trust; else install "
+    "a bundle that is signed as this board asks"
+)
+_DO = {
+    "revoked-key": "Install a bundle that is signed with another key: ask its sender",
+    "unsigned": _TRUST,
+    "unknown-key": _TRUST,
+    "too-few-signatures": _TRUST,
+    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with --trust",
+    "bad-signature": "Install it again: it was damaged here, or changed by somebody else",
+    "bundle-integrity": "Install it again: it was damaged here, or changed by somebody else",
+    "bundle-format": "Install it again: it was damaged here, or changed by somebody else",
+    "model-file": "Install another bundle, and tell its sender",
+    "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was made with",
+}
+_MENDED = ("bundle-newer", "no-generation")
+"""What another bundle mends, too."""
+_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +131,68 @@ def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.ti
             raise
         journal, busy = root.journal(), True
     return _told(root, journal, busy, collected)
+
+
+def activate(
+    path: str | os.PathLike[str],
+    number: int | None = None,
+    *,
+    trust: Sequence[str | Path] = (),
+    wait_s: float = _WAIT_S,
+    clock: Callable[[], float] = time.time,
+) -> Generation:
+    """number: None for the one on trial. Raises InstallError (no-generation), and what reading it raises."""
+    root = Root.open(path)
+    with alone(root.lock_file, wait_s=wait_s):
+        journal = settle(root, clock)
+        wanted = number if number is not None else journal.on_trial
+        if wanted is None:
+            raise InstallError(
+                "no generation is on trial",
+                where=str(root.path),
+                do=f"Name one: edgekit rollback --root {root.path} --to N; t{root.told_numbers()[1:]}",
+                code="no-generation",
+            )
+        return _switch(root, journal, wanted, "activated", trust)
+
+
+def rollback(
+    path: str | os.PathLike[str],
+    *,
+    trust: Sequence[str | Path] = (),
+    wait_s: float = _WAIT_S,
+    clock: Callable[[], float] = time.time,
+) -> Generation | None:
+    """What answers now; None where the only generation there was had been on trial. Raises InstallError (no-generation)."""
+    root = Root.open(path)
+    with alone(root.lock_file, wait_s=wait_s):
+        journal = settle(root, clock)
+        trial = journal.on_trial
+        if trial is not None:
+            # Read now: after the switch nothing may fail.
+            back = None if journal.current is None else root.record(journal.current)
+            _take(root, journal, Failed("rolled-back", "the owner rolled it back", told_at(clock())))
+            root.events.tell("rolled-back", generation=trial, what="the owner rolled it back")
+            return back
+        if journal.previous is None:
+            raise InstallError(
+                "there is no generation before this one",
+                where=str(root.path),
+                do="What answers is all there is; install the bundle that you want",
+                code="no-generation",
+            )
+        return _switch(root, journal, journal.previous, "rolled-back", trust)
+
+
+def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> EdgekitError:
+    """The same error. back: the generation that a rollback leads to, None where there is none."""
+    if error.code in _DO and not error.of_the_caller:
+        error.do, error.do_cli = _DO[error.code], ""
+    elif error.code not in _MENDED:
+        return error
+    if back is not None:
+        error.do += f"; or go back to generation {back}: edgekit rollback --root {shlex.quote(str(root.path))}"
+    return error
 
 
 def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Status:
@@ -204,3 +292,37 @@ def _head(lease: Lease) -> Header:
                 break
             data += chunk
     return read_header(data, where)
+
+
+def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequence[str | Path]) -> Generation:
+    generation = root.record(number)
+    attempt = journal.attempt
+    if attempt is not None and attempt.generation == number and journal.on_trial != number:
+        raise InstallError(
+            f"generation {number} is not installed yet: it came as far as '{attempt.state}'",
+            where=str(root.path),
+            do="Install it again, which goes on there",
+        )
+    if number != journal.answering:
+        lease, _ = root.hold(number)
+        try:
+            allowed = generation.unsigned and not trust
+            bundle = read_held(lease, TrustPolicy(store_of(root, trust), allowed, new=False))
+        except EdgekitError as error:
+            raise with_way_out(error, root) from None
+        finally:
+            lease.release()
+        if bundle.digest != generation.bundle:
+            raise InstallError(
+                f"generation {number} holds another bundle than was installed",
+                where=str(root.object(generation.object)),
+                do="Install it again",
+            )
+    if number != journal.current or journal.on_trial is not None:
+        _take(root, journal, Activated(number))
+        root.events.tell(event, **generation.facts())
+    return generation
+
+
+def _take(root: Root, journal: Journal, event: Event) -> Journal:
+    return apply(root, journal, react(journal, event))

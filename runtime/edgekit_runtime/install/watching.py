@@ -23,15 +23,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.errors import EdgekitError, InstallError
-from edgekit_runtime.install.events import told_at
-from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.journal import Failed, Passed, react
+from edgekit_runtime.install.layout import Generation, Root, told_at
 from edgekit_runtime.install.lock import Lease, alone
-from edgekit_runtime.install.promise import Seen, Terms, Verdict, judge
-from edgekit_runtime.install.records import Generation
 from edgekit_runtime.install.settling import apply
-from edgekit_runtime.install.starts import Start
-from edgekit_runtime.install.states import Failed, Passed, react
-from edgekit_runtime.install.trial_record import read_seen, write_seen
+from edgekit_runtime.install.trial import Seen, Start, Terms, Verdict, judge, read_seen, write_seen
 
 if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
@@ -176,7 +172,10 @@ class TrialWatch:
         self._over.set()
         with contextlib.suppress(EdgekitError):
             self._last = self.seen()
-            self._remember()
+            root, number = self._held.root, self._held.generation.number
+            with alone(root.lock_file, wait_s=_LOOK_S):
+                if root.journal().on_trial == number:
+                    write_seen(root, number, replace(self._before.plus(self._last), dead=""))
 
     def close(self) -> None:
         """With the model."""
@@ -184,12 +183,6 @@ class TrialWatch:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(2 * _LOOK_S)
-
-    def _remember(self) -> None:
-        root, number = self._held.root, self._held.generation.number
-        with alone(root.lock_file, wait_s=_LOOK_S):
-            if root.journal().on_trial == number:
-                write_seen(root, number, replace(self._before.plus(self._last), dead=""))
 
     def _go(self) -> None:
         while not self._over.wait(_LOOK_S):

@@ -21,8 +21,8 @@ from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install import activate, collect, rollback, status
-from edgekit_runtime.install.promise import Seen, Verdict, judge
-from edgekit_runtime.install.promise import Terms as Asked
+from edgekit_runtime.install.trial import Seen, Verdict, judge
+from edgekit_runtime.install.trial import Terms as Asked
 from edgekit_runtime.install.watching import TrialWatch
 
 APP = replace(UNSIGNED, trial="app")

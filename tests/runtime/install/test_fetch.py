@@ -18,9 +18,8 @@ from installed import UNSIGNED, current, events, names
 
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.install import Board, Fetching, Limits, collect, status
-from edgekit_runtime.install.fetch import fetch
+from edgekit_runtime.install.fetch import fetch, source_of
 from edgekit_runtime.install.http import told_url
-from edgekit_runtime.install.source import source_of
 
 LIMITS = Limits(silence_s=2.0, head_s=2.0, tries=3)
 

@@ -21,7 +21,7 @@ from edgekit.packaging.terms import Terms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.errors import InstallError, IntegrityError, SignatureError
 from edgekit_runtime.install import Asked, Board, activate, collect, install, rollback, status
-from edgekit_runtime.install.trusting import named
+from edgekit_runtime.install.reading import named
 
 
 def digest(path: Path) -> str:

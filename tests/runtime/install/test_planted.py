@@ -13,7 +13,7 @@ from installed import current, events, names
 
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.install import status
-from edgekit_runtime.install.planted import planted
+from edgekit_runtime.install.disk import planted
 
 SECRET = b"not edgekit's\n"
 

@@ -326,7 +326,7 @@ def test_nothing_is_asked_of_what_is_no_root(command, root):
 
 
 def test_events_are_bounded_and_a_torn_line_costs_no_other(made, put, root):
-    from edgekit_runtime.install.events import MOST_BYTES, Events
+    from edgekit_runtime.install.layout import MOST_BYTES, Events
 
     file = root.parent / "events.jsonl"
     told = Events(file)

@@ -10,19 +10,23 @@ from hypothesis import strategies as st
 from refusing import has_code
 
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.journal import STATES, Attempt, Burned, Journal, parse_journal
-from edgekit_runtime.install.states import (
+from edgekit_runtime.install.journal import (
     MOST_TRIES,
+    STATES,
     Abandoned,
     Accepted,
     Activated,
+    Attempt,
     Begun,
+    Burned,
     Failed,
     Interrupted,
+    Journal,
     Passed,
     Restarted,
     Tidy,
     Work,
+    parse_journal,
     react,
 )
 

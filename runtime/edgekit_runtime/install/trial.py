@@ -1,28 +1,68 @@
-"""Whether a bundle keeps its promise: a pure judgement of what was seen of it on this board.
+"""A generation on trial: what is promised of it, what was seen of it, its starts, and a pure verdict.
 
-    judge(Seen(answers=240, late=1, failures=0, seconds=61.0), terms)      # Verdict("keep", "240 answers ...")
+    start = begin(root, 4)          # before the bundle is opened
+    start.end()                     # the model was closed in order
+    failed_starts(root, 4)          # how many processes are gone that never said so
+    seen = read_seen(root, 4).plus(Seen(answers=240, late=1, failures=0, seconds=61.0))
+    judge(seen, terms)              # Verdict("keep", "240 answers ...")
 
 Rules:
 - only what the device answered counts: neither a cache nor a host says anything about it;
 - the promise is of one inference: p99 within it means that no more than one in a hundred took longer;
-- an engine that is dead decides at once; everything else when enough was seen, and not before.
+- an engine that is dead decides at once; everything else when enough was seen, and not before;
+- a start is a file that its process holds locked: the kernel lets go of it however the process ends, power cut included. One
+  that goes on is not a failed one, so that several processes may open one root;
+- where a start cannot be written down (a read-only file system) nothing is tried out: the committed generation answers;
+- a record of what was seen that cannot be read counts as nothing seen: the trial only takes longer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from edgekit_runtime.bundle.codec import json_text, read_json
+from edgekit_runtime.errors import EdgekitError, InstallError
+from edgekit_runtime.install.disk import (
+    create_empty,
+    make_folder,
+    names_in,
+    read_text,
+    remove,
+    storing,
+    sync_folder,
+    write_file,
+)
+from edgekit_runtime.install.layout import Root
+from edgekit_runtime.install.lock import Lease, hold, in_use
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Manifest
 
-__all__ = ["LATE_SHARE", "Seen", "Terms", "Verdict", "judge", "memory_promised", "terms_of"]
+__all__ = [
+    "LATE_SHARE",
+    "Seen",
+    "Start",
+    "Terms",
+    "Verdict",
+    "begin",
+    "failed_starts",
+    "judge",
+    "memory_promised",
+    "read_seen",
+    "terms_of",
+    "write_seen",
+]
 
 LATE_SHARE = 0.01
 """Of a p99: as many answers may be later."""
 FAILED_SHARE = 0.01
 """As many inferences may fail."""
 ANOTHER = "Do not use this bundle here: another engine or version may run it"
+_NAME = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -122,3 +162,62 @@ def _told(seen: Seen, terms: Terms) -> str:
     within = f" within the {terms.p99_ms:.3g} promised" if terms.p99_ms is not None else " (none was promised)"
     memory = "" if seen.peak_mb is None else f", {seen.peak_mb:.0f} MB"
     return f"{seen.answers} answers{p99}{within if p99 else ''}{memory}"
+
+
+class Start:
+    """One process's trial of a generation."""
+
+    def __init__(self, path: Path, lease: Lease) -> None:
+        self._path, self._lease = path, lease
+
+    def end(self) -> None:
+        """In order: it counts no more."""
+        with contextlib.suppress(InstallError):
+            remove(self._path)  # durably: else a power cut brings it back, as one that failed
+        self._lease.release()
+
+    def fail(self) -> None:
+        """It did not come to anything, and this process says so itself."""
+        self._lease.release()
+
+
+def begin(root: Root, number: int) -> Start:
+    """Under the lock of the root. Raises StorageError, InstallError (planted)."""
+    folder = _folder(root, number)
+    make_folder(folder)
+    taken = [int(name) for name in _names(folder)]
+    path = folder / str(max(taken, default=0) + 1)
+    with storing(path):
+        create_empty(path)
+        lease = hold(path)
+        sync_folder(folder)
+    return Start(path, lease)
+
+
+def failed_starts(root: Root, number: int) -> int:
+    folder = _folder(root, number)
+    return sum(not in_use(folder / name) for name in _names(folder))
+
+
+def _folder(root: Root, number: int) -> Path:
+    return root.generation(number) / "starts"
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [name for name in names_in(folder) if _NAME.fullmatch(name)]
+    except (OSError, InstallError):
+        return []
+
+
+def read_seen(root: Root, number: int) -> Seen:
+    try:
+        text = read_text(root.generation(number) / "trial.json")
+        return Seen() if text is None else read_json(Seen, text, "trial.json")
+    except (ValueError, EdgekitError):
+        return Seen()
+
+
+def write_seen(root: Root, number: int, seen: Seen) -> None:
+    """Under the lock. Raises StorageError."""
+    write_file(root.generation(number) / "trial.json", json_text(seen))
