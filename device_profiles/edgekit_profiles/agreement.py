@@ -33,7 +33,7 @@ Mistake = tuple[str, str, str]
 
 def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[str]) -> None:
     """Notes what does not agree. A rule whose own keys are broken already waits until they are mended."""
-    broken = {key.split(".")[0].split("[")[0] for key in top.broken}
+    broken = {key.split(".")[0].split("[")[0] for key in top.mistakes}
     rules: dict[tuple[str, ...], Callable[[], Iterator[Mistake]]] = {
         ("name", "images", "modes"): lambda: _names(profile, images),
         ("threads", "core", "little"): lambda: _cores(profile),

@@ -68,7 +68,7 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
         return (), [ProfileError(f"is not TOML: {error}", where=file)]
     top = Table(data, file)
     given = top.text("name")
-    if given != name and "name" not in top.broken:
+    if given != name:
         top.wrong(
             "name",
             f"is '{given}', and the file is called '{name}.toml'",
@@ -79,7 +79,7 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
     images = [_image(table, profile.arch) for table in top.tables("images")]
     top.done()
     check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), [i.name for i in images])
-    return _variants(profile, anchors, images), top.mistakes
+    return _variants(profile, anchors, images), cast(list[ProfileError], list(top.mistakes.values()))
 
 
 def _profile(top: Table, name: str) -> Profile:

@@ -1,22 +1,24 @@
-"""A TOML table taken apart key by key: a missing key, a wrong type and a key nobody asked for are mistakes.
-
-Rules: a mistake is noted and a stand-in returned, so that one reading finds all of a file; each names the file and the
-dotted key. What was not taken when `done` is called is an unknown key. `refuse` raises what was noted: whoever reads
-values from a table calls it before he uses them.
+"""A TOML table read key by key: a missing key, a wrong type and an unknown key are mistakes.
 
     table = Table(parse_toml(text), "boards/raspberry-pi-4.toml")
     name, threads = table.text("name"), table.integer("threads"); table.done(); table.refuse()
+
+Rules:
+- a mistake is noted and a stand-in returned, so that one reading finds all of a file; each names the file and the key;
+- of one key the first mistake counts, and none within a table that is a mistake itself;
+- `stop` ends a part that has no stand-in, and `part` goes on after it;
+- `done` notes the keys that were not read; `refuse` raises what was noted, before a caller uses the values.
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from edgekit_profiles.errors import ProfileError
-from edgekit_runtime.errors import sentences
+from edgekit_runtime.errors import EdgekitError, sentences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +27,7 @@ else:  # the same reader, from the package index
 
 __all__ = ["Table", "parse_toml", "refuse"]
 
+T = TypeVar("T")
 _TOO_MUCH = 1e15
 
 
@@ -33,29 +36,41 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-class Table:
-    """One table of a file. Takers without a default note a mistake when the key is missing.
+def _mistake(file: str, path: str, key: str, what: str, do: str) -> EdgekitError:
+    dotted = f"{path}.{key}" if path else key
+    return ProfileError(f"'{dotted}' {what}", where=file, do=do, key=dotted)
 
-    mistakes: shared by the tables of one file. broken: the dotted keys that they are about.
+
+class _StopError(Exception):
+    """A mistake was noted, and this part of the file cannot be read on."""
+
+
+class Table:
+    """One table of a file. A reader without a default notes a mistake when the key is missing.
+
+    path: the table's dotted key. mistakes: by dotted key, shared by the tables of one file. mistake: makes one of file,
+    path, key, what and do.
     """
 
     def __init__(
-        self, data: dict[str, Any], file: str, path: str = "", mistakes: list[ProfileError] | None = None
+        self,
+        data: dict[str, Any],
+        file: str,
+        path: str = "",
+        mistakes: dict[str, EdgekitError] | None = None,
+        mistake: Callable[[str, str, str, str, str], EdgekitError] = _mistake,
     ) -> None:
-        self._data = data
+        self.data, self.file, self.path = data, file, path
+        self.mistakes = {} if mistakes is None else mistakes
         self._asked: list[str] = []
-        self.file = file
-        self.path = path
-        self.mistakes = [] if mistakes is None else mistakes
-
-    @property
-    def broken(self) -> set[str]:
-        return {error.key for error in self.mistakes}
+        self._mistake = mistake
 
     def text(self, key: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
+        """One of the choices, where there are any, or the default."""
         value: str = self._take(key, (str,), "a string", default, "")
-        if choices and value not in choices and self._dotted(key) not in self.broken:
+        if choices and value not in choices and value != default:
             self.wrong(key, f"is '{value}', which is none of {', '.join(choices)}", _near(value, choices))
+            return default or ""
         return value
 
     def integer(self, key: str) -> int:
@@ -65,9 +80,29 @@ class Table:
     def number(self, key: str) -> float:
         return float(self._positive(key, self._take(key, (int, float), "a number", None, 1.0)))
 
-    def flag(self, key: str) -> bool:
-        """False where the key is absent."""
-        value: bool = self._take(key, (bool,), "true or false", False, False)
+    def real(self, key: str, default: float) -> float:
+        """Any finite number."""
+        return self._finite(key, self._take(key, (int, float), "a number", default, default))
+
+    def reals(self, key: str, count: int) -> tuple[float, ...] | None:
+        """`count` finite numbers, of which a single one stands for all; None where the key is absent."""
+        if not self.has(key):
+            return None
+        value = self.data[key]
+        listed = value if isinstance(value, list) else [value]
+        for item in listed:
+            if isinstance(item, bool) or not isinstance(item, (int, float)):
+                self.wrong(key, f"is {_kind(item)}, not a number or a list of numbers")
+                return (0.0,) * count
+        if listed is value and len(listed) != count:
+            do = f"Write {count} numbers, or one for all" if count > 1 else "Write one number"
+            self.wrong(key, f"has {len(listed)} numbers, not {count}", do)
+            return (0.0,) * count
+        found = tuple(self._finite(key, item) for item in listed)
+        return found if listed is value else found * count
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value: bool = self._take(key, (bool,), "true or false", default, default)
         return value
 
     def optional_integer(self, key: str) -> int | None:
@@ -100,46 +135,64 @@ class Table:
 
     def table(self, key: str, default: dict[str, Any] | None = None) -> Table:
         """Where the key is missing and must not be, that is one mistake: its own keys are not complained of."""
-        value = self._take(key, (dict,), "a table", default, None)
-        if value is None:
-            return Table({}, self.file, self._dotted(key), [])
-        return Table(value, self.file, self._dotted(key), self.mistakes)
+        return self._table(self._take(key, (dict,), "a table", default, {}), self._dotted(key))
+
+    def optional_table(self, key: str) -> Table | None:
+        return self.table(key) if self.has(key) else None
 
     def tables(self, key: str) -> list[Table]:
         value: list[Any] = self._take(key, (list,), "a list of tables", [], [])
         if not all(isinstance(item, dict) for item in value):
             self.wrong(key, "is not a list of tables")
             return []
-        return [
-            Table(item, self.file, f"{self._dotted(key)}[{index}]", self.mistakes) for index, item in enumerate(value)
-        ]
+        return [self._table(item, f"{self._dotted(key)}[{index}]") for index, item in enumerate(value)]
 
     def has(self, key: str) -> bool:
         self._asked.append(key)
-        return key in self._data
+        return key in self.data
 
-    def done(self) -> None:
-        """Notes every key of this table that was never asked for."""
-        for key in self._data:
-            if key not in self._asked:
-                self.wrong(key, "is not a key of the format", _near(key, self._asked))
+    def done(self, known: Sequence[str] = ()) -> None:
+        """Notes every key of this table that was neither read nor is known."""
+        known = [*known, *self._asked]
+        for key in self.data:
+            if key not in known:
+                self.wrong(key, "is not a key of the format", _near(key, known))
 
     def wrong(self, key: str, what: str, do: str = "") -> None:
         dotted = self._dotted(key)
-        self.mistakes.append(ProfileError(f"'{dotted}' {what}", where=self.file, do=do, key=dotted))
+        if not any(dotted == one or dotted.startswith((f"{one}.", f"{one}[")) for one in self.mistakes):
+            self.mistakes[dotted] = self._mistake(self.file, self.path, key, what, do)
+
+    def stop(self, key: str, what: str, do: str = "") -> NoReturn:
+        """Note a mistake, after which this `part` of the file cannot be read on."""
+        self.wrong(key, what, do)
+        raise _StopError
+
+    def part(self, read: Callable[[], T | None]) -> T | None:
+        """What `read` gives; None where it stopped, or where something raised an error of its own."""
+        try:
+            return read()
+        except _StopError:
+            return None
+        except EdgekitError as error:
+            self.mistakes[str(error)] = error
+            return None
 
     def refuse(self) -> None:
-        """Raises the mistake that was noted; where there are several, one ProfileError that tells of them all."""
-        refuse(self.mistakes)
+        """Raises the mistake that was noted; where there are several, one error that tells of them all."""
+        refuse(tuple(self.mistakes.values()))
+
+    def _table(self, data: dict[str, Any], path: str) -> Table:
+        return Table(data, self.file, path, self.mistakes, self._mistake)
 
     def _take(self, key: str, kinds: tuple[type, ...], wanted: str, default: Any, stand_in: Any) -> Any:
         self._asked.append(key)
-        if key not in self._data:
+        if key not in self.data:
             if default is None:
                 self.wrong(key, "is missing", f"Add it: it is {wanted}")
                 return stand_in
             return default
-        value = self._data[key]
+        value = self.data[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             self.wrong(key, f"is {_kind(value)}, not {wanted}")
             return stand_in
@@ -152,19 +205,26 @@ class Table:
             return 1
         return value
 
+    def _finite(self, key: str, value: float) -> float:
+        if not abs(value) <= sys.float_info.max:
+            self.wrong(key, "is not a finite number")
+            return 0.0
+        return float(value)
+
     def _dotted(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
 
-def refuse(mistakes: Sequence[ProfileError]) -> None:
-    """Raises nothing for none, the one there is, or one ProfileError that tells of them all."""
+def refuse(mistakes: Sequence[EdgekitError]) -> None:
+    """Raises nothing for none, the one there is, or one error of the first one's class that tells of them all."""
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
-        first = mistakes[0]
         each = "; ".join(sentences(error.what, error.do) for error in mistakes[:10])
         more = f"; and {len(mistakes) - 10} more" if len(mistakes) > 10 else ""
-        raise ProfileError(f"{len(mistakes)} mistakes: {each}{more}", where=first.where, key=first.key)
+        error = type(mistakes[0])(f"{len(mistakes)} mistakes: {each}{more}", where=mistakes[0].where)
+        error.mistakes = tuple(mistakes)
+        raise error
 
 
 def _kind(value: Any) -> str:

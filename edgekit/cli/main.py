@@ -213,7 +213,8 @@ def _execute(arguments: list[str]) -> int:
             return 1
         if isinstance(error, EdgekitError):
             error.speak_cli()
-            _tell(as_json, f"error: {error} [{error.code}]", error.as_json())
+            lines = (f"error: {one} [{one.code}]" for one in error.mistakes or (error,))
+            _tell(as_json, "\n".join(lines), error.as_json())
             return 1
         traceback.print_exc()
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

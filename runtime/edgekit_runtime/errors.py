@@ -69,6 +69,8 @@ class EdgekitError(Exception):
     """`do` with the flags of the command line; empty where `do` names no option of Python."""
     errno: int | None = None
     """The system's number of what is behind it, where a child process told it."""
+    mistakes: tuple[EdgekitError, ...] = ()
+    """Each mistake of a file as an error of its own, where `what` tells of several."""
     of_the_caller: bool = False
     """What the caller asked for does not fit the bundle: installing another bundle mends nothing."""
 

@@ -76,6 +76,11 @@ def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Pa
     assert ran.code == 1
     assert "gateway-trixie-32bit" in ran.out
     assert ran.err.startswith(f"broken: {folder / 'broken.toml'}: 7 mistakes: 'title' is missing")
+    broken = edgekit("profiles", "show", folder / "broken.toml").err.splitlines()
+    assert len(broken) == 7
+    assert all(
+        line.startswith(f"error: {folder / 'broken.toml'}: '") and line.endswith(" [profile]") for line in broken
+    )
     shown = edgekit("profiles", "show", "gateway@1.8ghz", "--profile-path", folder)
     assert shown.out.startswith("gateway@1.8ghz: Raspberry Pi 4 Model B")
     assert "1.8ghz: 4 cores at 1.8 GHz, set" in shown.out

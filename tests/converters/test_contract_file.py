@@ -108,8 +108,8 @@ def test_a_uint8_model_needs_no_mean_and_std(tmp_path):
 
 
 REFUSED = {
-    "unknown key": ('tsk = "raw"', "tsk: unknown key. Did you mean 'task'?"),
-    "unknown key of an input": (IMAGE + "meen = 1", "[input] meen: unknown key. Did you mean 'mean'?"),
+    "unknown key": ('tsk = "raw"', "tsk: is not a key of the format. Did you mean 'task'?"),
+    "unknown key of an input": (IMAGE + "meen = 1", "[input] meen: is not a key of the format. Did you mean 'mean'?"),
     "a detector that says nothing of its boxes": ('task = "detection"', "detection: is missing"),
     "a detector's table for a classifier": (
         '[detection]\nformat = "xyxy"',
@@ -118,9 +118,12 @@ REFUSED = {
     "scores of a detector": ('task = "detection"\nscores = "logits"', "Write activation in [detection]"),
     "a vector's table for a raw model": ('task = "raw"\n[embedding]', "embedding: has no meaning for a model whose"),
     "a vector that is not there": ('task = "embedding"\n[embedding]\noutput = "vec"', "has no output 'vec'"),
-    "a truth value that is text": ('task = "embedding"\n[embedding]\nnormalize = "yes"', "neither true nor false"),
-    "a wrong task": ("task = 3", "task: 3 is none of its values"),
-    "a list where a word belongs": ("task = ['raw']", "task: ['raw'] is none of its values"),
+    "a truth value that is text": (
+        'task = "embedding"\n[embedding]\nnormalize = "yes"',
+        "normalize: is a string, not true or false",
+    ),
+    "a wrong task": ("task = 3", "task: is a whole number, not a string"),
+    "a list where a word belongs": ("task = ['raw']", "task: is a list, not a string"),
     "labels of another type": ("labels = 3", "labels: is neither a file's name nor a list of names"),
     "labels of mixed types": ("labels = ['a', 2, 'c']", "labels: is neither a file's name nor a list of names"),
     "too few labels": ("labels = ['a', 'b']", "labels: the list has 2 labels and the output 'scores' has 3 classes"),
@@ -131,7 +134,7 @@ REFUSED = {
     "a label file that no system allows": ('labels = "a\\u0000b"', "cannot be read"),
     "a label file that is a folder": ("labels = '.'", "cannot be read: Is a directory"),
     "brackets without end": ("task = " + "[" * 5000, "not valid TOML"),
-    "a table that is a number": ("input = 3", "input: 3 is not a table. Write [input]"),
+    "a table that is a number": ("input = 3", "input: is a whole number, not a table"),
     "no kind": ("[input]\nmean = 0", '[input] kind: is missing. Write kind = "image" or kind = "tensor"'),
     "image keys of a tensor": ('[input]\nkind = "tensor"\nmean = 0', "[input] mean: has no meaning"),
     "no mean": ('[input]\nkind = "image"\nstd = 1', "[input] mean: is missing. Say what the model was trained on"),
@@ -139,21 +142,24 @@ REFUSED = {
     "std 0": ('[input]\nkind = "image"\nmean = 1\nstd = [1, 0, 1]', "[input] std: 0 would divide by zero"),
     "two means for three channels": (
         IMAGE.replace("mean = 0", "mean = [0, 1]"),
-        "mean: has 2 numbers and the input has 3",
+        "mean: has 2 numbers, not 3. Write 3 numbers, or one for all",
     ),
-    "mean that is text": (IMAGE.replace("mean = 0", 'mean = "0"'), '[input] mean: "0" is not a number'),
-    "mean that is a truth value": (IMAGE.replace("mean = 0", "mean = true"), "[input] mean: True is not a number"),
-    "mean that is not finite": (IMAGE.replace("mean = 0", "mean = nan"), "[input] mean: nan is not a finite number"),
+    "mean that is text": (IMAGE.replace("mean = 0", 'mean = "0"'), "[input] mean: is a string, not a number"),
+    "mean that is a truth value": (
+        IMAGE.replace("mean = 0", "mean = true"),
+        "[input] mean: is a boolean, not a number",
+    ),
+    "mean that is not finite": (IMAGE.replace("mean = 0", "mean = nan"), "[input] mean: is not a finite number"),
     "a negative std": (IMAGE.replace("std = 255", "std = -1"), "[input] std: -1 is no spread of pixels"),
     "a std of nearly nothing": (IMAGE.replace("std = 255", "std = 1e-300"), "std: 1e-300 is no spread of pixels"),
     "a std beyond measure": (IMAGE.replace("std = 255", "std = [1, 1, 1e7]"), "it must be from 1e-06 to 1e+06"),
     "a mean beyond any pixel": (IMAGE.replace("mean = 0", "mean = 1e300"), "mean: 1e+300 is beyond any pixel"),
-    "a mean of 400 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 400), "mean: is larger than any number"),
+    "a mean of 400 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 400), "mean: is not a finite number"),
     "a mean of 5000 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 5000), "not valid TOML"),
-    "a crop that is text": (IMAGE + 'crop = "big"', '[input] crop: "big" is not a number. Write crop = 1'),
+    "a crop that is text": (IMAGE + 'crop = "big"', "[input] crop: is a string, not a number"),
     "no name of a label file": ('labels = ""', "labels: is empty. Write labels"),
     "grey for three channels": (IMAGE + 'color = "gray"', '[input] color: "gray" does not fit'),
-    "an unknown colour": (IMAGE + 'color = "cmyk"', '[input] color: "cmyk" is none of its values'),
+    "an unknown colour": (IMAGE + 'color = "cmyk"', "[input] color: is 'cmyk', which is none of rgb, bgr, gray"),
     "a crop above 1": (IMAGE + 'resize = "center-crop"\ncrop = 87.5', "[input] crop: 87.5 is not a fraction"),
     "a crop of nothing": (IMAGE + "crop = 0.8", '[input] crop: has no meaning with resize = "stretch"'),
     "input and inputs": (IMAGE + "[inputs.x]\nkind = 'tensor'", "inputs: stands beside [input]"),
@@ -175,11 +181,18 @@ def test_a_bad_file_is_an_error_that_names_file_key_and_remedy(tmp_path, text, m
     assert str(tmp_path) in caught.value.where
 
 
+def test_every_mistake_of_a_file_is_told_at_once_and_none_that_follows_from_another(tmp_path):
+    text = 'tsk = "raw"\nlabels = 3\n[input]\nkind = "image"\ncolor = "cmyk"\ncrop = "big"\nmean = 0\nstd = [1, 0, 1]\n'
+    file = write(tmp_path, text)
+    with pytest.raises(ContractFileError, match="5 mistakes: tsk: is not a key") as caught:
+        describe(PICTURES, file)
+    told = sorted(str(one).removeprefix(f"{file}: ").split(": ")[0] for one in caught.value.mistakes)
+    assert told == ["[input] color", "[input] crop", "[input] std", "labels", "tsk"]
+
+
 def test_one_number_is_asked_for_in_the_singular(tmp_path):
     grey = linear((-1, 8, 6, 1), layout="NHWC")
-    with pytest.raises(
-        ContractFileError, match=r"mean: has 2 numbers and the input has 1 channel\. Write mean = 127\.5$"
-    ):
+    with pytest.raises(ContractFileError, match=r"mean: has 2 numbers, not 1\. Write one number$"):
         describe(grey, write(tmp_path, IMAGE.replace("mean = 0", "mean = [0, 1]")))
 
 
@@ -393,7 +406,7 @@ NO_DETECTOR = {
         'boxes = "boxes"\nscores = "score"\nformat = "xyxy"\nunit = "pixels"',
         "[detection] scores: the model has no output 'score'. Its outputs: boxes, classes, scores, count",
     ),
-    "unknown key": (YOLO, 'fromat = "xyxy"', "[detection] fromat: unknown key. Did you mean 'format'?"),
+    "unknown key": (YOLO, 'fromat = "xyxy"', "[detection] fromat: is not a key of the format. Did you mean 'format'?"),
     "half a box": (
         YOLO,
         'format = "xyxy"\nunit = "pixels"\ncandidates = "last"\nmax_boxes = 0.5',

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import math
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
-from edgekit_converters.contract_file.document import Table, read_document, read_text
+from edgekit_converters.contract_file.document import read_document, read_text
 from edgekit_converters.contract_file.images import IMAGE_KEYS, image_spec
 from edgekit_converters.contract_file.states import StateKeys, carried_by_names, read_state
 from edgekit_converters.contract_file.tasks import check_tasks, detection_spec, embedding_spec
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
+from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.kinds import network_size
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
 from edgekit_runtime.tensors import TensorSpec
@@ -33,7 +35,7 @@ def find_contract_file(model: Path) -> Path | None:
 
 def stated_keys(file: Path | None) -> frozenset[str]:
     """The keys at the top of the file: what a person said, and nobody needs to guess."""
-    return frozenset() if file is None else frozenset(read_document(file).values)
+    return frozenset() if file is None else frozenset(read_document(file).data)
 
 
 def describe(source: SourceModel, file: Path | None) -> Contract:
@@ -50,22 +52,28 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
         task: Task = "classification" if len(told) == 1 and _is_vector(told[0]) else "raw"
         return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs, **kept)
     document = read_document(file)
-    document.only(("task", "labels", "scores", "input", "inputs", "state", "detection", "embedding"))
-    kept = read_state(document, source)
+    document.done(("task", "labels", "scores", "input", "inputs", "state", "detection", "embedding"))
+    kept = document.part(lambda: read_state(document, source)) or carried_by_names(source)
     told = _told(outputs, kept)
     task = _task(document, told)
-    inputs = _inputs(document, source.inputs)
+    inputs = document.part(lambda: _inputs(document, source.inputs)) or ()
+    if "task" in document.mistakes:  # what follows from it is not known
+        document.refuse()
     contract = Contract(
         task=task,
         inputs=inputs,
         outputs=outputs,
-        labels=_labels(document, task, told),
-        scores=_scores(document, task),
-        detection=detection_spec(document, told, network_size(inputs)) if task == "detection" else None,
-        embedding=embedding_spec(document, told) if task == "embedding" else None,
+        labels=document.part(lambda: _labels(document, task, told)),
+        scores=document.part(lambda: _scores(document, task)),
+        detection=document.part(lambda: detection_spec(document, told, network_size(inputs)))
+        if task == "detection"
+        else None,
+        embedding=document.part(lambda: embedding_spec(document, told)) if task == "embedding" else None,
         **kept,
     )
-    check_tasks(document, contract)
+    document.refuse()
+    document.part(lambda: check_tasks(document, contract))
+    document.refuse()
     return contract
 
 
@@ -77,15 +85,15 @@ def _told(outputs: tuple[OutputContract, ...], kept: StateKeys) -> tuple[OutputC
 
 def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
     guess = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
-    task = document.choice("task", get_args(Task), guess)
+    task = cast(Task, document.text("task", guess, get_args(Task)))
     if task == "classification" and not _is_classes(outputs[0]):
         shape = list(outputs[0].shape)
-        raise document.refuse(
+        document.wrong(
             "task",
             f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one float a class",
             'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
         )
-    return task  # type: ignore[return-value]  # choice() let only these pass
+    return task
 
 
 def _is_vector(output: OutputContract) -> bool:
@@ -99,28 +107,27 @@ def _is_classes(output: OutputContract) -> bool:
 
 
 def _scores(document: Table, task: Task) -> Literal["probabilities", "logits"] | None:
-    if "scores" in document and task != "classification":
+    if document.has("scores") and task != "classification":
         do = "Write activation in [detection]" if task == "detection" else "Remove it"
-        raise document.refuse("scores", f"a model whose task is {task} has no scores", do)
-    return document.choice("scores", ("probabilities", "logits"), None)  # type: ignore[return-value]  # as above
+        document.stop("scores", f"a model whose task is {task} has no scores", do)
+    scores = document.text("scores", "", ("probabilities", "logits"))
+    return cast(Literal["probabilities", "logits"], scores) if scores else None
 
 
 def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) -> tuple[str, ...] | None:
-    value = document.values.get("labels")
+    value = document.data.get("labels")
     if value is None:
         return None
     if task not in ("classification", "detection"):
-        raise document.refuse(
-            "labels", f"a model whose task is {task} has no classes", 'Remove it, or task = "classification"'
-        )
+        document.stop("labels", f"a model whose task is {task} has no classes", 'Remove it, or task = "classification"')
     source = "the list"
     if isinstance(value, str):
         if not value.strip():
-            raise document.refuse("labels", "is empty", 'Write labels = "labels.txt", or remove it')
+            document.stop("labels", "is empty", 'Write labels = "labels.txt", or remove it')
         source = value
         value = _lines(document, value)
     if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):
-        raise document.refuse("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
+        document.stop("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
     classes = math.prod(outputs[0].shape)
     if task == "classification" and len(value) != classes:
         more = (
@@ -128,7 +135,7 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
             if len(value) == classes + 1
             else ""
         )
-        raise document.refuse(
+        document.stop(
             "labels",
             f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes",
             f"Write exactly one label a class, in index order.{more}",
@@ -137,8 +144,8 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
 
 
 def _lines(document: Table, name: str) -> list[str]:
-    path = document.file.parent / name
-    lines = read_text(path, f"the label file named by {document.file.name}").split("\n")
+    path = Path(document.file).parent / name
+    lines = read_text(path, f"the label file named by {Path(document.file).name}").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -151,46 +158,46 @@ def _lines(document: Table, name: str) -> list[str]:
 
 def _inputs(document: Table, specs: tuple[TensorSpec, ...]) -> tuple[InputContract, ...]:
     tables = _input_tables(document, specs)
-    return tuple(
-        _KINDS[_kind(tables[spec.name])](tables[spec.name], spec)
-        if spec.name in tables
-        else _tensor(spec, str(document.file))
-        for spec in specs
-    )
+    found = [document.part(partial(_input, document, tables.get(spec.name), spec)) for spec in specs]
+    return tuple(one for one in found if one is not None)
+
+
+def _input(document: Table, table: Table | None, spec: TensorSpec) -> InputContract:
+    return _tensor(spec, document.file) if table is None else _KINDS[_kind(table)](table, spec)
 
 
 def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, Table]:
     names = [spec.name for spec in specs]
-    single, several = document.table("input"), document.table("inputs")
+    single, several = document.optional_table("input"), document.optional_table("inputs")
     if single is not None and several is not None:
-        raise document.refuse("inputs", "stands beside [input]", "Keep one of the two")
+        document.stop("inputs", "stands beside [input]", "Keep one of the two")
     if single is not None:
         if len(names) > 1:
-            raise document.refuse("input", f"the model has {len(names)} inputs", f"Write [inputs.{names[0]}] and so on")
+            document.stop("input", f"the model has {len(names)} inputs", f"Write [inputs.{names[0]}] and so on")
         return {names[0]: single}
     if several is None:
         return {}
-    for name in several.values:
+    for name in several.data:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"Did you mean '{near[0]}'?" if near else f"Its inputs: {', '.join(names)}"
-            raise several.refuse(name, f"the model has no input '{name}'", hint)
-    return {name: table for name in several.values if (table := several.table(name)) is not None}
+            several.stop(name, f"the model has no input '{name}'", hint)
+    return {name: several.table(name) for name in several.data}
 
 
 def _kind(table: Table) -> str:
-    table.only(("kind", *IMAGE_KEYS))
-    kind = table.choice("kind", tuple(_KINDS), None)
-    if kind is None:
-        raise table.refuse("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
+    table.done(("kind", *IMAGE_KEYS))
+    kind = table.text("kind", "", tuple(_KINDS))
+    if not kind:
+        table.stop("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
     return kind
 
 
 def _plain(table: Table, spec: TensorSpec) -> InputContract:
     for key in IMAGE_KEYS:
-        if key in table:
-            raise table.refuse(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
-    return _tensor(spec, str(table.file))
+        if table.has(key):
+            table.wrong(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
+    return _tensor(spec, table.file)
 
 
 def _image(table: Table, spec: TensorSpec) -> InputContract:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, get_args
 
-from edgekit_converters.contract_file.document import Table
-from edgekit_converters.errors import ContractFileError
+from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.spec import (
     Activation,
@@ -50,69 +49,66 @@ EMBEDDING_KEYS = ("output", "normalize")
 
 def detection_spec(document: Table, outputs: tuple[OutputContract, ...], size: tuple[int, int]) -> DetectionSpec:
     """size: (width, height) of the picture that the boxes are of; a model without one is refused by `check_tasks`."""
-    table = document.table("detection")
+    table = document.optional_table("detection")
     if table is None:
-        raise document.refuse("detection", "is missing: nothing says where the boxes are", "Write [detection]")
-    table.only(DETECTION_KEYS)
-    boxes = table.text("boxes") or _only(table, "boxes", outputs)
-    row: Any = table.choice("row", get_args(Row), "box scores" if len(outputs) == 1 else "box")
+        document.stop("detection", "is missing: nothing says where the boxes are", "Write [detection]")
+    table.done(DETECTION_KEYS)
+    boxes = table.text("boxes", "") or _only(table, "boxes", outputs)
+    row: Any = table.text("row", "box scores" if len(outputs) == 1 else "box", get_args(Row))
     defaults = DetectionSpec(boxes, row, "xyxy", (1.0, 1.0))
-    named = table.choice("format", get_args(BoxFormat), None)
-    if named is None:
+    named: Any = table.text("format", "", get_args(BoxFormat))
+    if not named:
         shapes = "corners x1 y1 x2 y2 (xyxy), y1 x1 y2 x2 (yxyx), corner and size (xywh), or centre and size (cxcywh)"
-        raise table.refuse("format", "is missing", f"Say what a box's four numbers are: {shapes}")
+        table.wrong("format", "is missing", f"Say what a box's four numbers are: {shapes}")
     choices: Any = {
-        "candidates": table.choice("candidates", get_args(Candidates), None) or _axis(table, boxes, row, outputs),
-        "activation": table.choice("activation", get_args(Activation), defaults.activation),
-        "background": table.choice("background", get_args(Background), defaults.background),
+        "candidates": table.text("candidates", "", get_args(Candidates)) or _axis(table, boxes, row, outputs),
+        "activation": table.text("activation", defaults.activation, get_args(Activation)),
+        "background": table.text("background", defaults.background, get_args(Background)),
     }
-    format_: Any = named
     return DetectionSpec(
         boxes=boxes,
         row=row,
-        format=format_,
+        format=named or defaults.format,
         span=_span(table, size),
-        scores=table.text("scores"),
-        classes=table.text("classes"),
-        count=table.text("count"),
-        suppressed=table.truth("suppressed", defaults.suppressed),
-        score_threshold=table.number("score_threshold", defaults.score_threshold),
-        iou_threshold=table.number("iou_threshold", defaults.iou_threshold),
-        max_boxes=table.whole("max_boxes", defaults.max_boxes),
-        class_aware=table.truth("class_aware", defaults.class_aware),
+        scores=table.text("scores", "") or None,
+        classes=table.text("classes", "") or None,
+        count=table.text("count", "") or None,
+        suppressed=table.flag("suppressed", defaults.suppressed),
+        score_threshold=table.real("score_threshold", defaults.score_threshold),
+        iou_threshold=table.real("iou_threshold", defaults.iou_threshold),
+        max_boxes=table.optional_integer("max_boxes") or defaults.max_boxes,
+        class_aware=table.flag("class_aware", defaults.class_aware),
         **choices,
     )
 
 
 def embedding_spec(document: Table, outputs: tuple[OutputContract, ...]) -> EmbeddingSpec:
     """The table may be left out where the model has one output."""
-    table = document.table("embedding") or Table(document.file, "[embedding]", {})
-    table.only(EMBEDDING_KEYS)
-    output = table.text("output") or _only(table, "output", outputs)
-    return EmbeddingSpec(output, table.truth("normalize", False))
+    table = document.table("embedding", {})
+    table.done(EMBEDDING_KEYS)
+    output = table.text("output", "") or _only(table, "output", outputs)
+    return EmbeddingSpec(output, table.flag("normalize", False))
 
 
 def check_tasks(document: Table, contract: Contract) -> None:
-    """Raises ContractFileError for the first thing said of boxes or vectors that contradicts the model."""
+    """Note what is said of boxes or vectors and contradicts the model."""
     for key in ("detection", "embedding"):
-        if key in document and contract.task != key:
+        if document.has(key) and contract.task != key:
             do = f'Write task = "{key}", or remove the table'
-            raise document.refuse(key, f"has no meaning for a model whose task is {contract.task}", do)
+            document.wrong(key, f"has no meaning for a model whose task is {contract.task}", do)
     found = nonsense(contract)
     if found is None:
         return
-    title = f"[{contract.task}]"
-    table = (
-        document if found.key in ("labels", "") else document.table(contract.task) or Table(document.file, title, {})
-    )
-    raise table.refuse(found.key or "task", found.what, found.do)
+    table = document if found.key in ("labels", "") else document.table(contract.task, {})
+    table.wrong(found.key or "task", found.what, found.do)
 
 
 def _only(table: Table, key: str, outputs: tuple[OutputContract, ...]) -> str:
     if len(outputs) == 1:
         return outputs[0].name
     names = ", ".join(output.name for output in outputs)
-    raise table.refuse(key, f"is missing, and the model has {len(outputs)} outputs", f"Name one of them: {names}")
+    table.wrong(key, f"is missing, and the model has {len(outputs)} outputs", f"Name one of them: {names}")
+    return ""
 
 
 def _axis(table: Table, boxes: str, row: Row, outputs: tuple[OutputContract, ...]) -> Candidates:
@@ -123,15 +119,16 @@ def _axis(table: Table, boxes: str, row: Row, outputs: tuple[OutputContract, ...
     if row == "box":
         return "last" if shape[0] == 4 and shape[1] != 4 else "first"
     rows, columns = f"{shape[0]} numbers of {shape[1]}", f"{shape[1]} numbers of {shape[0]}"
-    raise table.refuse(
+    table.wrong(
         "candidates",
         f"is missing: '{boxes}' {shape} could be {rows} candidates or {columns}",
         f'Write candidates = "last" for {rows}, candidates = "first" for {columns}',
     )
+    return "first"
 
 
 def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
-    unit = table.values.get("unit")
+    unit = table.data.get("unit")
     if unit == "fraction":
         return 1.0, 1.0
     if unit == "pixels":
@@ -140,14 +137,10 @@ def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
         sides = [float(side) for side in unit if isinstance(side, (int, float)) and not isinstance(side, bool)]
         if len(sides) == len(unit) == 2 and all(math.isfinite(side) and side > 0 for side in sides):
             return sides[0], sides[1]
-    raise _no_unit(table)
-
-
-def _no_unit(table: Table) -> ContractFileError:
-    what = "is missing" if "unit" not in table else f"{table.values['unit']!r} is no size of a picture"
-    return table.refuse(
-        "unit",
-        what,
+    what = f"{unit!r} is no size of a picture" if table.has("unit") else "is missing"
+    do = (
         'Say what boxes are measured in: "pixels" of the network\'s picture, "fraction" of it, or [640, 480] where a box as '
-        "large as the picture has these numbers",
+        "large as the picture has these numbers"
     )
+    table.wrong("unit", what, do)
+    return 1.0, 1.0
