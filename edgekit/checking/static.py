@@ -128,7 +128,7 @@ def _loads(one: Checkable, subject: Subject, needs: Needs, chosen: Chosen, profi
     numpy = ENGINES[chosen.runtime.engine].numpy_for(chosen.runtime.version)
     if chosen.first and numpy != "numpy":
         engine = f"{ENGINES[chosen.runtime.engine].distribution}=={chosen.runtime.version}"
-        do = f"Install it with its limit: pip install '{engine}' '{numpy}'; `edgekit package` writes that limit down"
+        do = f"Install it with its limit: pip install '{engine}' '{numpy}'; `edgekit deploy` writes that limit down"
         what = f"{runtime} works with NumPy 1 alone, and does not say so"
         yield finding("numpy-2", what, do=do, artifact=one.recipe, runtime=runtime)
 

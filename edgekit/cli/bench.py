@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
+from edgekit.cli.deploy import identity, port
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -25,7 +26,6 @@ from edgekit.cli.options import (
 )
 from edgekit.cli.output import refuse_unwritable, say
 from edgekit.cli.progress import shown
-from edgekit.cli.push import identity, port
 from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
 @click.option(
     "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
 )
-@click.option("--on", metavar="USER@HOST", help="Time it on a board that `edgekit push` has put it on, over ssh.")
+@click.option("--on", metavar="USER@HOST", help="Time it on a board that `edgekit deploy` has put it on, over ssh.")
 @port
 @identity
-@click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit push --prefix` put it there.")
+@click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit deploy --prefix` put it there.")
 @secret
 @as_json
 def bench(

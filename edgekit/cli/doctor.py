@@ -27,7 +27,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "image": ((("pillow",),), "answer on pictures"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
-    "ship": ((("uv",), ("packaging",)), "pack and push for boards"),
+    "ship": ((("uv",), ("packaging",)), "deploy to boards"),
     "fleet": (
         (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("plotly",), ("amqtt",)),
         "serve the fleet page",

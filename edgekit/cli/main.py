@@ -50,8 +50,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Board": (
         "edgekit install net.ekb --root /var/lib/edgekit/camera",
         {
-            "package": ("edgekit.cli.package:package", "Pack all that a board needs, as a folder or a .deb."),
-            "push": ("edgekit.cli.push:push", "Install a bundle on a board over SSH, and test it there."),
+            "deploy": ("edgekit.cli.deploy:deploy", "Bring a bundle to a board: over SSH, as a folder or a .deb."),
             "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
             "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
             "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version, or to another one."),
@@ -71,7 +70,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 COMMANDS = {name: row for _, rows in GROUPS.values() for name, row in rows.items()}
 
 
-WORKSTATION = frozenset({"build", "check", "estimate", "package", "push", "fleet", "demo"})
+WORKSTATION = frozenset({"build", "check", "estimate", "deploy", "fleet", "demo"})
 """Commands that need WORKSTATION_PYTHON; a board's commands run on every Python that edgekit installs on."""
 WORKSTATION_PYTHON = (3, 11)
 

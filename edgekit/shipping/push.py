@@ -40,7 +40,7 @@ _INSTALL_S, _BENCH_S = 3600.0, 3600.0
 _AS_BEFORE = "What was installed there before goes on as it was"
 _NO_KEY = (
     "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, of mode 600, "
-    "and push again. What was installed there before goes on as it was"
+    "and deploy again. What was installed there before goes on as it was"
 )
 Say = Callable[[str], None]
 
@@ -146,7 +146,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
         if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
             what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
             there_too = f" --prefix {shlex.quote(prefix)}" if prefix else ""
-            raise ShippingError(what, where=address.to, do=f"Run: edgekit push {bundle} {address.to}{there_too}")
+            raise ShippingError(what, where=address.to, do=f"Run: edgekit deploy {bundle} {address.to}{there_too}")
         return _bench(connection, place, arguments, bundle)
 
 

@@ -45,7 +45,7 @@ def test_the_guide_names_its_extra_and_the_engine_option(name):
     assert f'`"{name}"`' in option
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "verify", "estimate", "package", "push"])
+@pytest.mark.parametrize("command", ["run", "bench", "verify", "estimate", "deploy"])
 def test_commands_offer_every_engine(in_process, command):
     told = in_process(command, "--help").out
     assert all(name in told for name in ENGINES)

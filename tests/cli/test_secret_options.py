@@ -114,7 +114,7 @@ def test_a_key_of_something_else_that_lies_on_the_machine_does_not_keep_verify_f
         ("verify", "--replay", "--allow-unsigned"), ("run", "red.npy"), ("bench", "-n", "10"), ("check", "--profile", "x86-64", "--no-replay"),
         ("run", ".", "--fill-cache", "answers.db"), ("estimate", "--profile", "raspberry-pi-4"),
         ("install", "--root", "root", "--allow-unsigned", "--profile", "x86-64"),
-        ("package", "-o", "usb"), ("push", "pi@board.invalid"),
+        ("deploy", "-o", "usb"), ("deploy", "pi@board.invalid"),
     ],
     ids=lambda command: command[0],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The folder that `edgekit package` makes: what is in it, for boards that are not this machine."""
+"""The folder that `edgekit deploy -o` makes: what is in it, for boards that are not this machine."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def edgekit(board: Sshd, *arguments: object) -> Ran:
 
 @pytest.fixture(scope="module")
 def pushed(board, far, tiny_bundle, real_package):
-    """`edgekit push`, the first time."""
+    """`edgekit deploy`, the first time."""
     given = ("--prefix", far / "apps" / "tiny", "--wheel", ours(real_package), *ENGINE, "--allow-unsigned", "--json")
-    ran = edgekit(board, "push", tiny_bundle, board.to, *given, "--measure", far / "anchors.json")
+    ran = edgekit(board, "deploy", tiny_bundle, board.to, *given, "--measure", far / "anchors.json")
     assert ran.code == 0, ran.err
     return ran.json
 
@@ -105,7 +105,7 @@ def test_again_sends_only_what_changed(pushed, board, far, tiny_bundle, real_pac
         "--allow-unsigned",
         "--json",
     )
-    changed = edgekit(board, "push", tiny_bundle, board.to, *given, "--service", "app {bundle}")
+    changed = edgekit(board, "deploy", tiny_bundle, board.to, *given, "--service", "app {bundle}")
     assert changed.code == 0, changed.err
     assert changed.json["bench"] is None
     assert 0 < changed.json["sent"]["files"] <= 6
@@ -133,7 +133,7 @@ def test_bench_on_a_board_without_the_bundle_says_what_to_do(board, far, tiny_bu
     assert ran.code == 1
     assert ran.json["error"]["what"] == "it is not installed there"
     where = far / "apps" / "nothing"
-    assert ran.json["error"]["do"] == f"Run: edgekit push {tiny_bundle} {board.to} --prefix {where}"
+    assert ran.json["error"]["do"] == f"Run: edgekit deploy {tiny_bundle} {board.to} --prefix {where}"
 
 
 def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(reached, real_package, far):
@@ -167,7 +167,7 @@ def test_nothing_is_written_beside_the_prefix(pushed, far):
 
 
 def test_the_root_folder_is_no_prefix(board, tiny_bundle):
-    ran = edgekit(board, "push", tiny_bundle, board.to, "--prefix", "/", "--json")
+    ran = edgekit(board, "deploy", tiny_bundle, board.to, "--prefix", "/", "--json")
     assert (ran.code, ran.json["error"]["what"]) == (1, "/ itself is no place for it")
 
 
@@ -191,16 +191,16 @@ def test_an_encrypted_bundle_needs_its_key_there_and_takes_none_along(pushed, fa
     with Sshd(tmp_path / "sshd", {"XDG_CONFIG_HOME": str(settings)}) as board:
         monkeypatch.delenv("EDGEKIT_SECRET", raising=False)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-        unchecked = edgekit(board, "push", bundle, board.to, *given)
+        unchecked = edgekit(board, "deploy", bundle, board.to, *given)
         assert (unchecked.code, unchecked.json["error"]["code"]) == (1, "secret-missing")
         assert "--no-check" in unchecked.json["error"]["do"]
         monkeypatch.setenv("EDGEKIT_SECRET", f"file:{mine}")
-        without = edgekit(board, "push", bundle, board.to, *given)
+        without = edgekit(board, "deploy", bundle, board.to, *given)
         assert (without.code, without.json["error"]["code"]) == (1, "shipping")
         assert "/etc/edgekit/secret" in without.json["error"]["do"]
         (settings / "edgekit").mkdir(parents=True)
         mine.rename(settings / "edgekit" / "secret")
-        done = edgekit(board, "push", bundle, board.to, *given, "--no-check")
+        done = edgekit(board, "deploy", bundle, board.to, *given, "--no-check")
     assert done.code == 0, done.err
     assert done.json["selftest"]["ok"] is True
     for path in (path for path in (far / "apps" / "tiny").rglob("*") if path.is_file()):
@@ -227,7 +227,9 @@ def test_the_probe_reads_what_is_there(reached):
 
 
 def test_a_board_of_another_kind_is_refused_before_anything_is_copied(board, far, tiny_bundle):
-    ran = edgekit(board, "push", tiny_bundle, board.to, "--profile", "raspberry-pi-4", "--prefix", far / "no", "--json")
+    ran = edgekit(
+        board, "deploy", tiny_bundle, board.to, "--profile", "raspberry-pi-4", "--prefix", far / "no", "--json"
+    )
     assert ran.code == 1
     assert ran.json["error"]["code"] == "board-refused"
     assert ran.json["error"]["what"] == "its user land is x86_64, and raspberry-pi-4 is aarch64"

@@ -1,4 +1,4 @@
-"""edgekit package as a person runs it: one JSON object, and errors that say what to do."""
+"""edgekit deploy as a person runs it: one JSON object, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shelf(tmp_path, monkeypatch):
 @pytest.fixture
 def packed(edgekit, shelf, tmp_path):
     bundle, wheel = tiny.bundle(tmp_path), shelf.edgekit()
-    return lambda *given: edgekit("package", bundle, "-o", "usb", "--wheel", wheel, *given)
+    return lambda *given: edgekit("deploy", bundle, "-o", "usb", "--wheel", wheel, *given)
 
 
 def test_json_is_one_object_with_what_was_packed(packed, tmp_path):
@@ -39,7 +39,7 @@ def test_text_says_what_to_do_next(packed):
     assert ran.out.splitlines()[-1] == "copy the folder to the board and run there: sh install.sh"
 
 
-@pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
+@pytest.mark.parametrize("command", [("deploy", "-o", "usb"), ("deploy", "pi@board")])
 def test_an_engine_that_there_is_not_is_a_usage_error(in_process, tmp_path, command):
     name, *rest = command
     ran = in_process(name, tiny.bundle(tmp_path), *rest, "--engine", "tensorflow")
@@ -48,12 +48,12 @@ def test_an_engine_that_there_is_not_is_a_usage_error(in_process, tmp_path, comm
 
 
 def test_a_push_whose_anchors_cannot_be_written_does_not_begin(edgekit, tmp_path):
-    ran = edgekit("push", tiny.bundle(tmp_path), "pi@board", "--measure", "nowhere/pi.json", "--json")
+    ran = edgekit("deploy", tiny.bundle(tmp_path), "pi@board", "--measure", "nowhere/pi.json", "--json")
     assert (ran.code, ran.json["error"]["code"]) == (1, "output")
     assert ran.json["error"]["do"] == "Name another file with --measure"
 
 
-@pytest.mark.parametrize("command", [("package", "-o", "usb"), ("push", "pi@board")])
+@pytest.mark.parametrize("command", [("deploy", "-o", "usb"), ("deploy", "pi@board")])
 def test_two_boards_are_a_usage_error(in_process, tmp_path, command):
     name, *rest = command
     ran = in_process(name, tiny.bundle(tmp_path), *rest, "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5")
@@ -76,4 +76,24 @@ def test_what_cannot_be_packed_is_one_error(packed, tmp_path, case):
     given, code = REFUSED[case]
     ran = packed(*given, "--json")
     assert (ran.code, ran.json["error"]["code"]) == (1, code)
+    assert not (tmp_path / "usb").exists()
+
+
+IMPOSSIBLE = {
+    "nowhere": ((), "Name one place"),
+    "two places": (("pi@board", "-o", "usb"), "Name one place"),
+    "a .deb over ssh": (("pi@board", "--deb"), "--deb is for a package"),
+    "anchors over ssh": (("pi@board", "--anchors"), "--anchors is for a package"),
+    "a port of a folder": (("-o", "usb", "--port", "22"), "leave out --port"),
+    "a package that is timed": (("-o", "usb", "--measure", "pi.json"), "leave out --measure"),
+    "a prefix of a .deb": (("-o", "usb", "--deb", "--prefix", "/opt"), "leave out --prefix"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_an_impossible_combination_is_a_usage_error(in_process, tmp_path, case):
+    given, words = IMPOSSIBLE[case]
+    ran = in_process("deploy", tiny.bundle(tmp_path), *given)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
     assert not (tmp_path / "usb").exists()
