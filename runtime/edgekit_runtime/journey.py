@@ -45,7 +45,7 @@ from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache import Hit, Identity, Look
+    from edgekit_runtime.cache import Hit, Identity
     from edgekit_runtime.options import ModelLimits
     from edgekit_runtime.remote.hosts import Hosts
 
@@ -210,7 +210,11 @@ class Journey:
         items, request.geometry = intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
-        if cache is not None and cache.compares and (look := self._similar(cache, items)) is not None:
+        if (
+            cache is not None
+            and cache.compares
+            and (look := self.faults.shield("cache", partial(cache.similar, items))) is not None
+        ):
             request.timings["similar"] = (perf_counter() - now) * 1e3
             if look.hit is not None:
                 return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
@@ -255,13 +259,6 @@ class Journey:
             request.geometry = self._intake.locate(named)
         return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
 
-    def _similar(self, cache: Cache, items: Items) -> Look | None:
-        try:
-            return cache.similar(items)
-        except Exception as error:  # noqa: BLE001 - the engine answers without a cache
-            self.faults.note("cache", error)
-            return None
-
     def _kept_of_hosts(self, request: Request) -> Hit | None:
         """A host's answer to the same request, for a request that was looked up in vain."""
         cache, hosts, key = self.cache, self.opened.hosts, request.key
@@ -300,8 +297,10 @@ class Journey:
 
     def _decide(self, request: Request, items: Items) -> int | None:
         """Who answers in time: a host, None for the device. Raises BudgetExceeded where nobody would."""
-        hosts = self.opened.hosts
-        prospects = () if hosts is None or not self._may_travel(items) else hosts.prospects()
+        hosts, specs = self.opened.hosts, self.contract.inputs
+        # A host takes pixels, or what the original took; not what was made ready for this device's artifact.
+        travels = hosts is not None and all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
+        prospects = hosts.prospects() if hosts is not None and travels else ()
         left_ms = request.left_ms()
         decision = decide(left_ms, self.device.prospect(request.priority), prospects)
         if decision.destination == "host":
@@ -321,11 +320,6 @@ class Journey:
                 self.predicted_late += 1
         return None
 
-    def _may_travel(self, items: Items) -> bool:
-        """A host takes pixels, or what the original took; not what was made ready for this device's artifact."""
-        specs = self.contract.inputs
-        return all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
-
     def _ask_host(self, request: Request, away: _Away) -> Answer:
         """The host answers; where it fails, the device does, late or not: no request goes without."""
         before = perf_counter()
@@ -338,16 +332,12 @@ class Journey:
         request.timings["network"] = answer.network_ms
         request.timings["host"] = answer.total_ms - answer.network_ms
         self.device.watch(away.items)
-        self._keep_of_host(request, outputs, answer.artifact)
+        cache = self.cache
+        if cache is not None and request.key is not None and answer.artifact is not None:
+            key = of_artifact(request.key, answer.artifact)
+            self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
         request.by_host = True
         return self._deliver(request, outputs, "host")
-
-    def _keep_of_host(self, request: Request, outputs: Outputs, artifact: str | None) -> None:
-        cache = self.cache
-        if cache is None or request.key is None or artifact is None:
-            return
-        key = of_artifact(request.key, artifact)
-        self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
 
     def _deliver(
         self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
@@ -419,9 +409,8 @@ class Journey:
                 else _LeaderInterruptedError("the request this one joined was interrupted")
             )
             self._flights.crash(request.key, followed)
-        if not lost:
-            return
-        self.count_error(error)
+        if lost:
+            self.count_error(error)
 
     def count_error(self, error: BaseException) -> None:
         """Count a request without an answer. Never raises."""

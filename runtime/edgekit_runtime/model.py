@@ -370,8 +370,11 @@ class Model:
 
     def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
         budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
-        if priority != 0:
-            _check_priority(priority)
+        whole = isinstance(priority, (int, np.integer))
+        if not whole or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise ValueError(
+                f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
+            )
         return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
 
 
@@ -397,13 +400,6 @@ def _cache(opened: Opened, options: CacheOptions) -> Cache | None:
     if claim.shared and most > 0:
         claim.follow(lambda mb: cache.resize(min(round(mb * 1e6), most)))
     return cache
-
-
-def _check_priority(priority: int) -> None:
-    if not isinstance(priority, (int, np.integer)) or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise ValueError(
-            f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
-        )
 
 
 def _check_same_use(contract: Contract, opened: Opened) -> None:

@@ -92,49 +92,48 @@ class _Family:
     samples: Callable[[Measured], Iterator[_Sample]]
 
 
-def _info(measured: Measured) -> Iterator[_Sample]:
-    yield _Sample(measured.info, 1)
+def _one(figure: Callable[[Measured], float | None]) -> Callable[[Measured], Iterator[_Sample]]:
+    """One sample without labels; none for None."""
+
+    def samples(measured: Measured) -> Iterator[_Sample]:
+        value = figure(measured)
+        if value is not None:
+            yield _Sample({}, value)
+
+    return samples
 
 
-def _healthy(measured: Measured) -> Iterator[_Sample]:
-    yield _Sample({}, int(measured.healthy))
+def _by(label: str, figures: Callable[[Measured], Mapping[str, float]]) -> Callable[[Measured], Iterator[_Sample]]:
+    """A sample for each value of a label."""
+    return lambda measured: (_Sample({label: value}, n) for value, n in figures(measured).items())
 
 
-def _restarts(measured: Measured) -> Iterator[_Sample]:
-    if measured.restarts is not None:
-        yield _Sample({}, measured.restarts)
+def _faults(measured: Measured) -> Mapping[str, float]:
+    return {**dict.fromkeys(_PARTS, 0), **measured.faults}
 
 
-def _faults(measured: Measured) -> Iterator[_Sample]:
-    for part in dict.fromkeys((*_PARTS, *measured.faults)):
-        yield _Sample({"part": part}, measured.faults.get(part, 0))
-
-
-def _requests(measured: Measured) -> Iterator[_Sample]:
+def _requests(measured: Measured) -> Mapping[str, float]:
     answers = {source: histogram.count for source, histogram in measured.counted.answers.items()}
-    for source in dict.fromkeys((*_SOURCES, *answers)):
-        yield _Sample({"source": source}, answers.get(source, 0))
+    return {**dict.fromkeys(_SOURCES, 0), **answers}
 
 
-def _errors(measured: Measured) -> Iterator[_Sample]:
-    for code, n in measured.counted.errors.items():
-        yield _Sample({"code": code}, n)
-
-
-def _budget(measured: Measured) -> Iterator[_Sample]:
+def _budget(measured: Measured) -> Mapping[str, float]:
     counted = measured.counted
-    for outcome, n in (("met", counted.met), ("missed", counted.over_budget), ("refused", counted.refused)):
-        yield _Sample({"outcome": outcome}, n)
+    return {"met": counted.met, "missed": counted.over_budget, "refused": counted.refused}
 
 
-def _latencies(measured: Measured) -> Iterator[_Sample]:
-    for source, histogram in measured.counted.answers.items():
-        yield from _histogram({"source": source}, histogram)
+def _of_caches(figure: Callable[[CacheFigures], int]) -> Callable[[Measured], Iterator[_Sample]]:
+    return _by("tier", lambda measured: {tier: figure(figures) for tier, figures in measured.caches.items()})
 
 
-def _stages(measured: Measured) -> Iterator[_Sample]:
-    for stage, histogram in measured.counted.stages.items():
-        yield from _histogram({"stage": stage}, histogram)
+def _histograms(
+    label: str, histograms: Callable[[Measured], Mapping[str, Histogram]]
+) -> Callable[[Measured], Iterator[_Sample]]:
+    def samples(measured: Measured) -> Iterator[_Sample]:
+        for value, histogram in histograms(measured).items():
+            yield from _histogram({label: value}, histogram)
+
+    return samples
 
 
 def _histogram(labels: Labels, histogram: Histogram) -> Iterator[_Sample]:
@@ -146,10 +145,6 @@ def _histogram(labels: Labels, histogram: Histogram) -> Iterator[_Sample]:
     yield _Sample(labels, histogram.count, "_count")
 
 
-def _queued(measured: Measured) -> Iterator[_Sample]:
-    yield _Sample({}, measured.queued)
-
-
 def _batch_sizes(measured: Measured) -> Iterator[_Sample]:
     for bound in _BATCHES:
         yield _Sample({"le": str(bound)}, sum(n for size, n in measured.batches.items() if size <= bound), "_bucket")
@@ -159,45 +154,29 @@ def _batch_sizes(measured: Measured) -> Iterator[_Sample]:
     yield _Sample({}, ran, "_count")
 
 
-def _of_caches(figure: Callable[[CacheFigures], int]) -> Callable[[Measured], Iterator[_Sample]]:
-    def samples(measured: Measured) -> Iterator[_Sample]:
-        for tier, figures in measured.caches.items():
-            yield _Sample({"tier": tier}, figure(figures))
-
-    return samples
-
-
-def _values(measured: Measured) -> Iterator[_Sample]:
-    yield _Sample({}, measured.counted.values)
-
-
-def _clipped(measured: Measured) -> Iterator[_Sample]:
-    yield _Sample({}, measured.counted.clipped)
-
-
 _FAMILIES = (
-    _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.", _info),
-    _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _healthy),
-    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _restarts),
+    _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.", lambda m: iter([_Sample(m.info, 1)])),
+    _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _one(lambda m: int(m.healthy))),
+    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _one(lambda m: m.restarts)),
     _Family(
-        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _faults
+        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _by("part", _faults)
     ),
-    _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _requests),
-    _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _errors),
+    _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _by("source", _requests)),
+    _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _by("code", lambda m: m.counted.errors)),
     _Family(
-        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.", _budget
+        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.", _by("outcome", _budget)
     ),
-    _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.", _latencies),
-    _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.", _stages),
-    _Family("edgekit_queued_requests", "gauge", "Requests that wait for the engine now.", _queued),
+    _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.", _histograms("source", lambda m: m.counted.answers)),
+    _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.", _histograms("stage", lambda m: m.counted.stages)),
+    _Family("edgekit_queued_requests", "gauge", "Requests that wait for the engine now.", _one(lambda m: m.queued)),
     _Family("edgekit_batch_size", "histogram", "Requests that ran together in one inference.", _batch_sizes),
     _Family("edgekit_cache_hits_total", "counter", "Lookups that found an answer.", _of_caches(lambda c: c.hits)),
     _Family("edgekit_cache_misses_total", "counter", "Lookups that found none.", _of_caches(lambda c: c.misses)),
     _Family("edgekit_cache_entries", "gauge", "Answers kept now.", _of_caches(lambda c: c.entries)),
     _Family("edgekit_cache_bytes", "gauge", "Bytes that the kept answers take.", _of_caches(lambda c: c.bytes)),
-    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.", _values),
+    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.", _one(lambda m: m.counted.values)),
     _Family(
-        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.", _clipped
+        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.", _one(lambda m: m.counted.clipped)
     ),
 )  # fmt: skip
 

@@ -153,12 +153,22 @@ class HostClient:
             reply = self._probe(known, tensors, deadline)
         else:
             reply = self._post(tensors, known, known.binary, deadline)
-        answer = self._decoded(reply)
+        if reply.status != 200:
+            self._raise(reply)
+        try:
+            answer = decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
+        except WireError as error:
+            where = f"{self.url}, {error.where}" if error.where else self.url
+            raise HostError(error.what, where=where, code="host-protocol") from error
+        self._check_answer(answer)
+        artifact = answer.parameters.get("edgekit_artifact")
+        if not isinstance(artifact, str) or not _DIGEST.fullmatch(artifact):
+            artifact = None
         total_ms = (self._clock() - start) * 1e3
         said = server_timing(reply.headers.get("Server-Timing", ""))
         queue_ms, infer_ms = said.get("queue"), said.get("infer")
         network_ms = max(0.0, total_ms - (queue_ms or 0.0) - (infer_ms or 0.0))
-        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms, _artifact(answer))
+        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms, artifact)
 
     def ping(self, timeout_s: float) -> float:
         """Milliseconds for a question without content. Raises HostError."""
@@ -190,7 +200,12 @@ class HostClient:
     def _greet(self, deadline: Deadline) -> _Known:
         """Learn what the first inference needs: whether binary is taken, and that the host serves what it should."""
         if self._expects is None:
-            extensions = self._extensions(deadline)
+            try:
+                extensions = _extensions(self._get("/v2", deadline))
+            except HostError as error:  # it may know its models all the same
+                if error.code != "host-refused":
+                    raise
+                extensions = ()
             known = _Known(True if BINARY_EXTENSION in extensions else None)
         else:
             found = self._metadata(deadline)
@@ -198,14 +213,6 @@ class HostClient:
             known = _Known(True if found.binary else None)
         self._known = known
         return known
-
-    def _extensions(self, deadline: Deadline) -> tuple[str, ...]:
-        try:
-            return _extensions(self._get("/v2", deadline))
-        except HostError as error:  # it may know its models all the same
-            if error.code != "host-refused":
-                raise
-            return ()
 
     def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
@@ -243,26 +250,17 @@ class HostClient:
         own = None
         if self._expects is not None:
             own = {"edgekit_contract": self._expects.contract_digest, "edgekit_model": self._expects.model_id}
-        left_us = int(self._left(deadline) * 1e6)
         try:
-            wire = encode_request(tensors, binary=binary, timeout_us=max(1, left_us), parameters=own)
+            left_us = max(1, int(deadline.left() * 1e6))
+            wire = encode_request(tensors, binary=binary, timeout_us=left_us, parameters=own)
+        except TimeoutError as error:
+            raise self._late() from error
         except WireError as error:
             form = "" if binary else "; this host takes JSON only"
             raise HostError(
                 f"{error.what}{form}", where=error.where or self.url, do=error.do, code="host-refused"
             ) from error
         return self._exchange(Call("POST", f"{self._path}/infer", wire.headers, wire.parts), deadline)
-
-    def _decoded(self, reply: Reply) -> InferResponse:
-        if reply.status != 200:
-            self._raise(reply)
-        try:
-            answer = decode_response(reply.body, reply.headers.get(HEADER_LENGTH))
-        except WireError as error:
-            where = f"{self.url}, {error.where}" if error.where else self.url
-            raise HostError(error.what, where=where, code="host-protocol") from error
-        self._check_answer(answer)
-        return answer
 
     def _check_answer(self, answer: InferResponse) -> None:
         """Refuse an answer of another model or version, and one that is not finite. Raises HostError (host-protocol)."""
@@ -316,12 +314,6 @@ class HostClient:
             self._known = None
             raise HostError(f"the connection broke ({error})", where=self.url, code="host-unreachable") from error
 
-    def _left(self, deadline: Deadline) -> float:
-        try:
-            return deadline.left()
-        except TimeoutError as error:
-            raise self._late() from error
-
     def _late(self) -> HostError:
         return HostError("no answer within the time given", where=self.url, code="host-late")
 
@@ -369,11 +361,6 @@ def _complaint(reply: Reply) -> str:
         pass
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return shortened(line, 200)
-
-
-def _artifact(answer: InferResponse) -> str | None:
-    said = answer.parameters.get("edgekit_artifact")
-    return said if isinstance(said, str) and _DIGEST.fullmatch(said) else None
 
 
 def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:

@@ -57,7 +57,11 @@ def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
     """Raises WireError for a datatype that is unknown, or known and not carried."""
     dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        what = "datatype BYTES is not supported" if datatype == "BYTES" else f"there is no datatype {_short(datatype)}"
+        what = (
+            "datatype BYTES is not supported"
+            if datatype == "BYTES"
+            else f"there is no datatype {shortened(repr(datatype), 40)}"
+        )
         raise WireError(what, where=where, do=f"Datatypes: {', '.join(DATATYPES)}")
     return dtype
 
@@ -148,7 +152,3 @@ def _sealed(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     array = array.reshape(shape)
     array.flags.writeable = False
     return array
-
-
-def _short(value: object) -> str:
-    return shortened(repr(value), 40)

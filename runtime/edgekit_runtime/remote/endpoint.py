@@ -51,7 +51,12 @@ class Endpoint:
                 deadline.left()  # out of time is the caller's trouble, not the host's
                 last = error
         self._addresses = ()
-        why = "no connection in time" if isinstance(last, TimeoutError) else _reason(last)
+        if isinstance(last, TimeoutError):
+            why = "no connection in time"
+        elif isinstance(last, ConnectionRefusedError):
+            why = "nothing listens there"
+        else:
+            why = f"no connection ({getattr(last, 'strerror', None) or last})"
         raise HostError(
             why,
             where=self.url,
@@ -69,17 +74,14 @@ class Endpoint:
             if not self.tls:
                 return sock
             sock.settimeout(deadline.left())
-            return self._secure(sock)
+            if self._context is None:
+                import ssl
+
+                self._context = ssl.create_default_context()
+            return self._context.wrap_socket(sock, server_hostname=self.name)
         except BaseException:
             sock.close()
             raise
-
-    def _secure(self, sock: socket.socket) -> socket.socket:
-        if self._context is None:
-            import ssl
-
-            self._context = ssl.create_default_context()
-        return self._context.wrap_socket(sock, server_hostname=self.name)
 
     def _resolve(self, deadline: Deadline) -> tuple[Address, ...]:
         with self._lock:
@@ -150,9 +152,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _reason(error: OSError | None) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
-    return f"no connection ({getattr(error, 'strerror', None) or error})"

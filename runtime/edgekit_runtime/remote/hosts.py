@@ -108,7 +108,8 @@ class Hosts:
         from edgekit_runtime.remote.client import HostClient, ModelIdentity
 
         expects = ModelIdentity(manifest.model_id, manifest.version, manifest.contract_digest)
-        most = _most_bytes(manifest.contract.outputs)
+        values = sum(math.prod(output.shape) for output in manifest.contract.outputs)
+        most = _BESIDE_BYTES + _VALUE_BYTES * values  # of an answer to one item, as JSON
         clients = [HostClient(url, model=manifest.name, expects=expects, most_bytes=most, clock=clock) for url in urls]
         self._hosts = [_Host(client, clock) for client in clients]
         self._outputs = manifest.contract.outputs
@@ -220,8 +221,3 @@ class Hosts:
         elif varied.dtype in free:
             first ^= self._random.integers(0, 2, first.size, np.uint8)
         return varied
-
-
-def _most_bytes(outputs: Sequence[OutputContract]) -> int:
-    """The largest answer to one item: its values as JSON, and what is said beside them."""
-    return _BESIDE_BYTES + _VALUE_BYTES * sum(math.prod(output.shape) for output in outputs)

@@ -151,7 +151,12 @@ class Pool:
                 code="host-protocol",
             ) from error
         finally:
-            self._return(connection, keep)
+            if keep and not self._closed:
+                connection.idle_since = self._clock()
+                with self._lock:
+                    self._idle.append(connection)
+            else:
+                connection.end()
 
     def _read(self, response: HTTPResponse) -> bytearray:
         """The whole body. Raises ConnectionError when it is cut short, HostError (host-protocol) when it is too large."""
@@ -177,14 +182,6 @@ class Pool:
             at += read
         response.read()  # lets http.client see the end
         return body
-
-    def _return(self, connection: _Connection, keep: bool) -> None:
-        if keep and not self._closed:
-            connection.idle_since = self._clock()
-            with self._lock:
-                self._idle.append(connection)
-        else:
-            connection.end()
 
 
 def _ask(connection: _Connection, prefix: str, call: Call) -> HTTPResponse:
