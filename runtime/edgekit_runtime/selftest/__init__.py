@@ -13,9 +13,8 @@ The golden examples travel in the bundle with what the artifact answered on the 
 
 from __future__ import annotations
 
-from edgekit_runtime.selftest.opening import first_open
+from edgekit_runtime.selftest.opening import first_open, passed_before, remember
 from edgekit_runtime.selftest.replaying import Compared, SelfTest, check_same_bits, compared, replay, replay_batch
-from edgekit_runtime.selftest.verdicts import passed_before, remember
 
 __all__ = [
     "Compared",

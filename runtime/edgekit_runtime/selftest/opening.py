@@ -1,27 +1,35 @@
-"""The first open of a (bundle, engine, board): golden examples in a process of its own.
+"""The first open of a (bundle, engine, board): golden examples in a process of its own, and what passed here before.
 
-ran = first_open(bundle, entry, engine.info)           # SelfTestError where the child failed, crashed or hung
+    ran = first_open(bundle, entry, engine.info)           # SelfTestError where the child failed, crashed or hung
+    if not passed_before(bundle, entry, engine.info):
+        remember(bundle, entry, engine.info, replay(bundle, entry, engine))
 
-The child reads the file itself; the key of an encrypted bundle comes to it on its standard input. Where no child can be started,
-or it was ended by somebody who knows nothing of the bundle, the replay in this process is what there is.
-
-EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation).
+Rules:
+- the child reads the file itself; the key of an encrypted bundle comes to it on its standard input;
+- where no child can be started, or it was ended by somebody who knows nothing of the bundle, the replay in this process is what
+  there is. EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation);
+- a verdict is one small file. A folder that cannot be written only means that all examples are replayed again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from pathlib import Path
 
+from edgekit_runtime.board import fingerprint, state_dir
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
+from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import EngineInfo
 from edgekit_runtime.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.jobs import Run, ask, bundle_job
-from edgekit_runtime.selftest.verdicts import keep, passed_before, verdict_file
+from edgekit_runtime.selftest.replaying import SelfTest
+from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["CHILD_TIMEOUT_S", "first_open"]
+__all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "passed_before", "remember", "verdict_file"]
 
 CHILD_TIMEOUT_S = 120.0
 """How long loading, or one run, may take in the child."""
@@ -80,3 +88,28 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
         where=str(bundle.path),
         do="Do not use this bundle here: another engine or version may run it",
     )
+
+
+def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
+    """Whether every example agreed before, of this very (bundle, engine, board)."""
+    return verdict_file(bundle, entry, engine, folder).is_file()
+
+
+def remember(
+    bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, tested: SelfTest, *, folder: Path | None = None
+) -> None:
+    """Every example agreed."""
+    keep(verdict_file(bundle, entry, engine, folder), json_text(tested))
+
+
+def keep(file: Path, verdict: str) -> None:
+    with contextlib.suppress(OSError):
+        write_cache(file, [verdict.encode()])
+
+
+def verdict_file(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:
+    """Where the verdict is kept; folder: the machine's state, None for its usual place."""
+    setup = (str(engine.threads), engine.kernels, engine.delegate or "")
+    parts = (bundle.digest, entry.blob, engine.name, engine.version, *setup, fingerprint())
+    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return (folder or state_dir()) / "selftest" / f"{name}.json"

@@ -19,8 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_runtime.session.parts import MOST_SESSIONS, Ran, SessionParts, needs_session
-from edgekit_runtime.session.session import Session
-from edgekit_runtime.session.sessions import Sessions
+from edgekit_runtime.session.session import MOST_SESSIONS, Ran, Session, SessionParts, Sessions, needs_session
 
 __all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "needs_session"]

@@ -1,37 +1,89 @@
-"""One session: a frame's way, a stage a method (see the package for the rules)."""
+"""Sessions of one model: a frame's way, whose turn it is, and how many may be open (see the package for the rules).
+
+    turns.wait()                  # returns when it is this caller's turn
+    try: ...
+    finally: turns.give()         # to the next in line
+
+Rules:
+- first come, first served, one at a time: whoever has the turn gives it on, once;
+- somebody who waits and is interrupted leaves the line;
+- closing refuses all who wait and all who come, and calls its `free` once nobody has the turn.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer
+from edgekit_runtime.bundle import ArtifactEntry
 from edgekit_runtime.contract.adapt import Carry, adapters
 from edgekit_runtime.contract.finish import Finisher
-from edgekit_runtime.errors import EdgekitError, InputError, SessionError
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines import Engine
+from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError
 from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.intake import Intake, own
 from edgekit_runtime.request import checked_budget
-from edgekit_runtime.session.parts import SessionParts, Tensors
-from edgekit_runtime.session.turns import Turns, closed
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Session"]
+__all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "Tensors", "Turns", "closed", "needs_session"]
+
+MOST_SESSIONS = 16
+"""Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
+Tensors = list[NDArray[Any]]
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A frame on its way: the caller's tensors, as the artifact takes them."""
+class Ran(Protocol):
+    """One inference. result: the engine's outputs. queued_s, ran_s: seconds that it waited for the engine, and ran."""
 
-    budget_ms: float | None
-    tensors: Tensors = field(default_factory=list)
-    start: float = field(default_factory=perf_counter)
-    timings: dict[str, float] = field(default_factory=dict)
-    asked: float = 0.0
+    @property
+    def result(self) -> Tensors: ...
+    @property
+    def queued_s(self) -> float: ...
+    @property
+    def ran_s(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class SessionParts:
+    """What sessions need of their model.
+
+    ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
+    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
+    load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
+    milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
+    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller names none.
+    """
+
+    contract: Contract
+    entry: ArtifactEntry
+    ready: Sequence[TensorSpec]
+    engine: str
+    run: Callable[[Tensors], Ran]
+    load: Callable[[], Engine]
+    answered: Callable[[float, bool | None, Mapping[str, float]], None]
+    failed: Callable[[BaseException], None]
+    most: int = MOST_SESSIONS
+    budget_ms: float | None = None
+
+
+def needs_session(contract: Contract) -> SessionError:
+    """What `predict` says of a model that keeps a state."""
+    kept = "inside" if contract.state == "internal" else "that is carried from answer to answer"
+    return SessionError(
+        f"the model keeps a state {kept}, so one answer depends on those before it",
+        do="Ask it in order: with model.session() as session: session.predict(frame)",
+    )
 
 
 class Session:
@@ -236,3 +288,173 @@ class Session:
     def _free(self) -> None:
         if self._engine is not None:
             self._engine.close()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A frame on its way: the caller's tensors, as the artifact takes them."""
+
+    budget_ms: float | None
+    tensors: Tensors = field(default_factory=list)
+    start: float = field(default_factory=perf_counter)
+    timings: dict[str, float] = field(default_factory=dict)
+    asked: float = 0.0
+
+
+class Sessions:
+    """A model's sessions. Thread-safe."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._open = weakref.WeakSet[Session]()  # one that nobody holds any more is closed by being collected
+        self._opening = 0
+        self._closed = False
+
+    def open(self) -> Session:
+        """A session in its first state. Raises SessionError (no state, too many), ClosedError, EngineError."""
+        contract = self._parts.contract
+        if contract.state == "none":
+            raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the model was closed", do="Open the bundle again")
+            if contract.state == "internal" and len(self._open) + self._opening >= self._parts.most:
+                raise SessionError(
+                    f"{self._parts.most} sessions are open, each with an engine of its own, and more may not be",
+                    do="Close one: session.close(), or a with block",
+                )
+            self._opening += 1
+        try:
+            session = Session(self._parts, self._forget)
+        except BaseException:
+            with self._lock:
+                self._opening -= 1
+            raise
+        with self._lock:
+            self._opening -= 1
+            self._open.add(session)
+            late = self._closed
+        if late:
+            session.close()
+            raise ClosedError("the model was closed", do="Open the bundle again")
+        return session
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        with self._lock:
+            return len(self._open)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close all, and open no more."""
+        with self._lock:
+            self._closed = True
+            sessions = list(self._open)
+        until = perf_counter() + timeout_s
+        for session in sessions:
+            session.close(max(0.0, until - perf_counter()))
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            self._open.discard(session)
+
+
+class Turns:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._waiting = deque[_Entry]()
+        self._busy = False
+        self._idle = threading.Event()
+        self._free: Callable[[], None] | None = None
+        self.closed = False
+
+    def take(self, begin: Callable[[], object], answer: Future[Any]) -> None:
+        """Call `begin` when the turn has come, now or later. Raises ClosedError."""
+        with self.lock:
+            if self.closed:
+                raise closed()
+            if self._busy:
+                self._waiting.append(_Entry(begin, answer))
+                return
+            self._busy = True
+        begin()
+
+    def wait(self) -> None:
+        """Return when the turn has come. Raises ClosedError; interrupted, it is out of the line."""
+        with self.lock:
+            if self.closed:
+                raise closed()
+            if not self._busy:
+                self._busy = True
+                return
+            come = threading.Event()
+            entry = _Entry(come.set)
+            self._waiting.append(entry)
+        try:
+            come.wait()
+        except BaseException:
+            with self.lock:
+                mine = entry.begun
+                if not mine and entry in self._waiting:
+                    self._waiting.remove(entry)
+            if mine:
+                self.give()
+            raise
+        if not entry.begun:
+            raise closed()
+
+    def give(self) -> None:
+        """To the next in line."""
+        free: Callable[[], None] | None = None
+        entry: _Entry | None = None
+        with self.lock:
+            if self._waiting:
+                entry = self._waiting.popleft()
+                entry.begun = True
+            else:
+                self._busy = False
+                if self.closed:
+                    free, self._free = self._free, None
+        if entry is not None:
+            entry.begin()
+        if free is not None:
+            free()
+            self._idle.set()
+
+    def close(self, free: Callable[[], None], timeout_s: float) -> bool:
+        """Refuse what comes and what waits; `free` is called once nobody has the turn. True where this call closed it."""
+        with self.lock:
+            if self.closed:
+                return False
+            self.closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            busy = self._busy
+            self._free = free if busy else None
+        for entry in waiting:
+            if entry.answer is None:
+                entry.begin()
+            elif entry.answer.set_running_or_notify_cancel():
+                entry.answer.set_exception(closed())
+        if busy:
+            self._idle.wait(timeout_s)
+        else:
+            free()
+        return True
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Who waits for a turn. begin: called when it has come, with the turn taken. answer: what is failed on closing."""
+
+    begin: Callable[[], object]
+    answer: Future[Any] | None = None
+    begun: bool = False
+
+
+def closed() -> ClosedError:
+    """What everybody is told from then on."""
+    return ClosedError("the session was closed", do="Open another one: model.session()")

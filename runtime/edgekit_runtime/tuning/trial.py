@@ -1,14 +1,25 @@
-"""The trial itself: load each candidate, replay its golden examples, time it against the best so far.
+"""The trial, in a child process: load each candidate, replay its golden examples, race it against the best so far.
 
-It runs in a child process, so that a candidate that crashes is a reason and not the application's end, and what the losers
-loaded is gone with it. When the time is over no inference is begun that is not needed to name a winner: a slow model's other
-examples are replayed by who opens it. One line of JSON a fact, as soon as it is known:
+A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child. One line
+of JSON a fact, as soon as it is known:
 
     {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
     {"ran": 0}                         it goes on, for who might think that it hangs
     {"entered": 0, "p50_ms": ...}      it passed its self-test
     {"refused": 1, "error": {...}}     it did not
     {"champion": 0, "tried": [...]}    the end
+
+Rules:
+- most promising first: the first that passes its self-test is the champion, the others challenge it one after another,
+  so that no more than two are in memory;
+- champion and challenger run in turn within a round, and the ratio of the round is what counts: a neighbour that takes
+  the processor takes it from both;
+- effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
+  three, and only the near ones run all rounds;
+- to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
+- when the bound is over nobody else enters, and who was being compared is judged by what is known. No inference is begun that is
+  not needed to name a winner: a slow model's other examples are replayed by who opens it;
+- fast 8-bit sums are admitted only where they give the very bits of the exact ones.
 """
 
 from __future__ import annotations
@@ -17,6 +28,7 @@ import contextlib
 import math
 import statistics
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -25,7 +37,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.board import private_mb
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
+from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.engines import Engine, load_with
 from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.engines.registry import import_engine
@@ -35,9 +47,123 @@ from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.selftest import check_same_bits, replay
 from edgekit_runtime.tuning.candidates import Candidate
-from edgekit_runtime.tuning.race import HOPELESS, Duel, Enter, Race, Step
 
-__all__ = ["Trial"]
+__all__ = ["Duel", "Enter", "Leave", "Race", "Step", "Trial"]
+
+ROUNDS = 7
+LEAST_GAIN = 0.05
+"""A challenger must be faster by this share."""
+HOPELESS = 4.0
+"""A candidate that takes this many times as long does not get a round."""
+_CLEAR = 0.15
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Load the candidate, replay its golden examples, time a few runs; then `entered` or `refused`."""
+
+    candidate: int
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Run both in turn, each for about `block_s`; then `dueled`."""
+
+    champion: int
+    challenger: int
+    block_s: float
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Free the candidate; it is out."""
+
+    candidate: int
+
+
+Step = Enter | Duel | Leave
+
+
+class Race:
+    """Which candidate is the fastest: the order of trials and when to stop, without a clock or an engine in it.
+
+        while (step := race.next(elapsed_s)) is not None:
+            ...                                   # Enter: load and try it; Duel: run both in turn; Leave: free it
+        race.champion
+
+    candidates: how many there are, 0 being the most promising. bound_s: how long all of it may take."""
+
+    def __init__(self, candidates: int, bound_s: float) -> None:
+        self._waiting = deque(range(candidates))
+        self._bound_s = bound_s
+        self._block_s = min(0.1, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
+        self._challenger: int | None = None
+        self._ratios: list[float] = []
+        self._leaving: deque[int] = deque()
+        self.champion: int | None = None
+        self.ratios: dict[int, float] = {}
+        """Candidate -> its median ratio to the champion of its time; above 1 is slower."""
+
+    def next(self, elapsed_s: float) -> Step | None:
+        """What to do now; None when it is over."""
+        late = elapsed_s >= self._bound_s
+        if self._challenger is not None and (late or self._decided()):
+            self._settle()
+        if self._leaving:
+            return Leave(self._leaving.popleft())
+        if self._challenger is not None:
+            assert self.champion is not None
+            return Duel(self.champion, self._challenger, self._block_s)
+        if self._waiting and (self.champion is None or not late):
+            return Enter(self._waiting.popleft())
+        return None
+
+    def entered(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
+        """It passed. seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel."""
+        if self.champion is None:
+            self.champion = candidate
+            return
+        if champion_s is not None and seconds > HOPELESS * champion_s:
+            self.ratios[candidate] = seconds / champion_s
+            self._leaving.append(candidate)
+            return
+        self._challenger, self._ratios = candidate, []
+
+    def refused(self, candidate: int) -> None:
+        """It cannot be loaded, fails its self-test, or does not fit: as if it had never been there."""
+
+    def dueled(self, champion_s: float, challenger_s: float) -> None:
+        """The medians of one round, in seconds a run."""
+        self._ratios.append(challenger_s / max(champion_s, 1e-9))
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Those that never came to their turn."""
+        return tuple(self._waiting)
+
+    def _decided(self) -> bool:
+        rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
+        if rounds >= ROUNDS:
+            return True
+        if rounds == 2 and min(self._ratios) > 2:
+            return True
+        return rounds >= _FEWEST and abs(middle - 1) > _CLEAR
+
+    def _settle(self) -> None:
+        assert self._challenger is not None
+        assert self.champion is not None
+        challenger, self._challenger = self._challenger, None
+        if not self._ratios:  # the bound was over before its first round: nothing is known of it
+            self._leaving.append(challenger)
+            return
+        ratio = statistics.median(self._ratios)
+        self.ratios[challenger] = ratio
+        if ratio < 1 - LEAST_GAIN and len(self._ratios) >= _FEWEST:
+            challenger, self.champion = self.champion, challenger
+        self._leaving.append(challenger)
+
+
 _MOST_RUNS = 400
 _TELL_EVERY_S = 1.0
 _SMALL_BYTES = 16_000_000
@@ -91,7 +217,13 @@ class Trial:
         self._end = start + bound_s
         race = Race(len(self._candidates), bound_s)
         while (step := race.next(self._clock() - start)) is not None:
-            self._do(step, race)
+            if isinstance(step, Duel):
+                champion, challenger = self._loaded[step.champion], self._loaded[step.challenger]
+                race.dueled(champion.block(step.block_s), challenger.block(step.block_s))
+            elif isinstance(step, Enter):
+                self._enter(step.candidate, race)
+            else:
+                self._free(step.candidate)
         for number in list(self._loaded):
             self._free(number)
         tried = [
@@ -104,15 +236,6 @@ class Trial:
             for number, times in self._times.items()
         ]
         self._say({"champion": race.champion, "tried": tried, "seconds": self._clock() - start})
-
-    def _do(self, step: Step, race: Race) -> None:
-        if isinstance(step, Duel):
-            champion, challenger = self._loaded[step.champion], self._loaded[step.challenger]
-            race.dueled(champion.block(step.block_s), challenger.block(step.block_s))
-        elif isinstance(step, Enter):
-            self._enter(step.candidate, race)
-        else:
-            self._free(step.candidate)
 
     def _enter(self, number: int, race: Race) -> None:
         self._say({"enter": number})
@@ -136,11 +259,14 @@ class Trial:
     def _load(self, number: int, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
         """Raises EngineError, SelfTestError, ModelFileError, MissingExtraError, TooSlow."""
         candidate = self._candidates[number]
-        entry = _entry(self._bundle, candidate.blob)
+        entry = next(one for one in self._bundle.manifest.artifacts if one.blob == candidate.blob)
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
             import_engine(candidate.engine)
         check_artifact(self._bundle, entry)
-        self._settle_library(candidate, entry)
+        if candidate.engine not in self._settled and entry.bytes <= _SMALL_BYTES:
+            # once for nothing: what an engine's library takes at its first use is not the model's
+            load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup).close()
+        self._settled.add(candidate.engine)
         _give_back()
         before, start = private_mb(), perf_counter()
         engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup)
@@ -159,7 +285,13 @@ class Trial:
             p50_s = runner.block(0.005)
         after = private_mb()
         if engine.info.arithmetic != "exact":
-            self._compare_with_exact(candidate, entry, engine)
+            exact = replace(candidate.setup, kernels="default")  # all golden inputs, however little time is left
+            try:
+                with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
+                    check_same_bits(self._bundle, entry, engine, reference)
+            except BaseException:
+                engine.close()
+                raise
         held = sum(one.bytes for one in self._bundle.manifest.artifacts) / 1e6  # a bundle that is open is in memory
         memory = None if before is None or after is None else max(after - before, 0.0) + held
         return runner, {
@@ -168,23 +300,6 @@ class Trial:
             "p50_ms": p50_s * 1e3,
             "memory_mb": memory,
         }
-
-    def _compare_with_exact(self, candidate: Candidate, entry: ArtifactEntry, engine: Engine) -> None:
-        """All golden inputs, however little time is left. Closes the engine and raises SelfTestError where it saturates."""
-        exact = replace(candidate.setup, kernels="default")
-        try:
-            with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
-                check_same_bits(self._bundle, entry, engine, reference)
-        except BaseException:
-            engine.close()
-            raise
-
-    def _settle_library(self, candidate: Candidate, entry: ArtifactEntry) -> None:
-        """Load a small file once for nothing: what an engine's library takes at its first use is not the model's."""
-        if candidate.engine not in self._settled and entry.bytes <= _SMALL_BYTES:
-            data = self._bundle.blob(entry.blob)
-            load_with(candidate.engine, entry.format, data, candidate.setup).close()
-        self._settled.add(candidate.engine)
 
     def _free(self, number: int) -> None:
         self._loaded.pop(number).engine.close()
@@ -230,10 +345,6 @@ def _give_back() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _entry(bundle: Bundle, blob: str) -> ArtifactEntry:
-    return next(entry for entry in bundle.manifest.artifacts if entry.blob == blob)
 
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:

@@ -41,8 +41,17 @@ from edgekit_runtime.errors import (
 from edgekit_runtime.file_lock import take
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.memory import shown
-from edgekit_runtime.tuning.candidates import Candidate, Wanted, candidates
-from edgekit_runtime.tuning.verdict import Tried, Verdict, key_of, read, settled, store
+from edgekit_runtime.tuning.candidates import (
+    Candidate,
+    Tried,
+    Verdict,
+    Wanted,
+    candidates,
+    key_of,
+    read,
+    settled,
+    store,
+)
 
 __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 

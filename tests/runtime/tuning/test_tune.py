@@ -24,10 +24,9 @@ from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.errors import EngineError, MemoryExceeded, SelfTestError
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.tuning import Tuning, Wanted, tune
-from edgekit_runtime.tuning.candidates import Candidate
+from edgekit_runtime.tuning.candidates import Candidate, Tried, Verdict, read, store
 from edgekit_runtime.tuning.trial import TooSlow, Trial, _Impatient
 from edgekit_runtime.tuning.tune import offered
-from edgekit_runtime.tuning.verdict import Tried, Verdict, read, store
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")

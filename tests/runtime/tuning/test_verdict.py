@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.tuning import Candidate, Tried
-from edgekit_runtime.tuning.verdict import key_of, read, settled, store
+from edgekit_runtime.tuning.candidates import key_of, read, settled, store
 
 FAST = Candidate("tflite-int8", "aa", "litert", "2.3.0", 1)
 SLOW = Candidate("tflite-int8", "aa", "litert", "2.3.0", 2)
