@@ -11,12 +11,9 @@ of a board, do run, the others answer, are held to class and direction alone, an
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +24,14 @@ from edgekit.checking.sidebyside import NoEnvironmentError, environment
 from edgekit_converters.needs import Runtime
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.errors import EdgekitError, shortened
+from edgekit_runtime.errors import EdgekitError, EngineError, shortened
+from edgekit_runtime.jobs import ask, bundle_job
 
 if TYPE_CHECKING:
+    import subprocess
+
     from edgekit.emulation import Replayed as Emulated
     from edgekit_profiles import Profile
 
@@ -67,7 +68,8 @@ def natively(
     python = _python_with(runtime, recipe)
     if isinstance(python, Finding):
         return None, [python]
-    replayed, findings = _by_kernels(bundle, recipe, runtime, python, _handed(secret))
+    job = {**bundle_job(read_bundle(bundle, secret=secret)), "recipe": recipe, "engine": runtime.engine, "exact": True}
+    replayed, findings = _by_kernels(job, runtime, python)
     return replace(replayed, quantized=_quantized(bundle, recipe)), findings
 
 
@@ -76,9 +78,8 @@ def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[Find
     python = _python_with(runtime, recipe)
     if isinstance(python, Finding):
         return [python]
-    child = str(Path(__file__).with_name("replayed_child.py"))
-    command = [str(python), "-P", child, "--load", str(model.absolute()), format, runtime.engine]
-    return _asked(command, recipe, str(runtime), "")[1]
+    job = {"model": str(model.absolute()), "format": format, "engine": runtime.engine}
+    return _asked(python, job, recipe, str(runtime))[1]
 
 
 def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
@@ -94,24 +95,15 @@ def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
         return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
 
 
-def _handed(secret: Secret | None) -> str:
-    """For the standard input of a child."""
-    return json.dumps(secret.handed() if secret is not None else None)
-
-
-def _by_kernels(
-    bundle: Path, recipe: str, runtime: Runtime, python: Path, given: str
-) -> tuple[Replayed, list[Finding]]:
-    name = str(runtime)
-    child = str(Path(__file__).with_name("replayed_child.py"))
-    command = [str(python), "-P", child, str(bundle.absolute()), recipe, runtime.engine]
+def _by_kernels(job: dict[str, Any], runtime: Runtime, python: Path) -> tuple[Replayed, list[Finding]]:
+    name, recipe = str(runtime), job["recipe"]
     portable = ENGINES[runtime.engine].portable
-    replayed, findings = _asked([*command, portable], recipe, name, given)
+    replayed, findings = _asked(python, {**job, "kernels": portable}, recipe, name)
     if portable == "default":
         return replayed, findings
     if not findings or findings[0].code not in ("replay-crashed", "replay-refused"):
         return replace(replayed, kernels=portable), findings
-    replayed, others = _asked([*command, "default", "loosely"], recipe, name, given)
+    replayed, others = _asked(python, {**job, "kernels": "default", "exact": False}, recipe, name)
     if others and others[0].code in ("replay-crashed", "replay-refused"):
         return replayed, others
     what = (
@@ -127,46 +119,34 @@ def _quantized(bundle: Path, recipe: str) -> bool:
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
-def _asked(command: Sequence[str], recipe: str, name: str, given: str) -> tuple[Replayed, list[Finding]]:
+def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
     with _only_the_runtime() as folder:
-        try:
-            done = subprocess.run(
-                list(command), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-                env=_environment(folder), input=given,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            what = f"{name} did not answer the golden examples within {_TIMEOUT_S:.0f} s"
-            return Replayed(name, "native", None, artifact=recipe), [
-                finding("replay-late", what, artifact=recipe, runtime=name)
-            ]
-    return _told(done, recipe, name)
 
+        def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:
+            return run_child(*arguments, env=_environment(folder), **others)
 
-def _told(done: subprocess.CompletedProcess[str], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
-    nothing = Replayed(name, "native", None, artifact=recipe)
-    if done.returncode < 0:
-        how = signal.Signals(-done.returncode).name
-        what = f"{name} crashed with {how} on the golden examples"
-        return nothing, [finding("replay-crashed", what, artifact=recipe, runtime=name)]
-    try:
-        told = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        what = f"{name} could not be asked: {shortened(last, 300)}"
-        return nothing, [finding("replay-failed", what, artifact=recipe, runtime=name)]
-    if "failed" in told:
-        return _failure(told, nothing, recipe, name)
-    if "loaded" in told:
-        return nothing, []
-    return Replayed(name, "native", told["steps"], told["cosine"], told["examples"], recipe), []
-
-
-def _failure(told: dict[str, Any], nothing: Replayed, recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
-    what = " ".join(str(told["what"]).split())
-    if told["failed"] in ("load", "run"):
-        return nothing, [finding("replay-refused", what, artifact=recipe, runtime=name)]
-    found = Replayed(name, "native", told["steps"], told["cosine"], artifact=recipe)
-    return found, [finding("replay-differs", f"on {name} {what}", artifact=recipe, runtime=name)]
+        child = str(Path(__file__).with_name("replayed_child.py"))
+        came = ask([str(python), "-P", child], job, silence_s=_TIMEOUT_S, run=run)
+    facts: dict[str, Any] = {key: value for fact in came.facts for key, value in fact.items()}
+    found = Replayed(name, "native", facts.get("steps"), facts.get("cosine"), artifact=recipe)
+    if came.silent:
+        code, what = "replay-late", f"{name} did not answer the golden examples within {_TIMEOUT_S:.0f} s"
+    elif signal := came.crashed or came.interrupted:
+        code, what = "replay-crashed", f"{name} crashed with {signal} on the golden examples"
+    elif came.error is not None:
+        differs = "loaded" in facts and not isinstance(came.error, EngineError)
+        code, what = "replay-refused", " ".join(came.error.what.split())
+        if differs:
+            code, what = "replay-differs", f"on {name} {what}"
+    elif came.result is None:
+        last = came.last_words or "nothing was said"
+        code, what = "replay-failed", f"{name} could not be asked: {shortened(last, 300)}"
+    else:
+        told = came.result
+        if told:
+            found = Replayed(name, "native", told["worst_steps"], told["worst_cosine"], told["examples"], recipe)
+        return found, []
+    return found, [finding(code, what, artifact=recipe, runtime=name)]
 
 
 def under_emulation(

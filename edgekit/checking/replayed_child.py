@@ -1,77 +1,44 @@
-"""Run in another environment: the golden examples of one artifact on the engine that is there. NumPy and an engine are enough.
+"""Run in another environment: the golden examples of one artifact on the engine that is there, or a bare model file loaded.
 
-    python replayed_child.py BUNDLE RECIPE ENGINE KERNELS [loosely]        # one line of JSON; the key of an encrypted
-                                                                           # bundle, or null, on standard input
-    python replayed_child.py --load MODEL FORMAT ENGINE                    # loads a bare model file and runs nothing
-
-loosely: values are compared by class and likeness even with the version that made the golden answers.
-
-It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`.
+It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`, NumPy and an engine.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.engines import Setup, load_with
+from edgekit_runtime.engines.registry import delegate_for
+from edgekit_runtime.errors import SelfTestError
+from edgekit_runtime.jobs import Say, bundle_of, serve
+from edgekit_runtime.modelfile import check_artifact, check_model
+from edgekit_runtime.selftest import replay
 
 
-def main(arguments: list[str]) -> int:
-    return load(*arguments[1:]) if arguments[0] == "--load" else replay_golden(arguments)
-
-
-def load(path: str, format: str, engine: str) -> int:  # noqa: A002 - the manifest's word
-    from pathlib import Path
-
-    from edgekit_runtime.engines import Setup, load_with
-    from edgekit_runtime.engines.registry import delegate_for
-    from edgekit_runtime.errors import EdgekitError
-    from edgekit_runtime.modelfile import check_model
-
-    data = Path(path).read_bytes()
-    try:
-        check_model(format, data)
-        load_with(engine, format, data, Setup(delegate=delegate_for(format, data))).close()
-    except EdgekitError as error:
-        print(json.dumps({"failed": "load", "what": error.what}))
-        return 1
-    print(json.dumps({"loaded": True}))
-    return 0
-
-
-def replay_golden(arguments: list[str]) -> int:
-    path, recipe, engine, kernels, *how = arguments
-    from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.bundle.secrets import Secret
-    from edgekit_runtime.engines import Setup, load_with
-    from edgekit_runtime.engines.registry import delegate_for
-    from edgekit_runtime.errors import EdgekitError, EngineError
-    from edgekit_runtime.modelfile import check_artifact
-    from edgekit_runtime.selftest import replay
-
-    stage = "load"
-    try:
-        bundle = read_bundle(path, secret=Secret.received(json.load(sys.stdin)))
-        entry = bundle.artifact(recipe)
-        check_artifact(bundle, entry)
-        data = bundle.blob(entry.blob)
-        setup = Setup(kernels=kernels, delegate=delegate_for(entry.format, data))  # type: ignore[arg-type]
-        with load_with(engine, entry.format, data, setup) as loaded:
-            stage = "answer"
-            found = replay(bundle, entry, loaded, exact="loosely" not in how)
-    except EdgekitError as error:
-        stage = "run" if stage == "answer" and isinstance(error, EngineError) else stage
-        apart = {name: getattr(error, name, None) for name in ("steps", "cosine")}
-        print(json.dumps({"failed": stage, "what": error.what, **apart}))
-        return 1
-    told = {
-        "steps": found.worst_steps,
-        "cosine": found.worst_cosine,
-        "examples": found.examples,
-        "same": found.same_engine,
-    }
-    print(json.dumps(told))
-    return 0
+def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    """model, format: a bare file, loaded and never run. Otherwise `bundle_job`, the recipe, and whether values are compared
+    exactly where the engine is the one that made the golden answers."""
+    if "model" in job:
+        data = Path(job["model"]).read_bytes()
+        check_model(job["format"], data)
+        load_with(job["engine"], job["format"], data, Setup(delegate=delegate_for(job["format"], data))).close()
+        return {}
+    bundle = bundle_of(job)
+    entry = bundle.artifact(job["recipe"])
+    check_artifact(bundle, entry)
+    data = bundle.blob(entry.blob)
+    setup = Setup(kernels=job["kernels"], delegate=delegate_for(entry.format, data))
+    with load_with(job["engine"], entry.format, data, setup) as loaded:
+        say({"loaded": True})
+        try:
+            return asdict(replay(bundle, entry, loaded, exact=job["exact"]))
+        except SelfTestError as error:
+            say({"steps": error.steps, "cosine": error.cosine})
+            raise
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve(work))

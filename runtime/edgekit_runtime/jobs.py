@@ -11,7 +11,8 @@ Rules:
   line is an engine's notice and is skipped;
 - an EdgekitError of the child is one of the same type in the parent, by its code; too little memory is MemoryExceeded;
 - what a child said before it died counts; it dies with its parent;
-- the isolated engine has frames of its own (`engines.isolated`), and so has the process that opens strangers' model files.
+- who is asked many times has frames instead: the isolated engine (`engines.isolated`), and the process that opens strangers'
+  model files.
 """
 
 from __future__ import annotations
