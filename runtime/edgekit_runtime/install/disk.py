@@ -59,7 +59,7 @@ __all__ = [
 
 _KEPT = {
     "journal.json": "what answers goes on; where a rollback leads is forgotten",
-    "slot.json": "say again with --trust and --profile what you said before",
+    "slot.json": "say again what you said before: edgekit install --trust and --profile",
     "generation.json": "the generation is lost with it: install its bundle again",
     "trial.json": "what was seen of the trial is counted anew",
 }
@@ -103,7 +103,7 @@ def _lost(path: Path) -> str:
     if path.parent.name == "objects":
         return "if a bundle was there before, install it again"
     if path.parent.name == "trust" or path.name == "trust":
-        return "name the key again with --trust"
+        return "name the key again: edgekit install --trust"
     if path.parent.name == "incoming" or path.name == "incoming":
         return "a download that was not whole begins anew"
     return "nothing is lost"

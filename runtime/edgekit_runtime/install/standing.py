@@ -45,15 +45,16 @@ if TYPE_CHECKING:
 __all__ = ["Status", "activate", "rollback", "status", "way_back", "with_way_out"]
 
 _TRUST = (
-    "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with --trust; else install "
-    "a bundle that is signed as this board asks"
+    "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit install "
+    "--trust; else install a bundle that is signed as this board asks"
 )
 _DO = {
     "revoked-key": "Install a bundle that is signed with another key: ask its sender",
     "unsigned": _TRUST,
     "unknown-key": _TRUST,
     "too-few-signatures": _TRUST,
-    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with --trust",
+    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with edgekit "
+    "install --trust",
     "bad-signature": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-integrity": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-format": "Install it again: it was damaged here, or changed by somebody else",
