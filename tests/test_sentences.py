@@ -22,7 +22,7 @@ OF_OTHERS = {
     "edgekit/cli/main.py": "NumPy's, of what it could not allocate",
     "edgekit/shipping/push.py": "of an installer on a board, which may be of another release",
     "runtime/edgekit_runtime/batching/request.py": "of an engine's error, compared with its copy",
-    "runtime/edgekit_runtime/engines/delegates.py": "LiteRT's, of a library that does not load",
+    "runtime/edgekit_runtime/engines/tflite.py": "LiteRT's, of a library that does not load",
     "runtime/edgekit_runtime/install/opening.py": "the dynamic loader's, which passes on no errno",
     "runtime/edgekit_runtime/memory.py": "the engines', of memory that they did not get",
 }

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]      # prints, and writes benchmarks/results/damage.json
 
 Each case is a small model with one to three bytes, or one 32-bit word, changed. It is given to the engine in a process of its
-own (forked, with the limits of `rlimits`): loaded, and run once on zeros. A crash is a signal of the process's own (SIGSEGV,
+own (forked, with the limits of `children`): loaded, and run once on zeros. A crash is a signal of the process's own (SIGSEGV,
 SIGFPE, SIGABRT, ...); a hang is more than five seconds. Both are counted for all cases and for those that `check_model` passes.
 """
 
@@ -58,8 +58,8 @@ def attempted(kind: str, data: bytes) -> str:
 def _load_and_run(kind: str, data: bytes) -> None:
     import numpy as np
 
+    from edgekit_runtime.children import limit_this_process
     from edgekit_runtime.engines import load_engine
-    from edgekit_runtime.rlimits import limit_this_process
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -17,9 +17,9 @@ from typing import IO, Any, TypeAlias
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.wall import Wall, build_wall
+from edgekit_runtime.children import limit_memory, limit_processor_time
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.memory import lacks_memory
-from edgekit_runtime.rlimits import limit_memory, limit_processor_time
 
 Waiting: TypeAlias = "queue.SimpleQueue[tuple[dict[str, Any], bytes]]"
 

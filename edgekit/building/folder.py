@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgekit.errors import OutputError
 from edgekit_converters.progress import Progress, silent
-from edgekit_runtime.file_lock import take
+from edgekit_runtime.whole_file import take
 
 __all__ = ["check_cache", "output_folder"]
 

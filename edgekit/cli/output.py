@@ -16,7 +16,7 @@ __all__ = ["refuse_unwritable", "say"]
 
 def say(line: str, *, err: bool = False) -> None:
     """A line as a person may be shown it."""
-    from edgekit_runtime.visible import visible
+    from edgekit_runtime.errors import visible
 
     click.echo(visible(line), err=err)
 

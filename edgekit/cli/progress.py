@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from edgekit_runtime.visible import visible
+from edgekit_runtime.errors import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgekit.emulation.errors import EmulationError, UserlandError
 from edgekit_runtime.board import state_dir
-from edgekit_runtime.file_lock import take
+from edgekit_runtime.whole_file import take
 
 __all__ = ["cache_root", "kept"]
 

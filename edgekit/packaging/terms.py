@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from edgekit.errors import PackagingError
 from edgekit_runtime.bundle.limits import MAX_TEXT
 from edgekit_runtime.strict_json import MAX_NUMBER
-from edgekit_runtime.trust.clock import moment_of, seconds_of
+from edgekit_runtime.trust.store import moment_of, seconds_of
 
 __all__ = ["Terms", "refuse_past", "terms_of"]
 

@@ -17,8 +17,7 @@ from edgekit.packaging import write_whole
 from edgekit.report import words
 from edgekit.report.figures import error_by_layer, histogram, tradeoff
 from edgekit.report.view import Report
-from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.visible import visible
+from edgekit_runtime.errors import MissingExtraError, visible
 
 __all__ = ["html", "write_html"]
 

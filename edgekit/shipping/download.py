@@ -26,10 +26,9 @@ from edgekit.errors import OutputError
 from edgekit.shipping.errors import DownloadError
 from edgekit.shipping.resolve import RemoteWheel
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.fetch import Stream, source_of
 from edgekit_runtime.install.http import Limits, get
-from edgekit_runtime.whole_file import write_cache
+from edgekit_runtime.whole_file import take, write_cache
 
 __all__ = ["fetch", "sha256_of"]
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgekit.errors import OutputError
-from edgekit_runtime.file_lock import take
+from edgekit_runtime.whole_file import take
 
 __all__ = ["RECORD", "SUMS", "check_free", "draft", "put"]
 

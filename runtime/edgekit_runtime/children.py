@@ -1,23 +1,29 @@
-"""Starting a Python of our own beside the application: for what may crash, hang or take memory with it.
+"""Starting a Python of our own beside the application, for what may crash, hang or take memory; and what it may take.
 
     done = run(python_module("edgekit_runtime.tuning.trial"), env=environment(), ...)        # `jobs.ask` does it
+    limit_this_process(model_bytes=entry.bytes, threads=4)      # in the child, before it loads anything
 
 Rules:
-- a fresh interpreter, never a fork: the application may have threads;
-- the child finds packages where this process does, and nothing in the folder the application happens to stand in;
-- where no child can be started (a frozen application, user-mode emulation) the caller does without;
+- a fresh interpreter, never a fork: the application may have threads. It finds packages where this process does, and nothing in
+  the folder the application happens to stand in; where none can be started (a frozen application, user-mode emulation) the
+  caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
-- a crash is the fault of what ran in the child, and so is the end of its processor time (`rlimits`); any other signal came from outside, and tells nothing about it;
+- a crash is the fault of what ran in the child, and so is the end of its processor time; any other signal came from outside, and
+  tells nothing about it;
 - a child whose parent is gone has nobody to tell: it ends, wherever it is, and takes its own children with it (on Linux);
 - a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
-  gets on no disk by way of a child's core.
+  gets on no disk by way of a child's core;
+- memory is limited as what the process has written to or may write to (RLIMIT_DATA): `MEMORY_BYTES`, and `PER_MODEL_BYTE` times
+  the file, never more than the machine has. A stricter limit stays, and a system without limits goes without.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +31,19 @@ if TYPE_CHECKING:
     import subprocess
 
 __all__ = [
+    "CPU_S",
+    "MEMORY_BYTES",
+    "PER_MODEL_BYTE",
+    "allowed_bytes",
     "crashed",
     "die_with_parent",
     "environment",
     "interrupted",
     "leave_no_core",
+    "limit_memory",
+    "limit_processor_time",
+    "limit_this_process",
+    "machine_bytes",
     "may_start",
     "python_code",
     "python_module",
@@ -44,6 +58,10 @@ _PARENT = "EDGEKIT_PARENT"
 _RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 """What `python -P -m` does, for Python 3.10, which has no -P."""
 _withheld: set[str] = {"EDGEKIT_PASSPHRASE"}
+MEMORY_BYTES = 2 << 30
+PER_MODEL_BYTE = 16
+CPU_S = 1800
+"""Of each thread. A slow board replays for minutes; nothing sensible takes half an hour."""
 
 
 def may_start() -> bool:
@@ -81,7 +99,7 @@ def die_with_parent() -> None:
     """In a child, before anything else: the kernel ends it when the thread that started it is gone, even inside an engine.
 
     Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the limit
-    of processor time (`rlimits`) is what ends a child that nobody waits for.
+    of processor time is what ends a child that nobody waits for.
     """
     if sys.platform != "linux":
         return
@@ -158,3 +176,54 @@ def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.Com
         except BaseException:
             child.kill()
             raise
+
+
+def limit_this_process(model_bytes: int, threads: int = 1) -> None:
+    """model_bytes: size of the file that will be loaded. Never raises: a limit is a second line of defence."""
+    _limit("RLIMIT_CORE", 0)
+    limit_processor_time(threads)
+    limit_memory(allowed_bytes(model_bytes, machine_bytes()))
+
+
+def limit_memory(more_bytes: int) -> None:
+    """What may be taken beyond what the process has. Never raises."""
+    used = _data_bytes()
+    if used is not None:
+        _limit("RLIMIT_DATA", used + more_bytes)
+
+
+def limit_processor_time(threads: int) -> None:
+    """`CPU_S` of each thread, from now on. Never raises."""
+    _limit("RLIMIT_CPU", int(time.process_time()) + CPU_S * max(1, threads))
+
+
+def _limit(name: str, most: int) -> None:
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return
+    with contextlib.suppress(OSError, ValueError):
+        which = getattr(resource, name)
+        _, hard = resource.getrlimit(which)
+        resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEMORY_BYTES) -> int:
+    """What may be taken beyond what the process has. machine: bytes of memory, None where it does not tell."""
+    most = memory_bytes + PER_MODEL_BYTE * model_bytes
+    return most if machine is None else min(most, machine)
+
+
+def _data_bytes() -> int | None:
+    """What counts against RLIMIT_DATA now; None where the system does not tell (it is Linux that counts so, since 4.7)."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
+    return None
+
+
+def machine_bytes() -> int | None:
+    """Memory of this machine; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

@@ -52,11 +52,13 @@ __all__ = [
     "from_json",
     "sentences",
     "shortened",
+    "visible",
 ]
-
 
 MOST_TEXT = 2000
 """Characters of each of an error's three parts that `str` shows."""
+_JOINERS = "\u200c\u200d"
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 class EdgekitError(Exception):
@@ -382,3 +384,19 @@ class MissingExtraError(EdgekitError):
             do=f"Run: pip install 'edgekit-deploy[{extra}]'",
         )
         self.extra = extra
+
+
+def visible(text: str) -> str:
+    """Text from elsewhere as a person may be shown it: nothing unseen, and nothing that turns the direction of writing.
+
+    Controls, line ends, what orders or joins words without being seen (zero-width spaces, marks and overrides of direction, soft
+    hyphens, tags) and halves of pairs become the escape that Python writes for them. All writing stays as it is, with the two
+    joiners that words of Persian and Hindi, and emoji, are made with. What is shown as JSON is escaped by that.
+    """
+    if text.isprintable():
+        return text
+    from unicodedata import category
+
+    return "".join(
+        ascii(letter)[1:-1] if category(letter) in _UNSEEN and letter not in _JOINERS else letter for letter in text
+    )

@@ -1,27 +1,32 @@
-"""The two ways to write a file whole: for good, or as what can be made again.
+"""The two ways to write a file whole, for good or as what can be made again, and the one file lock.
 
     write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
     write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes
+    if take(descriptor) is False: ...                # another has the lock
 
 Rules:
 - bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a file;
 - what is written durably is flushed before it is renamed, and its folder after;
 - whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
-- an install root adds rules of its own to the same steps (`install.disk`).
+- an install root adds rules of its own to the same steps (`install.disk`);
+- the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system without locks
+  is told apart: who asks decides whether everybody may come in there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["NOFOLLOW", "Draft", "draft_in", "replace_in", "write_cache", "write_durably"]
+__all__ = ["NOFOLLOW", "Draft", "draft_in", "replace_in", "take", "write_cache", "write_durably"]
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Draft:
@@ -95,3 +100,21 @@ def write_cache(path: Path, parts: Iterable[bytes]) -> None:
 def _draft(path: Path) -> str:
     """A name that no other process and no other thread writes to."""
     return f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.partial"
+
+
+def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
+    """True: it is ours. False: another has it, and `wait` is not set. None: nothing can be locked here. Raises OSError."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
+    return True

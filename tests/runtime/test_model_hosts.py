@@ -19,7 +19,7 @@ import tiny
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, open_bundle
 from edgekit_runtime.engines import available
-from edgekit_runtime.remote.breaker import Breaker
+from edgekit_runtime.remote.hosts import Breaker
 
 served = pytest.importorskip("served")
 LONG = 30

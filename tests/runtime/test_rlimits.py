@@ -7,15 +7,14 @@ import sys
 
 import pytest
 
-from edgekit_runtime.children import crashed, environment
-from edgekit_runtime.rlimits import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes
+from edgekit_runtime.children import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes, crashed, environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux alone")
 GIB = 1 << 30
 
 
 def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    program = f"from edgekit_runtime.rlimits import limit_this_process\n{program}"
+    program = f"from edgekit_runtime.children import limit_this_process\n{program}"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
 

@@ -44,9 +44,8 @@ from edgekit_converters.sources.model import (
 )
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.children import crashed, environment, python_module
+from edgekit_runtime.children import CPU_S, allowed_bytes, crashed, environment, machine_bytes, python_module
 from edgekit_runtime.errors import BundleError, EdgekitError
-from edgekit_runtime.rlimits import CPU_S, allowed_bytes, machine_bytes
 from edgekit_runtime.strict_json import load_json
 
 __all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_frame"]

@@ -33,7 +33,7 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.strict_json import canonical_bytes, parse_canonical
 from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.trust.clock import seconds_of
+from edgekit_runtime.trust.store import seconds_of
 
 __all__ = ["DTYPE_BYTES", "check_answers", "check_manifest", "parse_manifest"]
 

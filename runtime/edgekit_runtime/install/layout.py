@@ -381,7 +381,7 @@ def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
 
 def told_at(now_s: float) -> str:
     """RFC 3339, UTC; of a clock that no calendar knows the seconds."""
-    from edgekit_runtime.trust.clock import tell_time
+    from edgekit_runtime.trust.store import tell_time
 
     return tell_time(now_s)
 

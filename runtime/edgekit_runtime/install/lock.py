@@ -5,7 +5,7 @@
     lease.release()
 
 Rules:
-- locks end with their process, however it ends (`file_lock`), and no file has to be cleaned up;
+- locks end with their process, however it ends (`whole_file.take`), and no file has to be cleaned up;
 - whoever only reads takes no turn: it holds what it opened, and nothing that is held is removed.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.file_lock import take
 from edgekit_runtime.install.disk import open_regular, storing
+from edgekit_runtime.whole_file import take
 
 __all__ = ["Lease", "alone", "hold", "in_use"]
 

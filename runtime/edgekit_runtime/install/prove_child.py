@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import cores, peak_mb
 from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.children import limit_this_process
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.jobs import Say, bundle_of, serve
-from edgekit_runtime.rlimits import limit_this_process
 
 if TYPE_CHECKING:
     from edgekit_runtime.model import Model

@@ -26,7 +26,7 @@ from edgekit_runtime.trust import TrustPolicy, TrustStore, Vouched
 
 if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Burned
-    from edgekit_runtime.trust.clock import Moment
+    from edgekit_runtime.trust.store import Moment
 
 __all__ = ["Board", "Head", "Judging", "admit", "check_board", "check_dates", "check_sequence", "name_of"]
 
@@ -124,7 +124,7 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
 
 def check_dates(manifest: Manifest, moment: Moment, where: str) -> None:
     """Raises InstallError (expired, not-yet-valid)."""
-    from edgekit_runtime.trust.clock import parse_time
+    from edgekit_runtime.trust.store import parse_time
 
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
         raise InstallError(

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,18 +33,17 @@ from numpy.typing import NDArray
 from edgekit_runtime.budget import Learned, Prospect
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.errors import ClosedError, HostError
-from edgekit_runtime.remote.breaker import Breaker
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Manifest
     from edgekit_runtime.contract import OutputContract
     from edgekit_runtime.remote.client import HostAnswer, HostClient
 
-__all__ = ["Hosts"]
+__all__ = ["Breaker", "BreakerState", "Hosts"]
 
+BreakerState = Literal["closed", "open", "half-open"]
 T = TypeVar("T")
 Items = Mapping[str, NDArray[Any]]
-
 PROBE_TIMEOUT_S = 2.0
 STALE_S = 5.0
 EXPLORE_S = 0.25
@@ -52,6 +51,87 @@ _THREADS = 4
 _VALUE_BYTES = 32
 _BESIDE_BYTES = 64 << 10
 Clock = Callable[[], float]
+
+
+class Breaker:
+    """Leaves a host alone that does not answer, and finds out cheaply when it is back.
+
+        breaker = Breaker()
+        if breaker.allows():
+            try:
+                answer = client.infer(...)
+            except HostError:
+                breaker.failed()
+            else:
+                breaker.succeeded()
+
+    closed: everything is let through; `threshold` failures in a row open it.
+    open: nothing is let through for 0.25 s, and twice as long after each failed probe, at most 2 s.
+    half-open: one request is let through, the probe: its success closes the breaker, its failure opens it again.
+
+    A probe that never reports is forgotten after the longest wait, and another may go. While the breaker is open, reports of
+    requests that were let through before change nothing: only a probe does. Thread-safe.
+
+    threshold: failures in a row. shortest_s, longest_s: seconds of being open.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: int = 5,
+        shortest_s: float = 0.25,
+        longest_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if threshold < 1 or not 0 < shortest_s <= longest_s:
+            raise ValueError("threshold must be at least 1, and 0 < shortest_s <= longest_s")
+        self._threshold, self._shortest_s, self._longest_s = threshold, shortest_s, longest_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._wait_s = 0.0  # 0 while closed
+        self._until = 0.0  # open: when the next probe may go; half-open: when the probe counts as lost
+        self._probing = False
+
+    @property
+    def state(self) -> BreakerState:
+        """`half-open` as soon as a probe may go, or while one is on its way."""
+        with self._lock:
+            if not self._wait_s:
+                return "closed"
+            return "half-open" if self._probing or self._clock() >= self._until else "open"
+
+    def allows(self) -> bool:
+        """Whether a request may go now. In the half-open state the first to ask is the probe, and must report."""
+        with self._lock:
+            if not self._wait_s:
+                return True
+            now = self._clock()
+            if now < self._until:
+                return False
+            self._probing, self._until = True, now + self._longest_s
+            return True
+
+    def succeeded(self) -> None:
+        """An answer came, in time."""
+        with self._lock:
+            if self._wait_s and not self._probing:
+                return
+            self._failures, self._wait_s, self._probing = 0, 0.0, False
+
+    def failed(self) -> None:
+        """No answer came, or too late."""
+        with self._lock:
+            if not self._wait_s:
+                self._failures += 1
+                if self._failures >= self._threshold:
+                    self._open(self._shortest_s)
+            elif self._probing:
+                self._open(min(2 * self._wait_s, self._longest_s))
+
+    def _open(self, wait_s: float) -> None:
+        self._wait_s, self._probing = wait_s, False
+        self._until = self._clock() + wait_s
 
 
 class _Host:

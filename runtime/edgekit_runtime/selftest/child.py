@@ -1,6 +1,6 @@
 """The child of a first open: it replays the golden examples, and its result is the verdict.
 
-It walks the model file's structure, then loads it within limits of memory and time (`rlimits`), and says after every run that
+It walks the model file's structure, then loads it within limits of memory and time (`children.limit_this_process`), and says after every run that
 there was one.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgekit_runtime.children import limit_this_process
 from edgekit_runtime.engines import Engine, Setup, load_with
 from edgekit_runtime.engines.recording import Recording
 from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.rlimits import limit_this_process
 from edgekit_runtime.selftest.replaying import replay
 
 __all__ = ["work"]

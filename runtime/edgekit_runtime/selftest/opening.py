@@ -46,7 +46,7 @@ def first_open(
 ) -> bool:
     """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
 
-    The child walks the model file's structure, then loads it within limits of memory and time (`rlimits`). source: what the
+    The child walks the model file's structure, then loads it within limits of memory and time (`children.limit_this_process`). source: what the
     child opens instead of the bundle's path, a descriptor for one; it must find the very bundle there.
     Raises SelfTestError when the child failed or crashed, and what it refused: ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
     """

@@ -6,7 +6,6 @@ signers = store.check(manifest_bytes, signatures)        # keyids, or a Signatur
 
 from __future__ import annotations
 
-from edgekit_runtime.trust.clock import EARLIEST_S, Moment, judge, parse_time, seen_after, tell_time
 from edgekit_runtime.trust.finding import (
     Trust,
     config_dir,
@@ -18,7 +17,18 @@ from edgekit_runtime.trust.finding import (
     trust_paths,
 )
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
-from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
+from edgekit_runtime.trust.store import (
+    EARLIEST_S,
+    Moment,
+    Revoked,
+    Role,
+    TrustedKey,
+    TrustStore,
+    judge,
+    parse_time,
+    seen_after,
+    tell_time,
+)
 from edgekit_runtime.trust.vouching import UNCHECKED, TrustPolicy, Vouched
 
 __all__ = [

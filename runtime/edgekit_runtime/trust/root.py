@@ -30,9 +30,8 @@ from typing import Any, NoReturn
 
 from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import canonical_bytes, is_format, strict_json
-from edgekit_runtime.trust.clock import parse_time
 from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
-from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore
+from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore, parse_time
 
 __all__ = [
     "MAX_ROOT_BYTES",

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust.clock import Moment
 from edgekit_runtime.trust.finding import no_trust
 from edgekit_runtime.trust.signature import Signature
-from edgekit_runtime.trust.store import TrustStore
+from edgekit_runtime.trust.store import Moment, TrustStore
 
 __all__ = ["BY_THE_ROOT", "UNCHECKED", "TrustPolicy", "Vouched"]
 

@@ -38,7 +38,6 @@ from edgekit_runtime.errors import (
     SelfTestError,
     from_json,
 )
-from edgekit_runtime.file_lock import take
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.memory import shown
 from edgekit_runtime.tuning.candidates import (
@@ -52,6 +51,7 @@ from edgekit_runtime.tuning.candidates import (
     settled,
     store,
 )
+from edgekit_runtime.whole_file import take
 
 __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 

@@ -10,7 +10,7 @@ import tiny
 from native import compiled
 
 from edgekit_runtime.engines import Setup, available, load_with
-from edgekit_runtime.engines.delegates import split
+from edgekit_runtime.engines.tflite import split
 from edgekit_runtime.errors import EngineError
 
 TFLITE = sorted(set(available()) & {"litert", "tflite-runtime"})
