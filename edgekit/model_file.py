@@ -1,20 +1,51 @@
-"""What a person named: a bundle, or a bare model file. Decided by what is in it; an ONNX file, which has no mark, by its name.
+"""What a person named: a bundle, an install root, or a bare model file. Decided by what is in it; an ONNX file, which has no mark, by its name.
 
 form_of(Path("net.tflite"))         # "tflite", "onnx" or "bundle"
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from edgekit_profiles.regular import open_regular, read_regular
 from edgekit_runtime.bundle.reader import MAGIC, MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError
 
-__all__ = ["form_of", "read_model"]
+if TYPE_CHECKING:
+    from edgekit_runtime.install import Generation, Root
+
+__all__ = ["bundle_file", "form_of", "found_bundle", "read_model"]
 
 _DO = "Pass a bundle (.ekb), a .tflite or an .onnx file"
+
+
+@contextmanager
+def found_bundle(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
+    """The file itself; of an install root the active bundle, held while it is read.
+
+    Raises InstallError (install-root, no-generation).
+    """
+    from edgekit_runtime.install import Root, is_root
+
+    if not is_root(path):
+        yield path, None, None
+        return
+    root = Root.open(path)
+    lease, generation = root.hold_current()
+    try:
+        yield lease.path, root, generation
+    finally:
+        lease.release()
+
+
+@contextmanager
+def bundle_file(path: Path) -> Iterator[Path]:
+    """As `found_bundle`, the file alone."""
+    with found_bundle(path) as (file, _, _):
+        yield file
 
 
 def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:

@@ -121,7 +121,7 @@ def measure_similarity(
     if not files:
         raise closed[0]
     seen.unreadable += [{"file": error.where, "why": error.what} for error in closed]
-    with open_bundle(bundle_path, cache=False, allow_unsigned=True, **opened) as model:
+    with open_bundle(bundle_path, cache=False, **opened) as model:
         if model.contract.state != "none":
             raise InputsError(
                 "the model keeps state, and an answer that depends on earlier frames is never another frame's",

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgekit.bench.cold import cold_start
 from edgekit.bench.conditions import Observed, conditions
 from edgekit.bench.load import Load, Outcome, ask
+from edgekit.model_file import bundle_file
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.board import peak_mb, resident_mb
@@ -38,13 +39,16 @@ PARTS, LEAST_PARTS = 10, 4
 
 @dataclass(frozen=True)
 class Setup:
-    """How the bundle is opened. threads, engine, secret: None for what it would be without asking. batching: None as well."""
+    """How the bundle is opened; each field as in `open_bundle`, None for its default."""
 
     engine: str | None = None
     threads: int | None = None
     cache: bool = False
     batching: bool | None = None
     secret: str | None = None
+    trust: Sequence[Path] = ()
+    allow_unsigned: bool = False
+    pin: Literal["primary"] | None = None
 
 
 def measure(
@@ -52,13 +56,22 @@ def measure(
 ) -> dict[str, Any]:
     """Milliseconds, megabytes (1e6 bytes); percentiles over the answers after the first one, None without any.
 
+    path: a bundle, or an install root.
+
     Raises what `open_bundle` raises; errors of single requests are counted.
     """
     setup, load = setup or Setup(), load or Load()
-    bundle = read_bundle(path, secret=setup.secret or find_secret)
+    with bundle_file(path) as file:
+        bundle = read_bundle(file, secret=setup.secret or find_secret)
     items = golden_inputs(bundle)
-    given: dict[str, Any] = {"engine": setup.engine, "threads": setup.threads, "cache": setup.cache}
-    given["allow_unsigned"] = True  # who measures a file has named it, and may measure what is not signed yet
+    given: dict[str, Any] = {
+        "engine": setup.engine,
+        "threads": setup.threads,
+        "cache": setup.cache,
+        "trust": [str(one) for one in setup.trust],
+        "allow_unsigned": setup.allow_unsigned,
+        "pin": setup.pin,
+    }
     cold = cold_start(path, given, bundle.secret, batching=setup.batching)
     before_mb = resident_mb()
     start = perf_counter()

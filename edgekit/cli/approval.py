@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ class CheckFailedError(EdgekitError):
     code = "check-failed"
 
 
-def approver(bundle: Path, *, skip: bool) -> Approve | None:
+def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve | None:
     """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is not here: now, and
     not after wheels were fetched."""
     if skip:
@@ -29,16 +30,16 @@ def approver(bundle: Path, *, skip: bool) -> Approve | None:
     from edgekit_runtime.bundle.secrets import find_secret
 
     try:
-        read_bundle(bundle, secret=find_secret)
+        read_bundle(bundle, secret=secret or find_secret)
     except SecretError as error:
         if error.code != "secret-missing":
             raise
-        do = "Set EDGEKIT_SECRET=file:PATH, so that it can be checked; or ship it unchecked with --no-check"
+        do = "Pass --secret or set EDGEKIT_SECRET=file:PATH, so that it can be checked; or ship it unchecked with --no-check"
         raise SecretError(error.what, where=error.where, do=do, code="secret-missing") from None
-    return approve
+    return partial(approve, secret=secret)
 
 
-def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
+def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: str | None = None) -> None:
     """What the files tell about the artifact that answers with that engine and version; nothing is run.
 
     Raises CheckFailedError with the first finding that is an error, and its code.
@@ -49,7 +50,7 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str) -> None:
 
     entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first
     answers = next((one.recipe for one in entries if one.format in ENGINES[engine].formats), entries[0].recipe)
-    checked = check(Request(bundle, profile, ((engine, version),), replay=False))
+    checked = check(Request(bundle, profile, ((engine, version),), replay=False, secret=secret))
     errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", answers)]
     if errors:
         more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""

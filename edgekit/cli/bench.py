@@ -16,12 +16,16 @@ from edgekit.cli.options import (
     BUNDLE,
     PATH,
     FiniteRange,
+    allow_unsigned,
     as_json,
     budget_ms,
     budget_of,
     engine,
+    options_given,
+    pin,
     print_json,
     threads,
+    trust,
     use,
 )
 from edgekit.cli.output import refuse_unwritable, say
@@ -35,11 +39,11 @@ __all__ = ["bench"]
 
 LEAST_S = 1.0
 """Of a run whose length nobody asked for: 200 requests of a small network last a few milliseconds, and tell nothing."""
-_OF_SIMILARITY = ("engine", "threads", "frames_per_s")
+_OF_SIMILARITY = ("engine", "threads", "pin", "frames_per_s")
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "-n",
     "runs",
@@ -74,6 +78,7 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
 @click.option("--cache", is_flag=True, help="Leave the cache on: after the first round, every input is a hit.")
 @engine
 @threads
+@pin
 @click.option(
     "--compare",
     "old",
@@ -87,7 +92,7 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
     type=PATH,
     metavar="DIR",
     help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR. Takes --engine, "
-    "--threads, --frames-per-s and -o.",
+    "--threads, --pin, --frames-per-s and -o.",
 )
 @click.option(
     "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
@@ -96,6 +101,8 @@ _OF_SIMILARITY = ("engine", "threads", "frames_per_s")
 @port
 @identity
 @click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit deploy --prefix` put it there.")
+@trust
+@allow_unsigned
 @secret
 @as_json
 def bench(
@@ -104,10 +111,9 @@ def bench(
     old: Path | None,
     output: Path | None,
     similarity: Path | None,
-    secret: str | None,
     **asked: Any,
 ) -> int:
-    """Open BUNDLE, ask for its golden inputs, and print latencies by stage, cold start, memory and conditions.
+    """Open BUNDLE, or the active one of an install ROOT, ask for its golden inputs, and print latencies by stage, cold start, memory and conditions.
 
     \b
     edgekit bench net.ekb                                 # one caller, 200 requests, cache off
@@ -121,16 +127,17 @@ def bench(
         raise click.UsageError("--similarity is measured here: leave --on out.")
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
-    if board.to is not None and secret is not None:
-        raise click.UsageError("--secret is for this machine; with --on the board finds its own key.")
+    who = {name: asked.pop(name) for name in ("trust", "allow_unsigned", "secret")}
+    if board.to is not None and (idle := options_given(*who)):
+        raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board finds its own keys.")
     if output is not None:
         refuse_unwritable(output)
     if similarity is not None:
         _refuse_load(asked | {"compare": old})
-        return _told(_similarity(bundle, similarity, asked | {"secret": secret}), similarity_lines, output, as_json)
+        return _told(_similarity(bundle, similarity, asked | who), similarity_lines, output, as_json)
     if asked["frames_per_s"] is not None:
         raise click.UsageError("--frames-per-s goes with --similarity.")
-    setup, load = _what(asked | {"secret": secret})
+    setup, load = _what(asked | who)
     from edgekit.bench import compare, measure, read_record
 
     then = read_record(old) if old is not None else None
@@ -197,7 +204,8 @@ def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
         budget_ms=budget,
     )
     batching = None if asked["batch"] is None else asked["batch"] == "on"
-    return Setup(asked["engine"], asked["threads"], asked["cache"], batching, asked["secret"]), load
+    names = ("engine", "threads", "cache", "secret", "trust", "allow_unsigned", "pin")
+    return Setup(batching=batching, **{name: asked[name] for name in names}), load
 
 
 def _refuse_early(old: Path | None, then: dict[str, Any], load: Load) -> None:
@@ -265,6 +273,6 @@ def _refuse_load(asked: dict[str, Any]) -> None:
 def _similarity(bundle: Path, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     from edgekit.similarity import measure_similarity
 
-    opened = {name: asked[name] for name in ("engine", "threads", "secret")}
+    opened = {name: asked[name] for name in ("engine", "threads", "pin", "trust", "allow_unsigned", "secret")}
     with shown() as progress:
         return measure_similarity(bundle, folder, progress=progress, frames_per_s=asked["frames_per_s"], opened=opened)

@@ -20,7 +20,7 @@ __all__ = ["check"]
 
 
 @click.command()
-@click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ARTIFACT")
+@click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")
 @click.option(
     "--profile",
     "profiles",
@@ -50,7 +50,8 @@ def check(
     secret: str | None,
     as_json: bool,
 ) -> int:
-    """Say before a board is at hand whether a bundle (or a .tflite or .onnx file) will load and agree there.
+    """Say before a board is at hand whether a bundle (or the active one of an install ROOT, a .tflite or .onnx file) will load
+    and agree there.
 
     What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory. Then
     the golden examples are replayed with that very version of the runtime, which is installed beside this environment and
@@ -59,9 +60,11 @@ def check(
     from edgekit.checking import Request
     from edgekit.checking import check as checked
     from edgekit.checking.static import runtime_named
+    from edgekit.model_file import bundle_file
 
     if emulate and no_replay:
         raise click.UsageError("--emulate replays, and --no-replay does not: pass one of them.")
+    artifact = click.get_current_context().with_resource(bundle_file(artifact))
     named = tuple(runtime_named(text) for text in runtimes)
     catalogue = catalogue_of(profile_paths)
     boards = [catalogue.load(name) for name in dict.fromkeys(profiles or [_own(artifact)])]

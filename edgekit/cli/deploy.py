@@ -24,6 +24,7 @@ from edgekit.cli.options import (
     profile_path,
 )
 from edgekit.cli.output import refuse_unwritable, say
+from edgekit.cli.secret_options import secret
 from edgekit_runtime.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]
     "Default: what the board trusts.",
 )
 @allow_unsigned
+@secret
 @click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
 @click.option("--anchors", is_flag=True, help="With -o: also the network that `edgekit profiles measure` times, 21 MB.")
 @port
@@ -139,7 +141,7 @@ def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], aske
     from edgekit_runtime.bundle import read_bundle
 
     profile, paths = asked.pop("profile"), asked.pop("profile_paths")
-    asked["approve"] = approver(bundle, skip=asked.pop("no_check"))
+    asked["approve"] = approver(bundle, asked.pop("secret"), skip=asked.pop("no_check"))
     to = load_profile(profile or read_bundle(bundle).manifest.target.profile, paths)
     request = PackageRequest(bundle, to, output, anchors=of_it["anchors"], **asked)
     packed = (pack_deb if of_it["deb"] else pack)(request)
@@ -175,7 +177,7 @@ def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], aske
     catalogue = catalogue_of(asked.pop("profile_paths"))
     profile = asked.pop("profile")
     to = Address(address, of_it["port"], of_it["identity"])
-    asked["approve"] = approver(bundle, skip=asked.pop("no_check"))
+    asked["approve"] = approver(bundle, asked.pop("secret"), skip=asked.pop("no_check"))
     asked |= {"bench": None if of_it["no_bench"] else (), "prefix": of_it["prefix"], "measure": anchor_file is not None}
     request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **asked)
     done = push(request, catalogue, lambda sentence: say(sentence, err=True))

@@ -20,7 +20,8 @@ __all__ = ["detect"]
 
 @click.command()
 @click.option(
-    "--root",
+    "--files",
+    "root",
     type=PATH,
     metavar="DIR",
     help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) and not this machine's.",

@@ -12,6 +12,7 @@ import click
 
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path, threads
 from edgekit.cli.output import say
+from edgekit.cli.secret_options import secret
 from edgekit_runtime.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _FEW = 5
 
 
 @click.command()
-@click.argument("artifact", type=PATH)
+@click.argument("artifact", type=PATH, metavar="BUNDLE|ROOT|ARTIFACT")
 @click.option(
     "--profile", "profiles", multiple=True, metavar="NAME", help="The board; repeatable. Default: the bundle's own."
 )
@@ -58,9 +59,10 @@ _FEW = 5
     help="What `edgekit bench -o` wrote on the board for this artifact: then the answer is measured. Repeatable.",
 )
 @profile_path
+@secret
 @as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
-    """How long ARTIFACT (a bundle, a .tflite or an .onnx file) will take on a board: a range, its grade, what it rests on.
+    """How long ARTIFACT (a bundle, an install ROOT, a .tflite or an .onnx file) will take on a board: a range, its grade, what it rests on.
 
     \b
     edgekit estimate net-raspberry-pi-4.ekb
@@ -72,9 +74,11 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     """
     from edgekit.estimating import answer, open_subjects
     from edgekit.estimating.records import refuse_unused, refuse_unused_anchors
+    from edgekit.model_file import bundle_file
     from edgekit_profiles.anchor_file import refuse_strangers
 
-    subjects = _runnable(open_subjects(artifact), asked["runtime"])
+    file = click.get_current_context().with_resource(bundle_file(artifact))
+    subjects = _runnable(open_subjects(file, asked["secret"]), asked["runtime"])
     profiles = _profiles(asked["profiles"], subjects, asked["profile_paths"])
     given = _given(asked)
     refuse_strangers(given.anchors, profiles)

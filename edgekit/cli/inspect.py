@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
 from edgekit.cli.options import BUNDLE, as_json, print_json, trust
 from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
+from edgekit.model_file import found_bundle
 from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
     With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is asked, and
     what it says is shown.
     """
-    with _found(bundle) as (path, root, generation):
+    with found_bundle(bundle) as (path, root, generation):
         opened = _read(path, root, trust, secret)
     if sbom:
         from edgekit.packaging.sbom import sbom as bill
@@ -57,22 +57,6 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
         say(generation.vouched)
     for line in _lines(opened):
         say(line)
-
-
-@contextmanager
-def _found(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
-    """The file; of a root that which answers there, held while it is read. Raises InstallError (install-root, no-generation)."""
-    from edgekit_runtime.install import Root, is_root
-
-    if not is_root(path):
-        yield path, None, None
-        return
-    root = Root.open(path)
-    lease, generation = root.hold_current()
-    try:
-        yield lease.path, root, generation
-    finally:
-        lease.release()
 
 
 def _json(opened: Bundle, root: Root | None, generation: Generation | None) -> dict[str, Any]:

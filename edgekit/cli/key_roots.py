@@ -27,7 +27,8 @@ _YEAR = 365
 _GRACE = 90
 
 root_option = click.option(
-    "--root",
+    "--root-json",
+    "root",
     type=PATH,
     metavar="FILE",
     help="The root.json to change. Default: this user's own, edgekit/trust in ~/.config.",

@@ -66,7 +66,9 @@ def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None,
 
 @keys.command("list")
 @folder
-@click.option("--root", type=PATH, metavar="FILE", help="Show this root.json. Default: the one this machine trusts.")
+@click.option(
+    "--root-json", "root", type=PATH, metavar="FILE", help="Show this root.json. Default: the one this machine trusts."
+)
 @as_json
 def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """Your keys, and whom this machine trusts.

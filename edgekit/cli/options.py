@@ -31,6 +31,7 @@ __all__ = [
     "engine",
     "load_profile",
     "options_given",
+    "pin",
     "print_json",
     "profile_path",
     "threads",
@@ -135,6 +136,12 @@ def options_given(*names: str) -> list[str]:
 engine = click.option("--engine", metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed.")
 threads = click.option(
     "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
+)
+
+pin = click.option(
+    "--pin",
+    type=click.Choice(["primary"]),
+    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the fastest here.",
 )
 
 

@@ -25,6 +25,7 @@ from edgekit.cli.options import (
     budget_of,
     engine,
     options_given,
+    pin,
     print_json,
     threads,
     trust,
@@ -49,7 +50,7 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("inputs", nargs=-1)
 @click.option(
     "--watch",
@@ -62,11 +63,7 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
 @engine
 @threads
-@click.option(
-    "--pin",
-    type=click.Choice(["primary"]),
-    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the fastest here.",
-)
+@pin
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
@@ -76,7 +73,7 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 @secret
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
-    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE.
+    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE, or the active one of an install ROOT.
 
     A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and inputs that
     are single frames follow one another, up to the next sequence.

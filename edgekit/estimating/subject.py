@@ -52,11 +52,11 @@ class Subject:
 _MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json there"
 
 
-def open_subjects(path: Path) -> list[Subject]:
+def open_subjects(path: Path, secret: str | None = None) -> list[Subject]:
     """A bundle's primary and alternate artifacts, or the one model file. Raises BundleError and ConversionError."""
     form = form_of(path)
     if form == "bundle":
-        return _of_bundle(path)
+        return _of_bundle(path, secret)
     data = read_model(path)
     try:
         return [Subject(path.name, form, data, workload.precision_of(form, data))]
@@ -64,11 +64,11 @@ def open_subjects(path: Path) -> list[Subject]:
         raise ConversionError(error.what, where=str(path), do=error.do) from error
 
 
-def _of_bundle(path: Path) -> list[Subject]:
+def _of_bundle(path: Path, secret: str | None) -> list[Subject]:
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secrets import find_secret
 
-    bundle = read_bundle(path, secret=find_secret)
+    bundle = read_bundle(path, secret=find_secret if secret is None else secret)
     times, profile = times_beside(bundle), bundle.manifest.target.profile
     subjects = [
         Subject(entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile, blob=entry.blob)

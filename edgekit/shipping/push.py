@@ -248,7 +248,7 @@ def _install(connection: Connection, packed: Packed, prefix: str, key: str | Non
 
 def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, but for the bundle's name, which is the one that it has here."""
-    command = _there(prefix, "bench", f"{prefix}/model/current/bundle.ekb", "--json", *arguments)
+    command = _there(prefix, "bench", f"{prefix}/model", "--json", *arguments)
     record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 

@@ -170,9 +170,9 @@ def test_a_key_that_others_can_read_is_told(desk, tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        ("list", "--root", "root.json"),
+        ("list", "--root-json", "root.json"),
         ("sign", "root.json", "--sign", "alice"),
-        ("trust", "alice", "--root", "root.json", "--sign", "alice"),
+        ("trust", "alice", "--root-json", "root.json", "--sign", "alice"),
     ],
     ids=lambda command: command[0],
 )
@@ -184,7 +184,7 @@ def test_keys_that_another_user_could_replace_are_neither_shown_nor_signed_nor_s
     monkeypatch.chdir(tmp_path)
     desk("new", "alice")
     key = tmp_path / "settings" / "edgekit" / "keys" / "alice.pem"
-    assert desk("trust", "alice", "--root", "root.json", "--sign", "alice").code == 0
+    assert desk("trust", "alice", "--root-json", "root.json", "--sign", "alice").code == 0
     (tmp_path / "root.json" if spoilt == "root.json" else key).chmod(0o666)
     if spoilt == "key" and command[0] == "list":
         return  # lists whom the file trusts; alice's key is told by `test_a_key_that_others_can_read_is_told`

@@ -139,30 +139,30 @@ def test_every_mistake_of_every_file_is_printed_with_its_key(edgekit, tmp_path: 
 
 def test_a_board_is_detected_from_copies_of_its_files(edgekit, tmp_path: Path):
     root = captured.lay_out("raspberry-pi-5", tmp_path / "pi")
-    ran = edgekit("profiles", "detect", "--root", root)
+    ran = edgekit("profiles", "detect", "--files", root)
     assert ran.code == 0
     assert ran.out.startswith(
         "raspberry-pi-5-trixie: Raspberry Pi 5, Raspberry Pi OS trixie, 64-bit\n  sure     certain: "
     )
     assert "next     edgekit build MODEL --profile raspberry-pi-5-trixie" in ran.out
-    told = edgekit("profiles", "detect", "--root", root, "--json").json
+    told = edgekit("profiles", "detect", "--files", root, "--json").json
     assert (told["profile"], told["sure"]) == ("raspberry-pi-5-trixie", "certain")
     assert told["facts"]["simd"] == ["neon", "fp16", "dotprod", "aes", "sha2"]
 
 
 def test_an_unknown_board_gets_the_nearest_profile_and_a_file_to_begin_with(edgekit, tmp_path: Path):
     root = captured.lay_out("khadas-vim3", tmp_path / "vim")
-    ran = edgekit("profiles", "detect", "--root", root)
+    ran = edgekit("profiles", "detect", "--files", root)
     assert ran.out.startswith("cortex-a72: ")
     assert "edgekit profiles detect --toml > khadas-vim3.toml" in ran.out
-    (tmp_path / "khadas-vim3.toml").write_text(edgekit("profiles", "detect", "--root", root, "--toml").out)
+    (tmp_path / "khadas-vim3.toml").write_text(edgekit("profiles", "detect", "--files", root, "--toml").out)
     assert edgekit("profiles", "validate", tmp_path / "khadas-vim3.toml").code == 0
 
 
 def test_a_machine_that_no_profile_stands_for_ends_with_one(edgekit, tmp_path: Path):
-    ran = edgekit("profiles", "detect", "--root", captured.lay_out("visionfive-2", tmp_path / "v"))
+    ran = edgekit("profiles", "detect", "--files", captured.lay_out("visionfive-2", tmp_path / "v"))
     assert (ran.code, ran.out.splitlines()[0]) == (1, "no profile stands for this machine")
-    assert edgekit("profiles", "detect", "--root", tmp_path / "nowhere").code == 1
+    assert edgekit("profiles", "detect", "--files", tmp_path / "nowhere").code == 1
 
 
 def test_detecting_needs_the_base_install_alone(tmp_path: Path):

@@ -1,0 +1,114 @@
+"""Options mean the same wherever they appear, and an install root is taken wherever a bundle is."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+import rooted
+import tiny
+from click.testing import CliRunner
+
+from edgekit.cli.main import COMMANDS, GROUPS, cli
+from edgekit.packaging import SigningKey
+from edgekit_runtime.engines import available
+from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install import Asked, Board, install
+
+ENGINE = "litert" if "litert" in available() else min(available())
+OPTIONS = {
+    "run": {"--trust", "--allow-unsigned", "--secret", "--pin"},
+    "bench": {"--trust", "--allow-unsigned", "--secret", "--pin"},
+    "verify": {"--trust", "--allow-unsigned", "--secret"},
+    "install": {"--trust", "--allow-unsigned", "--secret", "--root"},
+    "deploy": {"--trust", "--allow-unsigned", "--secret"},
+    "inspect": {"--trust", "--secret"},
+    "check": {"--secret"},
+    "estimate": {"--secret"},
+    "status": {"--root"},
+    "rollback": {"--root", "--trust"},
+}
+"""Of these five options, what each command about bundles takes. `inspect`, `check` and `estimate` run nothing in trust."""
+SHARED = {"--trust", "--allow-unsigned", "--secret", "--pin", "--root"}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("EDGEKIT_TRUST", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def said(*arguments):
+    return CliRunner().invoke(cli, [str(one) for one in arguments])
+
+
+def options_of(name):
+    command = cli.get_command(None, name)
+    return {spelt for one in command.params for spelt in one.opts if spelt.startswith("--")}
+
+
+def test_help_keeps_four_groups_each_with_an_example():
+    assert list(GROUPS) == ["Build", "Ask", "Board", "Trust and fleet"]
+    assert all(example.startswith("edgekit ") for example, _ in GROUPS.values())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_there_wherever_it_applies(name):
+    assert options_of(name) & SHARED == OPTIONS[name]
+
+
+def leaves(name):
+    command = cli.get_command(None, name)
+    return command.commands.values() if isinstance(command, click.Group) else [command]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_root_means_an_install_root_everywhere(name):
+    for command in leaves(name):
+        of_root = [one for one in command.params if "--root" in one.opts]
+        assert (of_root != []) == (command.name in ("install", "status", "rollback")), command.name
+
+
+COMMANDS_OF_A_ROOT = {
+    "run": ("run", "{root}", "red.npy"),
+    "bench": ("bench", "{root}", "-n", "10"),
+    "inspect": ("inspect", "{root}"),
+    "verify": ("verify", "{root}", "--allow-unsigned"),
+    "check": ("check", "{root}", "--profile", "x86-64", "--no-replay"),
+    "estimate": ("estimate", "{root}", "--profile", "raspberry-pi-4"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS_OF_A_ROOT)
+def test_an_install_root_is_taken_in_a_bundles_place(name, tmp_path):
+    import numpy
+
+    install(tiny.bundle_for(ENGINE, tmp_path), tmp_path / "root", Asked(allow_unsigned=True, board=Board(("x86-64",))))
+    numpy.save(tmp_path / "red.npy", tiny.RED)
+    done = said(*(one.format(root=tmp_path / "root") for one in COMMANDS_OF_A_ROOT[name]), "--json")
+    assert done.exit_code == 0, done.output
+    json.loads(done.stdout)
+
+
+def test_bench_asks_for_trust_as_run_does(tmp_path):
+    signed = tiny.bundle(
+        tmp_path, tiny.RECIPE_OF_ENGINE[ENGINE], engine=ENGINE, key=SigningKey(rooted.private("alice"))
+    )
+    for name in ("alice", "bob"):
+        (tmp_path / f"{name}.pem").write_bytes(rooted.public_pem(name))
+    assert said("bench", signed, "-n", "10", "--trust", "alice.pem", "--pin", "primary").exit_code == 0
+    refused = said("bench", signed, "-n", "10", "--trust", "bob.pem")
+    assert isinstance(refused.exception, EdgekitError)
+    assert refused.exception.code == "unknown-key"
+    assert said("bench", signed, "-n", "10", "--trust", "bob.pem", "--allow-unsigned").exit_code == 0
+
+
+@pytest.mark.parametrize("given", [("--trust", "alice.pem"), ("--allow-unsigned",), ("--secret", "file:key")])
+def test_whom_this_machine_trusts_is_not_asked_about_a_board(given, tmp_path):
+    done = said("bench", tiny.bundle_for(ENGINE, tmp_path), "--on", "pi@board", *given)
+    assert done.exit_code == 2
+    assert f"{given[0]} is for this machine" in " ".join(done.stderr.split())
