@@ -199,9 +199,19 @@ def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> Ed
 def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Status:
     number, trial = root.pointed(), journal.on_trial
     on_trial = trial is not None and number == trial
-    current, lost = _current(root, number)
+    current = lost = None
+    try:
+        current = None if number is None else root.record(number)
+    except InstallError as error:  # somebody took away what `current` leads to
+        if error.code != "no-generation":
+            raise
+        lost = error
     previous = root.perhaps(journal.current if on_trial else journal.previous)
-    slot, (store, refusal) = root.slot(), _trusted(root)
+    slot, store, refusal = root.slot(), None, None
+    try:
+        store = store_of(root)
+    except EdgekitError as error:  # whom it trusts cannot be told
+        refusal = str(error)
     burned = journal.binding(store)
     previous_refusal = refusal or _refusal(root, store, previous)
     back = previous.number if previous is not None and previous_refusal is None else None
@@ -237,30 +247,12 @@ def _freed(root: Root) -> dict[str, Any] | None:
     return None
 
 
-def _current(root: Root, number: int | None) -> tuple[Generation | None, InstallError | None]:
-    """What `current` leads to; where somebody took that away, this is what there is to tell."""
-    try:
-        return (None if number is None else root.record(number)), None
-    except InstallError as error:
-        if error.code != "no-generation":
-            raise
-        return None, error
-
-
 def way_back(root: Root) -> int | None:
     """The generation before, where a rollback leads to it and it would open. Raises EdgekitError where that cannot be told."""
     journal = root.journal()
     previous = None if journal.on_trial is not None else root.perhaps(journal.previous)
     opens = previous is not None and _refusal(root, store_of(root), previous) is None
     return previous.number if previous is not None and opens else None
-
-
-def _trusted(root: Root) -> tuple[TrustStore | None, str | None]:
-    """Whom this root trusts, or why that cannot be told."""
-    try:
-        return store_of(root), None
-    except EdgekitError as error:
-        return None, str(error)
 
 
 def _refusal(

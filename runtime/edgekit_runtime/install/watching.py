@@ -31,7 +31,6 @@ from edgekit_runtime.install.trial import Seen, Start, Terms, Verdict, judge, re
 
 if TYPE_CHECKING:
     from edgekit_runtime.metrics import Measured
-    from edgekit_runtime.telemetry.histogram import Histogram
     from edgekit_runtime.trust import Vouched
     from edgekit_runtime.watchdog import Health
 
@@ -129,7 +128,10 @@ class TrialWatch:
         dead = "" if health.ok or health.state == "closed" else health.reason
         if infer is None:
             return Seen(failures=failures, seconds=self._clock() - self._began, dead=dead)
-        late = _later(infer, self._terms.p99_ms) if self._terms.p99_ms is not None else 0
+        late, limit_ms = 0, self._terms.p99_ms
+        if limit_ms is not None:  # as far as the buckets tell: a value in the limit's own bucket counts as in time
+            per_octave = 2.0**infer.scale
+            late = sum(n for index, n in infer.buckets.items() if 2.0 ** (index / per_octave) >= limit_ms)
         return Seen(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
 
     def look(self) -> Verdict:
@@ -208,9 +210,3 @@ def _told(what: str) -> Iterator[None]:
         if error.code == "install-busy":
             return
         logging.getLogger("edgekit_runtime").warning("%s: %s", what, error)
-
-
-def _later(histogram: Histogram, limit_ms: float) -> int:
-    """Values beyond the limit, as far as the buckets tell: one that lies in the limit's own bucket counts as in time."""
-    per_octave = 2.0**histogram.scale
-    return sum(n for index, n in histogram.buckets.items() if 2.0 ** (index / per_octave) >= limit_ms)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.metrics.server import MetricsServer, serve_metrics
-from edgekit_runtime.metrics.text import CONTENT_TYPE, CacheFigures, Measured, metrics_text
+from edgekit_runtime.metrics.page import (
+    CONTENT_TYPE,
+    CacheFigures,
+    Measured,
+    MetricsServer,
+    metrics_text,
+    serve_metrics,
+)
 
 __all__ = ["CONTENT_TYPE", "CacheFigures", "Measured", "MetricsServer", "metrics_text", "serve_metrics"]

@@ -128,17 +128,13 @@ def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Pat
     if everything is None:
         return None
     fitting = read(file, offer, tuning.memory_mb)
-    if fitting is None and _age_s(file) < _REFUSES_S:
-        raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
+    if fitting is None:
+        age_s = 0.0  # also where the clock was set back
+        with contextlib.suppress(OSError):
+            age_s = max(0.0, time.time() - file.stat().st_mtime)
+        if age_s < _REFUSES_S:
+            raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
     return fitting
-
-
-def _age_s(file: Path) -> float:
-    """0 also where the clock was set back."""
-    try:
-        return max(0.0, time.time() - file.stat().st_mtime)
-    except OSError:
-        return 0.0
 
 
 def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict:
@@ -174,12 +170,8 @@ class _Found:
     """Whose trial others ended, once for each time."""
 
     def tried(self) -> tuple[Tried, ...]:
-        return tuple(self._tried(number, candidate) for number, candidate in enumerate(self.offer))
-
-    def _tried(self, number: int, candidate: Candidate) -> Tried:
-        if number in self.refused:
-            return Tried(candidate, refused=self.refused[number])
-        return Tried(candidate, **self.facts.get(number, {}))
+        facts = {**self.facts, **{number: {"refused": error} for number, error in self.refused.items()}}
+        return tuple(Tried(candidate, **facts.get(number, {})) for number, candidate in enumerate(self.offer))
 
 
 def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float, run: Run) -> bool:

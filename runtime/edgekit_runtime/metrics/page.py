@@ -1,26 +1,38 @@
-"""What the models of a process have done, as a page for Prometheus (text exposition format 0.0.4).
+"""What the models of a process have done, as a page for Prometheus (text exposition format 0.0.4), and its server.
 
     print(metrics_text([measured]))                     # one page for any number of models
+    with serve_metrics(model, port=9400) as server:     # or any function that makes the page
+        print(server.url)                               # http://127.0.0.1:9400/metrics
 
 Rules:
 - names carry their unit, in base units: seconds and bytes, not milliseconds;
 - the bounds of the latency buckets are powers of two of a millisecond, which are bounds of the meter's own finer buckets
   too: every count is exact, and never estimated from a coarser one;
-- what is counted starts at zero and is there before the first request, as far as its labels are known;
-- no input, file name or class label is on the page, only counts, names and versions;
-- nothing here runs while requests are answered: a page is made when it is asked for.
+- what is counted starts at zero and is there before the first request, as far as its labels are known. No input, file name or
+  class label is on the page, only counts, names and versions;
+- a page is made when it is asked for, in the server's own thread; what a server needs is imported at the first use;
+- on loopback only: what shall be seen from elsewhere is for a proxy with a password to show;
+- the server ends with its model: when `model.close()` returns, the port is free. A client that says nothing, goes away or asks
+  for something else disturbs nobody.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
 
+from edgekit_runtime.errors import MetricsError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.meter import Cut
 
-__all__ = ["CONTENT_TYPE", "CacheFigures", "Measured", "metrics_text"]
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+__all__ = ["CONTENT_TYPE", "CacheFigures", "Measured", "MetricsServer", "metrics_text", "serve_metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -108,18 +120,9 @@ def _by(label: str, figures: Callable[[Measured], Mapping[str, float]]) -> Calla
     return lambda measured: (_Sample({label: value}, n) for value, n in figures(measured).items())
 
 
-def _faults(measured: Measured) -> Mapping[str, float]:
-    return {**dict.fromkeys(_PARTS, 0), **measured.faults}
-
-
 def _requests(measured: Measured) -> Mapping[str, float]:
     answers = {source: histogram.count for source, histogram in measured.counted.answers.items()}
     return {**dict.fromkeys(_SOURCES, 0), **answers}
-
-
-def _budget(measured: Measured) -> Mapping[str, float]:
-    counted = measured.counted
-    return {"met": counted.met, "missed": counted.over_budget, "refused": counted.refused}
 
 
 def _of_caches(figure: Callable[[CacheFigures], int]) -> Callable[[Measured], Iterator[_Sample]]:
@@ -159,12 +162,12 @@ _FAMILIES = (
     _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _one(lambda m: int(m.healthy))),
     _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _one(lambda m: m.restarts)),
     _Family(
-        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _by("part", _faults)
+        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _by("part", lambda m: {**dict.fromkeys(_PARTS, 0), **m.faults})
     ),
     _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _by("source", _requests)),
     _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _by("code", lambda m: m.counted.errors)),
     _Family(
-        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.", _by("outcome", _budget)
+        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.", _by("outcome", lambda m: {"met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})
     ),
     _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.", _histograms("source", lambda m: m.counted.answers)),
     _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.", _histograms("stage", lambda m: m.counted.stages)),
@@ -200,3 +203,118 @@ def _escaped(text: str, *, quotes: bool = True) -> str:
     """As the format wants it: backslash and line feed, and in a label's value the quote."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return text.replace('"', '\\"') if quotes else text
+
+
+class Telling(Protocol):
+    """A model, as far as this room knows it."""
+
+    def metrics_text(self) -> str: ...
+    def close_with(self, companion: MetricsServer) -> None: ...
+
+
+def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
+    """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any that is
+    free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed model; ValueError
+    for a port that is no number, or for something else than a model.
+    """
+    if not isinstance(port, int) or isinstance(port, bool):
+        raise ValueError(f"port must be a whole number, not {port!r:.40}")  # noqa: TRY004 - as all options
+    if not callable(of) and not hasattr(of, "metrics_text"):
+        raise ValueError(f"of must be a model or a function, not {of!r:.40}")
+    if callable(of):
+        return MetricsServer(of, port)
+    server = MetricsServer(of.metrics_text, port)
+    try:
+        of.close_with(server)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+class MetricsServer:
+    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404."""
+
+    def __init__(self, text: Callable[[], str], port: int = 0) -> None:
+        try:
+            self._server = _bound(text, port)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise MetricsError(
+                f"cannot listen there: {why}", where=f"127.0.0.1:{port}", do="Take another port, or 0 for any"
+            ) from error
+        from socket import socketpair
+
+        self._ended, self._end = socketpair()
+        self._thread = threading.Thread(target=self._serve, name="edgekit-metrics", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        import selectors
+
+        with self._server, self._ended, selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
+            while not any(key.fileobj is self._ended for key, _ in selector.select()):
+                self._server.handle_request()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self._end.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = 5.0  # a client that says nothing holds its thread no longer
+        server_version, sys_version = "edgekit", ""
+
+        def do_GET(self) -> None:
+            if self.path.split("?")[0] != "/metrics":
+                self.send_error(404, "The page is /metrics")
+                return
+            try:
+                body = text().encode()
+            except Exception as error:  # noqa: BLE001 - the next scrape may do better, and this one must hear of it
+                self.send_error(500, type(error).__name__)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """A board's log is no place for scrapes."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+        timeout = 0.0  # it is asked to look for a client when there is one
+
+        def handle_error(self, *_: object) -> None:
+            """A client that went away is nobody's trouble."""
+
+    return Server(("127.0.0.1", port), Page)
