@@ -172,7 +172,7 @@ def test_detecting_needs_the_base_install_alone(tmp_path: Path):
         "for name in ('onnxruntime', 'tensorflow', 'ai_edge_litert', 'tflite_runtime', 'rich', 'jinja2', 'PIL'):\n"
         "    sys.modules[name] = None\n"
         "from edgekit.cli import main\n"
-        "main(['profiles', 'detect', '--json', '--root', sys.argv[1]])\n"
+        "main(['profiles', 'detect', '--json', '--files', sys.argv[1]])\n"
     )
     root = captured.lay_out("raspberry-pi-zero-2-w", tmp_path)
     done = subprocess.run(
