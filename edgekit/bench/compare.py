@@ -147,7 +147,8 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
     except (BundleError, ValueError) as error:
         do = "Make one: edgekit bench BUNDLE -o RECORD.json"
-        raise RecordError(f"is no record of edgekit bench: {error}", where=str(path), do=do) from error
+        what = error.what if isinstance(error, BundleError) else error
+        raise RecordError(f"is no record of edgekit bench: {what}", where=str(path), do=do) from error
     return value
 
 

@@ -133,7 +133,7 @@ def test_a_file_that_is_no_record_and_a_folder_that_is_not_there_are_one_line_ea
     (tmp_path / "x.json").write_text("{}")
     ran = edgekit("bench", bundle, "--compare", "x.json")
     assert (ran.code, ran.err.splitlines()) == (
-        1, ["error: x.json: is no record of edgekit bench. Make one: edgekit bench BUNDLE -o RECORD.json [bench-record]"],
+        1, ["error: x.json: is no record of edgekit bench: 'conditions' is missing. Make one: edgekit bench BUNDLE -o RECORD.json [bench-record]"],
     )  # fmt: skip
     ran = edgekit("bench", bundle, "--duration-s", "3600", "-o", "nowhere/x.json")  # refused before, not after
     assert ran.code == 1
