@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.key_options import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
 from edgekit.cli.output import say
@@ -79,6 +80,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @_option(
     "--profile",
     "profiles",
+    shell_complete=completion.profiles,
     multiple=True,
     required=True,
     metavar="NAME",
@@ -139,8 +141,9 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 )
 @_option(
     "--metric",
+    shell_complete=completion.metrics,
     metavar="NAME",
-    help="What decides: top1, top5, f1, map, map50, mae, miou, pixel-accuracy, or your own module:function. Default: what the task and the labels "
+    help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: what the task and the labels "
     "suggest.",
 )
 @_option(
@@ -168,6 +171,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @_option(
     "--recipe",
     "recipes",
+    shell_complete=completion.recipes,
     multiple=True,
     metavar="NAME",
     help="Make only this kind of artifact, such as tflite-int8; repeatable. Default: all that may be worth it.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import BUNDLE, as_json, catalogue_of, print_json, profile_path
 from edgekit.cli.output import say
 from edgekit.cli.progress import shown
@@ -24,6 +25,7 @@ __all__ = ["check"]
 @click.option(
     "--profile",
     "profiles",
+    shell_complete=completion.profiles,
     multiple=True,
     metavar="NAME",
     help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable. Default: the bundle's own.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.approval import approver
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import (
@@ -59,6 +60,7 @@ def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]
 @click.option("--deb", is_flag=True, help="With -o: a Debian package instead of a folder.")
 @click.option(
     "--profile",
+    shell_complete=completion.profiles,
     multiple=True,
     callback=_one,
     metavar="NAME",

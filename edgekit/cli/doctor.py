@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import as_json, print_json
 from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
@@ -58,7 +59,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 
 
 @click.command()
-@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]")
+@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]", shell_complete=completion.codes)
 @click.option("--codes", is_flag=True, help="List every code.")
 @as_json
 def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path, threads
 from edgekit.cli.output import say
 from edgekit.cli.secret_options import secret
@@ -27,7 +28,12 @@ _FEW = 5
 @click.command()
 @click.argument("artifact", type=PATH, metavar="BUNDLE|ROOT|ARTIFACT")
 @click.option(
-    "--profile", "profiles", multiple=True, metavar="NAME", help="The board; repeatable. Default: the bundle's own."
+    "--profile",
+    "profiles",
+    shell_complete=completion.profiles,
+    multiple=True,
+    metavar="NAME",
+    help="The board; repeatable. Default: the bundle's own.",
 )
 @threads
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.generations import tell_switch
 from edgekit.cli.options import PATH, as_json, options_given, print_json, trust
 from edgekit.cli.secret_options import secret
@@ -29,6 +30,7 @@ __all__ = ["board_of", "install", "remembered"]
 )
 @click.option(
     "--profile",
+    shell_complete=completion.profiles,
     metavar="NAME",
     help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit profiles detect` "
     "finds.",

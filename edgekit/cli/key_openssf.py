@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.key_options import folder, folder_of, passphrase_file, signer, signing_of
 from edgekit.cli.options import PATH, as_json, print_json
 
@@ -16,6 +17,7 @@ __all__ = ["openssf"]
 @click.argument("bundle", type=PATH)
 @click.option(
     "--sign",
+    shell_complete=completion.keys,
     required=True,
     metavar="KEY",
     help="The PEM file of a P-256, P-384 or P-521 key, or its name where it lies among the others; edgekit's own keys are "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import PATH
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ PASSPHRASE = "EDGEKIT_PASSPHRASE"
 sign = click.option(
     "--sign",
     "sign",
+    shell_complete=completion.keys,
     multiple=True,
     metavar="KEY",
     help="Sign with this key: a name from `edgekit keys list`, or the PEM file of an Ed25519 private key; repeatable.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.key_options import folder, folder_of, passphrase_file, sign, signer, signing_of
 from edgekit.cli.key_text import say_written
 from edgekit.cli.options import PATH, as_json
@@ -47,7 +48,7 @@ def _authoring(command: Command) -> Command:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="KEY...")
+@click.argument("names", nargs=-1, required=True, metavar="KEY...", shell_complete=completion.keys)
 @click.option("--role", type=click.Choice(["bundle", "root"]), default="bundle", show_default=True,
               help="What their signature is for: bundles, or the versions of root.json that come after.")  # fmt: skip
 @click.option(
@@ -106,8 +107,8 @@ def trust(
 
 
 @click.command()
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", shell_complete=completion.keys)
+@click.argument("new", shell_complete=completion.keys)
 @click.option("--grace-days", type=click.IntRange(0, 3650), default=_GRACE, show_default=True, metavar="N",
               help="How long new bundles that the old key signed are still accepted.")  # fmt: skip
 @_authoring
@@ -132,7 +133,7 @@ def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -
 
 
 @click.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @click.option("--why", default="", metavar="TEXT", help="Shown wherever something that it signed is refused.")
 @click.option(
     "--threshold", type=click.IntRange(1, 64), metavar="K", help="How many keys must sign a bundle from now on."

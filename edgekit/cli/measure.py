@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
 from edgekit.cli.output import refuse_unwritable, say
 
@@ -33,7 +34,12 @@ __all__ = ["measure"]
     metavar="N",
     help="Threads to time; repeatable. Default: 1 and up to 4.",
 )
-@click.option("--profile", metavar="NAME", help="The board's profile. Default: what `edgekit profiles detect` finds.")
+@click.option(
+    "--profile",
+    shell_complete=completion.profiles,
+    metavar="NAME",
+    help="The board's profile. Default: what `edgekit profiles detect` finds.",
+)
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the anchor file there.")
 @profile_path
 @as_json

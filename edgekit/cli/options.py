@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit_runtime.budget import PRESETS_MS
 from edgekit_runtime.engines import ENGINES
 
@@ -133,7 +134,12 @@ def options_given(*names: str) -> list[str]:
     return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
-engine = click.option("--engine", metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed.")
+engine = click.option(
+    "--engine",
+    shell_complete=completion.engines,
+    metavar="NAME",
+    help=f"{', '.join(ENGINES)}. Default: what is installed.",
+)
 threads = click.option(
     "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
 )

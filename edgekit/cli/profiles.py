@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.detect import detect
 from edgekit.cli.measure import measure
 from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
@@ -89,7 +90,7 @@ def _brief(profile: Profile, support: tuple[RuntimeSupport, ...], catalogue: Cat
 
 
 @profiles.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.profiles)
 @profile_path
 @click.option("--toml", "as_toml", is_flag=True, help="Print the profile's file, to begin one of your own with.")
 @as_json
@@ -210,8 +211,8 @@ def _mistake(error: ProfileError) -> dict[str, str]:
 
 
 @profiles.command()
-@click.argument("first")
-@click.argument("second")
+@click.argument("first", shell_complete=completion.profiles)
+@click.argument("second", shell_complete=completion.profiles)
 @profile_path
 @as_json
 def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool) -> None:

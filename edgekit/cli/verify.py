@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import completion
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -42,6 +43,7 @@ __all__ = ["verify"]
 @secret
 @click.option(
     "--profile",
+    shell_complete=completion.profiles,
     metavar="NAME",
     help="A board that the bundle must be for. Default: what the ROOT was told, else what is found here, as a remark.",
 )
