@@ -1,4 +1,5 @@
-"""What happens next, for every state: done, an error, a spontaneous reboot, a hang. The table of `states`, as chains."""
+"""What happens next, for every state: done, an error, a spontaneous reboot, a hang. The table of `journal`, as chains, and
+what the journal knows by itself."""
 
 from __future__ import annotations
 
@@ -234,6 +235,60 @@ def test_whatever_happens_something_answers_that_was_committed_or_is_on_trial(ev
         if journal.answering != before.answering:
             assert Tidy.POINT in step.tidy, "whoever changes what answers says so"
         assert parse_journal(journal.text(), "journal.json") == journal
+
+
+def test_a_rollback_leads_past_what_was_damaged_when_its_repair_was_accepted():
+    begun = react(BEFORE, Begun("net.ekb", "here", NOW)).journal
+    journal = react(begun, replace(HEAD, past=True)).journal
+    for _ in range(6):
+        journal = react(journal, Passed("object")).journal
+    assert (journal.current, journal.previous) == (4, 2)
+
+
+class SomeSuffice:
+    """As a `TrustStore`: these signers are enough."""
+
+    def __init__(self, *signers):
+        self.signers = set(signers)
+
+    def suffices(self, signed_by):
+        return bool(self.signers & set(signed_by))
+
+
+def test_the_highest_number_binds_that_somebody_vouched_for_who_counts_now():
+    low, high = Burned(5, "a", ("anna",)), Burned(9, "b", ("bert",))
+    journal = Journal().burning(low).burning(high)
+    assert journal.binding(None) == high
+    assert journal.binding(SomeSuffice("anna", "bert")) == high
+    assert journal.binding(SomeSuffice("anna")) == low
+    assert journal.binding(SomeSuffice("carl")) is None
+    assert Journal().binding(None) is None
+
+
+def test_a_number_that_a_later_one_covers_is_forgotten_and_no_other():
+    first = Burned(5, "a", ("anna",))
+    for later, kept in [
+        (Burned(5, "b", ("anna",)), None),
+        (Burned(6, "b", ("anna", "bert")), None),
+        (Burned(4, "b", ("anna",)), (first,)),
+        (Burned(6, "b", ("bert",)), (first,)),
+    ]:
+        journal = Journal().burning(first).burning(later)
+        assert (journal.burned, journal.also_burned) == (later, kept)
+
+
+def test_what_answers_what_did_before_and_what_is_on_its_way_is_kept():
+    assert BEFORE.kept == {2, 3}
+    assert reached("staged").kept == {2, 3, 4}
+    assert reached("fetching").kept == {2, 3}
+    assert Journal().kept == frozenset()
+
+
+def test_what_was_said_of_the_board_holds_for_the_unfinished_install_of_that_source():
+    journal = react(BEFORE, Begun("net.ekb", "here", NOW, "raspberry-pi-4")).journal
+    assert journal.profile_for("net.ekb") == "raspberry-pi-4"
+    assert journal.profile_for("other.ekb") is None
+    assert BEFORE.profile_for("net.ekb") is None
 
 
 def test_a_journal_that_knows_of_one_number_alone_is_read():
