@@ -10,9 +10,21 @@ catalogue, and `explain` knows each of them.
 
 from __future__ import annotations
 
-from edgekit.checking.catalogue import Entry, entries, entry, matching
+from edgekit.checking.catalogue import Entry, entries, entry, explain, matching
 from edgekit.checking.checked import Checked, Request, check
 from edgekit.checking.finding import Finding, Level
 from edgekit.checking.replay import Replayed
 
-__all__ = ["Checked", "Entry", "Finding", "Level", "Replayed", "Request", "check", "entries", "entry", "matching"]
+__all__ = [
+    "Checked",
+    "Entry",
+    "Finding",
+    "Level",
+    "Replayed",
+    "Request",
+    "check",
+    "entries",
+    "entry",
+    "explain",
+    "matching",
+]

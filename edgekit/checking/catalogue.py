@@ -3,7 +3,8 @@
     entry("op-version").why
     matching("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
 
-Rules: a code is explained once, whoever prints it; a message is found by a regular expression, whatever stands around it.
+Rules: a code is explained once, whoever prints it; an error of edgekit is found by its code, or by the words of its entry; a message
+of other software by a regular expression, whatever stands around it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from edgekit_profiles.schema import parse_toml
+from edgekit_runtime import errors
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Entry", "UnexplainedError", "entries", "entry", "matching"]
+__all__ = ["Entry", "UnexplainedError", "entries", "entry", "explain", "matching"]
 
 Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
@@ -73,6 +75,60 @@ def matching(text: str) -> list[Entry]:
         if hits:
             lengths.append((max(len(hit[0]) for hit in hits), found))
     return [found for _, found in sorted(lengths, key=lambda pair: (pair[1].kind == "message", -pair[0]))]
+
+
+def explain(text: str) -> Entry:
+    """Return the entry of a code, of an error as a line or as JSON, or of a message. Raises UnexplainedError."""
+    if text in entries():
+        return entry(text)
+    for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
+        if (found := entries().get(code[0] or code[1])) is not None:
+            return found
+    found = (
+        _by_words(text, least=1.0)
+        or next(iter(matching(text)), None)
+        or _by_words(text, least=_ALIKE)
+        or _by_class(text)
+    )
+    if found is not None:
+        return found
+    if len(text.split()) == 1:
+        return entry(text)
+    raise UnexplainedError(
+        "no entry knows this message",
+        do="Quote the line that names the cause; `edgekit doctor --codes` lists all codes",
+    )
+
+
+_ALIKE = 0.7
+"""Share of the words of an entry's first line that a message must have."""
+
+
+def _by_words(text: str, least: float) -> Entry | None:
+    """The entry of edgekit's own whose first line has the most words in common with the text."""
+    given = _words(text)
+    shares = {one.code: _share(_words(one.what), given) for one in entries().values() if one.kind != "message"}
+    code = max(shares, key=lambda code: shares[code])
+    return entries()[code] if shares[code][0] >= least else None
+
+
+def _by_class(text: str) -> Entry | None:
+    """The entry of an exception's class, as the last line of a traceback names it."""
+    for name in re.findall(r"(?:^|[\s.])([A-Z]\w+): ", text):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind.code in entries():
+            return entries()[kind.code]
+    return None
+
+
+def _share(wanted: frozenset[str], given: frozenset[str]) -> tuple[float, int]:
+    """(the part of the wanted words that is there, how many words that is)."""
+    common = len(wanted & given)
+    return (common / len(wanted) if len(wanted) >= 2 else 0.0), common
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9.]*[a-z0-9]", text.lower()))
 
 
 def _entry(code: str, table: dict[str, Any]) -> Entry:

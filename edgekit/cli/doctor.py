@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +64,11 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """Check this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
 
-    With CODE, or the text of an error MESSAGE (quote it): explain it.
+    With CODE, or the text of an error MESSAGE (quote it; as a line, as JSON or as a log keeps it): explain it.
 
     \b
     edgekit doctor downgrade
+    edgekit doctor "there is no room for the bundle"
     """
     text = " ".join(what).strip()
     if text or codes:
@@ -85,10 +85,10 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
 
 def _explain(text: str, as_json: bool) -> None:
     """text: a code or a message; empty for the list of codes."""
-    from edgekit.checking import entries
+    from edgekit.checking import entries, explain
     from edgekit.checking.page import TITLES
 
-    found = _found(text) if text else list(entries().values())
+    found = [explain(text)] if text else list(entries().values())
     if as_json:
         print_json({"entries": [one.as_json() for one in found]})
         return
@@ -103,27 +103,6 @@ def _explain(text: str, as_json: bool) -> None:
         for one in found:
             if one.kind == kind:
                 click.echo(f"  {one.code:<{width}}  {one.what}")
-
-
-def _found(text: str) -> list[Entry]:
-    """By code; else by what is in a message. Raises UnexplainedError."""
-    from edgekit.checking import entries, entry, matching
-
-    if text in entries():
-        return [entry(text)]
-    if (code := re.search(r"\[([a-z0-9-]+)\]\s*$", text)) and code[1] in entries():  # an error line of ours, whole
-        return [entry(code[1])]
-    found = matching(text)
-    if found:
-        return found[:1]
-    if len(text.split()) == 1:
-        return [entry(text)]
-    from edgekit.checking.catalogue import UnexplainedError
-
-    raise UnexplainedError(
-        "no entry knows this message",
-        do="Quote the line that names the cause; `edgekit doctor --codes` lists all codes",
-    )
 
 
 def _entry(one: Entry) -> Iterator[str]:

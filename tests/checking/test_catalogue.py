@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from edgekit.checking import entries, entry, matching
+from edgekit.checking import entries, entry, explain, matching
 from edgekit.checking.catalogue import UnexplainedError
 from edgekit_runtime.errors import EdgekitError
 
@@ -136,6 +137,32 @@ def test_every_entry_for_messages_is_found_by_one_of_them():
     told = {found.code for message in MESSAGES.values() for found in matching(message)}
     quiet = {"harmless-delegate", "conversion", "not-a-model"}
     assert {code for code, found in entries().items() if found.messages} - told == quiet
+
+
+@pytest.mark.parametrize("code", entries())
+def test_the_error_line_of_every_code_is_explained(code):
+    """As `edgekit` prints it, as --json does, and as a log keeps it, without the code."""
+    told = entry(code)
+    message = str(EdgekitError(told.what, where="/srv/net.ekb", do=told.do))
+    assert explain(f"error: {message} [{code}]").code == code
+    assert explain(json.dumps({"error": {"code": code, "what": told.what, "where": "", "do": told.do}})).code == code
+    if told.kind != "message":
+        assert explain(message).code == code
+
+
+@pytest.mark.parametrize("code", MESSAGES)
+def test_a_message_is_explained_whatever_stands_around_it(code):
+    assert explain(f"Traceback (most recent call last):\n{MESSAGES[code]}").code == code
+
+
+def test_the_last_line_of_a_traceback_is_explained_by_its_class():
+    told = "edgekit_runtime.errors.IntegrityError: net.ekb: blob 3 is 17 bytes short"
+    assert explain(told).code == "bundle-integrity"
+
+
+def test_what_no_entry_knows_is_said():
+    with pytest.raises(UnexplainedError, match="no entry knows this message"):
+        explain("all is well with the world today")
 
 
 def test_a_code_that_is_misspelt_is_answered_with_the_nearest():
