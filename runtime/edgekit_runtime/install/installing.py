@@ -118,8 +118,11 @@ def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked:
 
 
 def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | None = None) -> Slot:
-    """What the root was told, with what it is told now. profile: said for the same install before, which is not finished. A slot.json that cannot be read is made anew where the owner says
-    again whom to trust: nothing else of it decides what may come in. Raises InstallError (install-root)."""
+    """What the root was told, with what it is told now. Raises InstallError (install-root).
+
+    A slot.json that cannot be read is made anew where the owner says again whom to trust: nothing else of it decides what may
+    come in. profile: said for the same install before, which is not finished.
+    """
     try:
         slot = root.slot()
     except InstallError as error:

@@ -144,7 +144,7 @@ class Journal:
 
     burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that were
     higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
-    seen_s: the last time seen, seconds since 1970 (see `trust.clock`).
+    seen_s: the last time seen, seconds since 1970 (see `trust.store`).
     """
 
     format: int = FORMAT

@@ -319,7 +319,8 @@ class Root:
 
 @dataclass(frozen=True)
 class Slot:
-    """trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by; empty: what this machine trusts.
+    """trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by.
+    Empty: what this machine trusts.
 
     profile: what this board is; None: what is found of it at each install.
     """

@@ -68,7 +68,8 @@ _WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class Status:
-    """current: what answers, None where nothing was installed or it was lost, which refusal then says. state: of it. previous: where a rollback leads.
+    """current: what answers, None where nothing was installed or it was lost, which refusal then says. state: of it.
+    previous: where a rollback leads.
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest

@@ -79,8 +79,11 @@ class Slow:
 
 
 def judge(now: Counted, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
-    """before_ms: the stages' p99 in the last spell that was not slow. None where the p99 is not above SLOW_TIMES the budget. The stage named is the one whose p99 grew by most
-    milliseconds since `before`, or, with nothing before, the one that takes most."""
+    """None where the p99 is not above SLOW_TIMES the budget. before_ms: the stages' p99 in the last spell that was not slow.
+
+    The stage named is the one whose p99 grew by most milliseconds since `before`, or, with nothing before, the one that takes
+    most.
+    """
     total = now.latency()
     p99 = total.quantile(0.99)
     if p99 is None or p99 <= SLOW_TIMES * budget_ms:
