@@ -99,14 +99,13 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
 
 def _open(options: dict[str, Any]) -> tuple[Any, Any]:
     from edgekit_converters.sources.load import load
-    from edgekit_converters.sources.model import Description, LoadOptions
+    from edgekit_converters.sources.model import LoadOptions, description_of
     from edgekit_runtime.bundle.codec import to_json
 
     path = Path(options.pop("path"))
     shapes = {name: tuple(sizes) for name, sizes in options.pop("shapes").items()}
     source = load(path, LoadOptions(shapes=shapes, **options))
-    said = {name: getattr(source, name) for name in Description.__dataclass_fields__}
-    return source, {**to_json(Description(**{**said, "path": Path()})), "path": ""}
+    return source, to_json(description_of(source))
 
 
 def _done(source: Any, head: dict[str, Any], data: bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, cast
@@ -118,7 +118,7 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     try:
         head, _ = child.ask({"do": "open", "options": chosen})
         with _understood(path):
-            described = from_json(Description, {**head["source"], "path": path}, "a model's description")
+            described = replace(from_json(Description, head["source"], "a model's description"), path=path)
             missing = [part for part in head["missing"] if part in _PARTS]
         # Everything made of a model is stored under its digest, so the process may not choose one
         try:

@@ -17,7 +17,6 @@ Rules:
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +36,9 @@ from edgekit_converters.sources.model import (
     changed,
     content_sha256,
     described_json,
+    description_of,
 )
-from edgekit_converters.store import Store, key
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import BundleError
+from edgekit_converters.store import Store, get_json, key, put_json
 
 __all__ = [
     "FORMATS",
@@ -206,13 +204,15 @@ def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
     if content is None:
         return load(path, options)
     name = key("source", content, path.suffix.lower(), described_json(options))
-    stored = _description(store.get(name), path)
+    stored = get_json(store, name, Description)
     if stored is not None:
-        return DeferredSource(**vars(stored), open=lambda: _same(_opened(path, options), stored.sha256))
+        return DeferredSource(
+            **{**vars(stored), "path": path}, open=lambda: _same(_opened(path, options), stored.sha256)
+        )
     source = _opened(path, options)
     if _content_key(path) != content:
         raise changed(path)
-    store.put(name, _bytes(source))
+    put_json(store, name, description_of(source))
     return source
 
 
@@ -236,29 +236,6 @@ def _content_key(path: Path) -> str | None:
     except OSError:
         pass  # `load` says what is wrong
     return None
-
-
-def _bytes(source: SourceModel) -> bytes:
-    known = Description(
-        path=Path(),
-        format=source.format,
-        sha256=source.sha256,
-        inputs=source.inputs,
-        outputs=source.outputs,
-        state=source.state,
-        state_pairs=source.state_pairs,
-        notes=source.notes,
-    )
-    return json.dumps({**to_json(known), "path": ""}).encode()
-
-
-def _description(stored: bytes | None, path: Path) -> Description | None:
-    if stored is None:
-        return None
-    try:
-        return from_json(Description, {**json.loads(stored), "path": path}, "a stored description")
-    except (BundleError, ValueError):
-        return None
 
 
 LARGEST = 2_000_000_000

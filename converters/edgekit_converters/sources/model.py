@@ -38,6 +38,7 @@ __all__ = [
     "changed",
     "content_sha256",
     "described_json",
+    "description_of",
     "file_sha256",
     "folder_sha256",
     "model_sha256",
@@ -250,6 +251,11 @@ class Note:
     code: str
     what: str
     do: str = ""
+
+
+def description_of(source: SourceModel) -> Description:
+    """What the model is, wherever its file lies."""
+    return Description(**{**{name: getattr(source, name) for name in Description.__dataclass_fields__}, "path": Path()})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,7 +6,7 @@
     write_file(path, json_text(journal))
     journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
 
-Types: str, int, float, bool, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T], dict[int, T],
+Types: str, int, float, bool, Path, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T], dict[int, T],
 dataclasses, and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format
 version. A manifest leaves out what has no value; a record may also say null.
 """
@@ -19,6 +19,7 @@ import json
 import sys
 import types
 import typing
+from pathlib import Path
 from typing import Any, TypeVar
 
 from edgekit_runtime.errors import BundleError, shortened
@@ -40,6 +41,8 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if isinstance(value, frozenset):
         return sorted(to_json(item) for item in value)
+    if isinstance(value, Path):
+        return str(value)
     return value
 
 
@@ -119,9 +122,9 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is Any:
         return value
-    # Of JSON's own types exactly that one, as True is no 1; what a caller put in beside it may be of a subclass, as paths are.
-    fits = type(value) is kind if type(value) in (bool, int, float, str) else isinstance(value, kind)
-    _expect(fits, value, f"a {kind.__name__}", where)
+    if kind is Path and type(value) is str:
+        return Path(value)
+    _expect(type(value) is kind, value, f"a {kind.__name__}", where)  # True is no 1
     return value
 
 
