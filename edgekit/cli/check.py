@@ -58,6 +58,10 @@ def check(
     What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory. Then
     the golden examples are replayed with that very version of the runtime, which is installed beside this environment and
     kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
+
+    \b
+    edgekit check net.ekb --profile raspberry-pi-4
+    edgekit check net.tflite --profile raspberry-pi-4 --runtime tflite-runtime==2.14.0
     """
     from edgekit.checking import Request
     from edgekit.checking import check as checked

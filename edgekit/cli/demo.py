@@ -29,6 +29,10 @@ __all__ = ["demo"]
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask one
     of them about real photos. Every command is printed before it runs: type them yourself on your own model.
+
+    \b
+    edgekit demo
+    edgekit demo --fleet
     """
     from edgekit.demo import make_assets, steps
 

@@ -34,6 +34,9 @@ def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as
 
     A board without a profile is shown the nearest one, and a file to begin its own with. Exits 1 when no profile stands
     for it.
+
+    \b
+    edgekit profiles detect
     """
     from edgekit_profiles.detect import detect as find
     from edgekit_profiles.errors import ProfileError

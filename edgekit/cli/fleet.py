@@ -30,7 +30,11 @@ def fleet() -> None:
 @click.option("--listen", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where the pages are.")
 @as_json
 def serve(as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str) -> int:
-    """Take in what boards report and serve the fleet page, until Ctrl-C."""
+    """Take in what boards report and serve the fleet page, until Ctrl-C.
+
+    \b
+    edgekit fleet serve --broker mqtt://broker:1883
+    """
     if (broker is None) != embedded_broker:
         raise click.UsageError("Pass either --broker URL or --embedded-broker.")
     from edgekit.fleet.serve import FleetServer, Settings

@@ -25,6 +25,9 @@ def status(root: Path, as_json: bool) -> None:
     Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the active and
     the previous version stay, the one on trial, what an application has open, and the download of an interrupted install.
     Exits 0 wherever the root can be read.
+
+    \b
+    edgekit status --root /var/lib/edgekit/camera
     """
     from edgekit_runtime.install import status as found_in
 

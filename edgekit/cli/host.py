@@ -68,6 +68,9 @@ def serve(bundles: tuple[Path, ...], listen: tuple[str, int], cache_mb: float, a
 
     What was asked by then is still answered. With --json one line is printed, when requests are answered:
     {"listening": URL, "models": [...]}.
+
+    \b
+    edgekit host serve net.ekb --listen 127.0.0.1:8000
     """
     from edgekit.host import Repository, bind
     from edgekit.host import serve as serve_until_told

@@ -39,6 +39,10 @@ def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: boo
 
     With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is asked, and
     what it says is shown.
+
+    \b
+    edgekit inspect net.ekb
+    edgekit inspect /var/lib/edgekit/camera --sbom
     """
     with found_bundle(bundle) as (path, root, generation):
         opened = _read(path, root, trust, secret)

@@ -117,6 +117,9 @@ def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -
 
     What OLD signed before goes on answering, and new bundles of it are accepted for --grace-days. For a key that was
     stolen use `edgekit keys revoke`.
+
+    \b
+    edgekit keys rotate alice alice-2027 --sign alice
     """
     from edgekit.keys import Member, rotated
 
@@ -144,6 +147,9 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
 
     KEY is a name or the first digits of a keyid. A board refuses it as soon as it has taken the new version over
     (`edgekit keys update`), also what runs there already.
+
+    \b
+    edgekit keys revoke alice --why "laptop stolen" --sign bob
     """
     from edgekit.keys import revoked
 
@@ -154,7 +160,11 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
 @click.command()
 @_authoring
 def renew(as_json: bool, **options: Any) -> int:
-    """The same keys with a later date: a new version of root.json."""
+    """The same keys with a later date: a new version of root.json.
+
+    \b
+    edgekit keys renew --sign alice
+    """
     from edgekit.keys import renewed
 
     desk = _Desk(folder_of(options["folder"]), options)

@@ -25,6 +25,9 @@ def secret(name: str, folder: Path | None, as_json: bool) -> None:
     """Make NAME.secret, a key to encrypt bundles with; the boards that shall run them need the same file.
 
     Whoever has it can read those bundles, and without it nobody can, you included: keep a copy where it is safe.
+
+    \b
+    edgekit keys secret camera
     """
     from edgekit.keys.secret import create_secret
 

@@ -46,7 +46,11 @@ for _command in (trust, rotate, revoke, renew, openssf, secret):
 @folder
 @as_json
 def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None, as_json: bool) -> None:
-    """Make the Ed25519 key pair NAME: NAME.pem signs and stays with you, NAME.pub.pem goes to who should trust it."""
+    """Make the Ed25519 key pair NAME: NAME.pem signs and stays with you, NAME.pub.pem goes to who should trust it.
+
+    \b
+    edgekit keys new alice
+    """
     secret = passphrase(passphrase_file, f"passphrase for {name}", twice=True) if ask or passphrase_file else None
     if ask and secret is None:
         raise click.UsageError(
@@ -74,6 +78,9 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """Your keys, and whom this machine trusts.
 
     Exits 1 where a private key can be read by other users of this machine, and where whom it trusts cannot be told.
+
+    \b
+    edgekit keys list
     """
     from edgekit.keys.secret import secrets_in
 
@@ -178,6 +185,9 @@ def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json
 
     The first one is taken on your word: compare its fingerprint with whoever made it. Every later one must be the next
     version, signed by the one in force; bring all that came in between.
+
+    \b
+    edgekit keys update root.json
     """
     from edgekit.keys import take_over
 

@@ -40,6 +40,9 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
     """One line a profile; with WORDS those whose name or description has them all.
 
     Exits 1 when no profile has them, or when a file of the folders given is broken; the others are listed all the same.
+
+    \b
+    edgekit profiles list raspberry 64-bit
     """
     from edgekit_profiles import installable
 
@@ -95,7 +98,11 @@ def _brief(profile: Profile, support: tuple[RuntimeSupport, ...], catalogue: Cat
 @click.option("--toml", "as_toml", is_flag=True, help="Print the profile's file, to begin one of your own with.")
 @as_json
 def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: bool) -> None:
-    """Everything known of board NAME (or a profile.toml), and what installs there."""
+    """Everything known of board NAME (or a profile.toml), and what installs there.
+
+    \b
+    edgekit profiles show raspberry-pi-4
+    """
     from edgekit_profiles import installable
 
     if as_toml and as_json:
@@ -177,7 +184,11 @@ def _caches(profile: Profile) -> tuple[int | None, int | None, int | None]:
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
 @as_json
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
-    """Check profile files, or folders of them, and print every mistake at once. Exits 1 when there is one."""
+    """Check profile files, or folders of them, and print every mistake at once. Exits 1 when there is one.
+
+    \b
+    edgekit profiles validate our-board.toml
+    """
     from edgekit_profiles.validation import validate as check
 
     results = [result for file in files for result in check(file)]
@@ -216,7 +227,11 @@ def _mistake(error: ProfileError) -> dict[str, str]:
 @profile_path
 @as_json
 def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool) -> None:
-    """What differs between two profiles, with the source of each figure. What is the same is left out."""
+    """What differs between two profiles, with the source of each figure. What is the same is left out.
+
+    \b
+    edgekit profiles diff raspberry-pi-4 raspberry-pi-5
+    """
     from edgekit_profiles.difference import difference
 
     catalogue = catalogue_of(profile_paths)

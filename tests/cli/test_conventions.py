@@ -56,6 +56,14 @@ def test_help_keeps_four_groups_each_with_an_example():
     assert all(example.startswith("edgekit ") for example, _ in GROUPS.values())
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example_of_itself(name):
+    for command in leaves(name):
+        path = f"edgekit {name}" if command.name == name else f"edgekit {name} {command.name}"
+        said = command.get_help(click.Context(command, info_name=path)).partition("\n")[2]
+        assert f"{path} " in said or f"{path}\n" in said, path
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_is_there_wherever_it_applies(name):
     assert options_of(name) & SHARED == OPTIONS[name]
