@@ -19,8 +19,7 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from edgekit.demo.fallback import FallbackDemo
-from edgekit.demo.fleet import FleetDemo
+from edgekit.demo.fallback import FallbackDemo, FleetDemo
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",

@@ -22,10 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from edgekit.checking.sidebyside import environment
+from edgekit.checking.replay import environment
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.needs.kernels import kernel_versions
-from edgekit_converters.needs.registered import asked_of, known_custom, parts
+from edgekit_converters.needs.rules import asked_of, kernel_versions, known_custom, parts
 
 FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
 KERNELS = FILE.with_name("onnx_kernels.json")

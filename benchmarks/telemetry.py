@@ -25,7 +25,7 @@ from side_by_side import compare, report
 
 from edgekit.bench import conditions, golden_inputs
 from edgekit.fleet import Ingest, SqliteStore
-from edgekit.fleet.figures import quantiles
+from edgekit.fleet.store import quantiles
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.telemetry import (

@@ -1,10 +1,13 @@
-"""The host side's error tree."""
+"""The host side's error tree.
+
+What goes wrong with keys and roots on the workstation.
+"""
 
 from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["DemoError", "OutputError", "PackagingError", "PythonVersionError"]
+__all__ = ["DemoError", "KeysError", "OutputError", "PackagingError", "PythonVersionError"]
 
 
 class PackagingError(EdgekitError):
@@ -29,3 +32,9 @@ class DemoError(EdgekitError):
     """The demo's real models or photos are not there."""
 
     code = "demo"
+
+
+class KeysError(EdgekitError):
+    """A key cannot be made, found or used, or a root.json cannot be changed as asked."""
+
+    code = "keys"

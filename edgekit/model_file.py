@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_profiles.regular import open_regular, read_regular
+from edgekit_profiles.schema import open_regular, read_regular
 from edgekit_runtime.bundle.reader import MAGIC, MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError
 

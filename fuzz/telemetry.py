@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from edgekit.fleet.state import parse_state
+from edgekit.fleet.store import parse_state
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import origin, parse_window
 from edgekit_runtime.telemetry.histogram import Histogram

@@ -8,7 +8,7 @@ from pathlib import Path
 import tiny
 
 from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.install import Asked, Board, Proving
 

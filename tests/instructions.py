@@ -23,10 +23,9 @@ from typing import Any
 
 from edgekit.emulation.board import Cpu
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError
-from edgekit.emulation.kept import cache_root, kept
 from edgekit.emulation.machine import INSTALL, Machine, emulator
-from edgekit.emulation.tasks import ask
-from edgekit.emulation.userland import Userland
+from edgekit.emulation.replay import ask
+from edgekit.emulation.userland import Userland, cache_root, kept
 
 __all__ = ["Instructions", "Model", "count", "counted", "plugin_options", "tasks_for"]
 

@@ -75,7 +75,7 @@ def _options(model: Path, calibrate: NDArray[Any]) -> Any:
 
 def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, Any]:
     """The build's own steps up to the choice: every board would get the same bytes, and what misses the limit is shown too."""
-    from edgekit.building.evidence import evidence
+    from edgekit.building.candidates import evidence
     from edgekit.building.making import Maker, make
     from edgekit.building.repairing import with_repairs
     from edgekit.building.subject import open_subject

@@ -20,7 +20,7 @@ from typing import Any
 
 from networks import NETWORKS, workload
 
-from edgekit_profiles.roofline import Machine, predict
+from edgekit_profiles.workload import Machine, predict
 
 __all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "read", "terms"]
 

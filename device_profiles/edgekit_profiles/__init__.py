@@ -9,8 +9,7 @@ estimate(profile, workload, "litert")             # low, middle and high millise
 from __future__ import annotations
 
 from edgekit_profiles.anchors import HostTimes
-from edgekit_profiles.catalogue import Catalogue, open_catalogue
-from edgekit_profiles.cores import CoreType, features_of, identify, known_types
+from edgekit_profiles.catalogue import Catalogue, load, names, open_catalogue, parse
 from edgekit_profiles.errors import AnchorError, CannotEstimateError, ProfileError, UnknownProfileError
 from edgekit_profiles.estimate import (
     Estimate,
@@ -24,12 +23,12 @@ from edgekit_profiles.estimate import (
     measured,
     milliseconds,
 )
-from edgekit_profiles.loader import load, names, parse
 from edgekit_profiles.profile import (
     Accelerator,
     Anchor,
     Caches,
     Core,
+    CoreType,
     Marks,
     Memory,
     Mode,
@@ -37,7 +36,10 @@ from edgekit_profiles.profile import (
     Profile,
     System,
     Thermal,
+    features_of,
+    identify,
     in_mode,
+    known_types,
 )
 from edgekit_profiles.wheels import DebianPackage, RuntimeSupport, debian_packages, installable, runtime_python
 from edgekit_profiles.workload import Op, OpKind, Precision, Workload, mobilenet_v1

@@ -1,16 +1,19 @@
-"""Every profile there is to choose from: those that come with edgekit, those of installed packages, the user's own.
+"""Every profile there is, of edgekit, of packages and the user's own; compared, validated.
+
+    catalogue = open_catalogue([Path("boards")])
+    catalogue.load("raspberry-pi-4-32bit"), catalogue.load("jetson-nano@5w"), catalogue.load("boards/our-gateway.toml")
+    load("raspberry-pi-4").title                                            # of edgekit's own, or a path to a .toml
+    difference(load("raspberry-pi-4"), load("raspberry-pi-5"))[0].key       # "core.clock_ghz"
+    validate(Path("boards/our-gateway.toml"))[0].errors
 
 Rules:
 - a profile is a file NAME.toml: in edgekit itself, in a package that an entry point of the group `edgekit.profiles`
   names, in a folder of `--profile-path` or of the variable EDGEKIT_PROFILE_PATH, or named by its path;
 - two files for one board are an error when that board is asked for, which names both: none hides the other, because
   bundles and fleets know a board by its name;
-- a broken file spoils its own profiles and no others;
+- a broken file spoils its own profiles and no others; `validate` says every mistake at once;
 - `measured_here` is for the profiles that come with edgekit: a user's file that was copied from one of them must not pass
   this machine's times off as the board's.
-
-    catalogue = open_catalogue([Path("boards")])
-    catalogue.load("raspberry-pi-4-32bit"), catalogue.load("jetson-nano@5w"), catalogue.load("boards/our-gateway.toml")
 """
 
 from __future__ import annotations
@@ -21,20 +24,39 @@ import importlib.metadata
 import importlib.resources
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edgekit_profiles.errors import ProfileError, UnknownProfileError
-from edgekit_profiles.profile import Profile, in_mode
-from edgekit_profiles.reading import read
-from edgekit_profiles.regular import read_regular
+from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
+from edgekit_profiles.estimate import estimate
+from edgekit_profiles.profile import Profile, in_mode, known_types
+from edgekit_profiles.reading import mistakes_of, read
+from edgekit_profiles.schema import read_regular
+from edgekit_profiles.wheels import installable
+from edgekit_profiles.workload import Precision, mobilenet_v1
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable  # of Python 3.11
+    from importlib.resources.abc import Traversable
 
-__all__ = ["GROUP", "MOST_BYTES", "VARIABLE", "Catalogue", "Source", "built_in", "open_catalogue"]
+__all__ = [
+    "GROUP",
+    "MOST_BYTES",
+    "VARIABLE",
+    "Catalogue",
+    "Difference",
+    "Source",
+    "Validated",
+    "built_in",
+    "difference",
+    "load",
+    "names",
+    "open_catalogue",
+    "parse",
+    "source_of",
+    "validate",
+]
 
 GROUP = "edgekit.profiles"
 VARIABLE = "EDGEKIT_PROFILE_PATH"
@@ -259,3 +281,140 @@ def _built_in_profiles(board: str) -> tuple[Profile, ...]:
     """They do not change while a process runs, and are many."""
     file = f"boards/{board}.toml"
     return read(_text(Source(board, file, _OWN, _file(board))), file, board)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the profiles that come with edgekit, of every image, sorted by board."""
+    return built_in().names()
+
+
+def load(name: str) -> Profile:
+    """The profile of that name among those that come with edgekit, or of that file when the name ends with `.toml`.
+
+    Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key). `open_catalogue` knows
+    the user's own folders besides.
+    """
+    return built_in().load(name)
+
+
+def parse(text: str, file: str, name: str) -> Profile:
+    """A profile from TOML text, of the board's first image. file: what errors call it. name: what its `name` key must be."""
+    return read(text, file, name)[0]
+
+
+# What names a profile rather than describes it, and what is prose.
+_NAMES = {"name", "board", "image", "title", "notes", "sources", "marks", "anchors", "modes", "accelerators"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """key: dotted. first, second: the values, None where the profile says nothing. sources: of the two, "" for none."""
+
+    key: str
+    first: Any
+    second: Any
+    first_source: str = ""
+    second_source: str = ""
+
+
+def difference(first: Profile, second: Profile) -> tuple[Difference, ...]:
+    """What differs, in the order of the profile's keys; what is the same is left out. Engines that install come last."""
+    found = []
+    left, right = dict(_figures(first)), dict(_figures(second))
+    for key in dict.fromkeys((*left, *right)):
+        one, other = left.get(key), right.get(key)
+        if one != other:
+            found.append(Difference(key, one, other, _source(first, key), _source(second, key)))
+    return tuple(found)
+
+
+def source_of(profile: Profile, key: str) -> str:
+    """Where a figure comes from, by its own key or by its table's; empty where it needs none."""
+    return profile.sources.get(key) or profile.sources.get(key.split(".")[0], "")
+
+
+def _source(profile: Profile, key: str) -> str:
+    if key.startswith("anchors "):
+        return next((anchor.source for anchor in profile.anchors if _anchor_key(anchor) == key), "")
+    return source_of(profile, key)
+
+
+def _figures(profile: Profile) -> Iterator[tuple[str, Any]]:
+    for key, value in asdict(profile).items():
+        if key in _NAMES:
+            continue
+        if isinstance(value, dict):
+            yield from ((f"{key}.{name}", item) for name, item in value.items() if not _empty(item))
+        elif not _empty(value):
+            yield key, value
+    for mode in profile.modes:
+        yield f"modes.{mode.name}", f"{mode.cores} cores at {mode.clock_ghz:g} GHz"
+    for accelerator in profile.accelerators:
+        yield f"accelerators.{accelerator.kind}", accelerator.name
+    for anchor in profile.anchors:
+        yield _anchor_key(anchor), ", ".join(f"{precision} {ms:g} ms" for precision, ms in anchor.ms.items())
+    for support in installable(profile):
+        yield f"engines.{support.engine}", support.version
+
+
+def _anchor_key(anchor: Any) -> str:
+    clock = f"{anchor.clock_ghz:g} GHz"
+    return f"anchors {anchor.model} {anchor.framework} {anchor.threads} thread{'s' * (anchor.threads != 1)} {clock} {anchor.grade}"
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ("", (), [], {})
+
+
+@dataclass(frozen=True)
+class Validated:
+    """One file. names: of the profiles in it, where it has no errors."""
+
+    file: str
+    errors: tuple[ProfileError, ...]
+    warnings: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def validate(path: Path) -> tuple[Validated, ...]:
+    """A file, or every .toml of a folder. What cannot be read is an error of that file."""
+    if path.is_dir():
+        files = sorted(item for item in path.iterdir() if item.suffix == ".toml")
+        if files:
+            return tuple(result for file in files for result in validate(file))
+        return (Validated(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
+    try:
+        text = read_regular(path, MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        return (Validated(str(path), (ProfileError(f"cannot be read: {why}", where=str(path)),)),)
+    errors = list(mistakes_of(text, str(path), path.stem))
+    if errors:
+        return (Validated(str(path), tuple(errors)),)
+    found = read(text, str(path), path.stem)
+    if found[0].measured_here:
+        what = "'measured_here' is for the profiles that come with edgekit"
+        do = "Remove it: times on the machine that builds are not those of the board"
+        return (Validated(str(path), (ProfileError(what, where=str(path), do=do, key="measured_here"),)),)
+    return (Validated(str(path), (), tuple(_warnings(found)), tuple(profile.name for profile in found)),)
+
+
+def _warnings(found: tuple[Profile, ...]) -> Iterator[str]:
+    first = found[0]
+    if first.name in built_in().boards():
+        yield f"edgekit comes with a profile '{first.name}': in a folder of --profile-path the two exclude each other"
+    # By asking for one, with the engine that an INT8 or float network would get there
+    tflite = [verdict.engine for verdict in installable(first) if verdict.ok and verdict.format == "tflite"]
+    precisions: tuple[Precision, ...] = ("float32", "int8")
+    for precision in precisions:
+        try:
+            estimate(first, mobilenet_v1(precision), tflite[0] if tflite else "litert")
+        except CannotEstimateError as error:
+            near = difflib.get_close_matches(first.core.type, known_types(), n=1)
+            typo = bool(near) and first.core.type not in known_types()
+            meant = f" (is core.type meant to be '{near[0]}'?)" if typo else ""
+            yield f"no latency of {precision} can be estimated: {error.what}{meant}"
+    for profile in found:
+        verdicts = installable(profile)
+        if not any(verdict.ok for verdict in verdicts):
+            yield f"no engine installs on {profile.name}: {verdicts[0].reason}"

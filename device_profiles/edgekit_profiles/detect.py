@@ -1,15 +1,21 @@
-"""Which profile a machine is, how sure that is, and what on it is not as the profile says.
-
-Rules: the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its
-cores, for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these (`unknown`).
-Which image and mode it runs is told by its user land, cores and clock. Every difference says what follows from it.
+"""Which profile a machine is, how sure that is, what differs; a profile for a new board.
 
     found = detect(read_facts(), open_catalogue())
     found.profile, found.sure, found.differences
+    Path("my-board.toml").write_text(starting_toml(read_facts(), load("cortex-a72")))
+
+Rules:
+- the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its cores,
+  for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these (`unknown`);
+- the user land, cores and clock tell which image and mode it runs. Every difference says what follows from it;
+- a starting profile is valid as it is: a figure that was read says so in its source, one of another profile names that;
+  a figure that no file tells, the memory's bandwidth above all, is marked to look up.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,10 +24,81 @@ from edgekit_profiles.catalogue import Catalogue
 from edgekit_profiles.facts import Cluster, Facts
 from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import ARCHITECTURES
-from edgekit_profiles.starting import starting_toml
 from edgekit_profiles.wheels import installable
 
-__all__ = ["Detected", "Deviation", "Sure", "detect", "stands_for"]
+__all__ = ["Detected", "Deviation", "Sure", "detect", "stands_for", "starting_name", "starting_toml"]
+
+_FALLBACK = ("aarch64", "3.11", "2.36")
+
+
+def starting_name(facts: Facts) -> str:
+    """What the file is to be called, without `.toml`."""
+    return re.sub(r"[^a-z0-9]+", "-", facts.model.lower()).strip("-") or "my-board"
+
+
+def starting_toml(facts: Facts, base: Profile | None) -> str:
+    """base: the profile that stands for the board, None where none does."""
+    read, other = "read on the board", f"as in the profile {base.name}" if base else "a placeholder: look it up"
+    fast = facts.clusters[0] if facts.clusters else None
+    base_core = base.core if base else None
+    kind = fast.type if fast else base_core.type if base_core else "unknown"
+    clock = fast.clock_ghz if fast and fast.clock_ghz else base_core.clock_ghz if base_core else 1.0
+    count = fast.count if fast else base_core.count if base_core else 1
+    ram = facts.ram_mb or (base.memory.ram_mb if base else 512)
+    bandwidth = base.memory.bandwidth_gbps if base else None
+    machine = facts.machine or (base.arch if base else _FALLBACK[0])
+    python = ".".join(facts.python.split(".")[:2]) or (base.os.python if base else _FALLBACK[1])
+    glibc = facts.glibc or (base.os.glibc if base else _FALLBACK[2])
+    lines = [
+        f"name = {_quoted(starting_name(facts))}            # the file must be called so, with .toml",
+        f"title = {_quoted(facts.model or 'My board')}",
+        f"arch = {_quoted(machine)}",
+        f"soc = {_quoted(facts.compatible[-1] if facts.compatible else 'unknown')}",
+        f"threads = {count}",
+        "",
+        "[core]",
+        f"type = {_quoted(kind)}",
+        f"count = {count}",
+        f"clock_ghz = {clock:g}",
+        *([f"simd = {json.dumps(list(facts.simd))}"] if facts.simd else []),
+        "",
+        "[memory]",
+        f"ram_mb = {ram}",
+        *(
+            [f"bandwidth_gbps = {bandwidth:g}            # look it up: transfers a second times the bus's bytes"]
+            if bandwidth
+            else ["# bandwidth_gbps = 12.8          # look it up: without it no latency can be estimated"]
+        ),
+        "",
+        "[os]",
+        f"name = {_quoted(facts.system or 'Linux')}",
+        f"python = {_quoted(python)}",
+        f"glibc = {_quoted(glibc)}",
+        *([f"debian = {_quoted(facts.codename)}"] if facts.codename in ("bullseye", "bookworm", "trixie") else []),
+        "",
+        *_marks(facts),
+        "[sources]",
+        f"core = {_quoted(read if fast and fast.clock_ghz else f'{read}; clock {other}')}",
+        f'"memory.ram_mb" = {_quoted(read if facts.ram_mb else other)}',
+        *([f'"memory.bandwidth_gbps" = {_quoted(other)}'] if bandwidth else []),
+        f"os = {_quoted(read if facts.python and facts.glibc else other)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _marks(facts: Facts) -> list[str]:
+    if not facts.model and not facts.compatible:
+        return []
+    marks = ["[detect]"]
+    marks += [f"models = {json.dumps([facts.model])}"] if facts.model else []
+    marks += [f"compatible = {json.dumps([facts.compatible[0]])}"] if facts.compatible else []
+    return [*marks, ""]
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: JSON's escapes are TOML's, once what is not plain is replaced."""
+    return json.dumps(re.sub(r"[\x00-\x1f\x7f]", " ", text), ensure_ascii=False)
+
 
 Sure = Literal["certain", "likely", "guess", "unknown"]
 _SIZES_MB = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 65536)
@@ -84,9 +161,9 @@ def _family(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Prof
     found = [(place, entry) for place, entry in enumerate(facts.compatible) if entry in marked]
     if found and found[0][0] == 0:
         return marked[found[0][1]], "certain", f"its device tree says '{found[0][1]}'{named}"
-    called = [(len(mark), board) for board in boards for mark in board[0].marks.models if _begins(facts.model, mark)]
-    if called:
-        best = max(called, key=lambda item: item[0])[1]
+    matching = [(len(mark), board) for board in boards for mark in board[0].marks.models if _begins(facts.model, mark)]
+    if matching:
+        best = max(matching, key=lambda item: item[0])[1]
         return best, "certain", f"the board calls itself '{facts.model}'"
     if found:
         why = f"its device tree says '{found[0][1]}', which is the chip{named}"
@@ -150,7 +227,14 @@ def _fast(profile: Profile, facts: Facts) -> Cluster | None:
 def _differences(profile: Profile, facts: Facts) -> Iterator[Deviation]:
     yield from _memory(profile, facts)
     yield from _cores(profile, facts)
-    yield from _system(profile, facts)
+    if facts.machine and facts.machine != profile.arch:
+        means = "a wheel for the one does not install on the other"
+        yield Deviation("machine", facts.machine, profile.arch, means)
+    if facts.python and _minor(facts.python) != _minor(profile.os.python):
+        yield Deviation("python", facts.python, profile.os.python or "none", _installs(profile, facts))
+    if facts.glibc and _parts(facts.glibc) < _parts(profile.os.glibc):
+        means = "wheels that the profile counts on may not install"
+        yield Deviation("glibc", facts.glibc, profile.os.glibc or "none", means)
 
 
 def _memory(profile: Profile, facts: Facts) -> Iterator[Deviation]:
@@ -184,17 +268,6 @@ def _cores(profile: Profile, facts: Facts) -> Iterator[Deviation]:
     if missing:
         means = "INT8 and float16 are slower than estimated"
         yield Deviation("features", f"no {', '.join(missing)}", ", ".join(core.simd), means)
-
-
-def _system(profile: Profile, facts: Facts) -> Iterator[Deviation]:
-    if facts.machine and facts.machine != profile.arch:
-        means = "a wheel for the one does not install on the other"
-        yield Deviation("machine", facts.machine, profile.arch, means)
-    if facts.python and _minor(facts.python) != _minor(profile.os.python):
-        yield Deviation("python", facts.python, profile.os.python or "none", _installs(profile, facts))
-    if facts.glibc and _parts(facts.glibc) < _parts(profile.os.glibc):
-        means = "wheels that the profile counts on may not install"
-        yield Deviation("glibc", facts.glibc, profile.os.glibc or "none", means)
 
 
 def _installs(profile: Profile, facts: Facts) -> str:

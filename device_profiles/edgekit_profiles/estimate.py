@@ -22,8 +22,7 @@ from typing import Any, Literal
 from edgekit_profiles.anchors import HostTimes, blended, carried, choose_anchor
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.profile import Anchor, Profile
-from edgekit_profiles.roofline import MEASURE, Machine, constants, op_terms, predict
-from edgekit_profiles.workload import Workload, mobilenet_v1
+from edgekit_profiles.workload import MEASURE, Machine, Workload, constants, mobilenet_v1, op_terms, predict
 
 __all__ = [
     "DOMINATED",
@@ -153,37 +152,6 @@ def layer_terms(profile: Profile, workload: Workload, framework: str, threads: i
 
 def _case(profile: Profile, workload: Workload, framework: str, threads: int | None) -> _Case:
     threads = profile.threads if threads is None else threads
-    _check(profile, workload, framework, threads)
-    stand_in = constants()["stand_ins"].get(framework)
-    kernels = constants()["engines"][framework if stand_in is None else stand_in["engine"]]
-    precision = "float32" if workload.precision == "dynamic" else workload.precision
-    return _Case(profile, workload, framework, kernels[precision], threads)
-
-
-def _estimate(case: _Case, known: Known) -> Estimate:
-    if case.workload.precision == "dynamic":
-        return _dynamic(case, known)
-    anchor = _own_anchor(case, known.anchors)
-    if anchor is not None:
-        return _anchored(case, anchor, known.host)
-    stand_in = constants()["stand_ins"].get(case.engine)
-    if stand_in is None:
-        return _roofline(case)
-    like = replace(case, engine=stand_in["engine"])
-    rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
-    return _stand_in(_estimate(like, Known(anchors=rest)), case.engine, stand_in)
-
-
-def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
-    """Of the very engine. One that another stands in for has only what was measured with it."""
-    profile, precision = case.profile, case.workload.precision
-    if case.engine in constants()["stand_ins"]:
-        profile = replace(profile, anchors=())
-        given = tuple(anchor for anchor in given if anchor.engine == case.engine)
-    return choose_anchor(profile, given, case.engine, case.kernels, precision, case.threads)
-
-
-def _check(profile: Profile, workload: Workload, framework: str, threads: int) -> None:
     known = {**constants()["engines"], **constants()["stand_ins"]}
     where = profile.name
     if framework not in known:
@@ -203,6 +171,49 @@ def _check(profile: Profile, workload: Workload, framework: str, threads: int) -
         raise CannotEstimateError(f"{threads} threads on {cores}", where=where, do=do)
     if not has_rates(profile):
         raise CannotEstimateError(f"no rate was fitted for {profile.core.type} cores", where=where, do=MEASURE)
+    stand_in = constants()["stand_ins"].get(framework)
+    kernels = constants()["engines"][framework if stand_in is None else stand_in["engine"]]
+    precision = "float32" if workload.precision == "dynamic" else workload.precision
+    return _Case(profile, workload, framework, kernels[precision], threads)
+
+
+def _estimate(case: _Case, known: Known) -> Estimate:
+    if case.workload.precision == "dynamic":
+        # From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known
+        workload = case.workload
+        base = _estimate(replace(case, workload=replace(workload, precision="float32")), replace(known, host=None))
+        dense = sum(op.macs for op in workload.ops if op.kind == "fc")
+        shape = "dense" if 2 * dense > workload.macs else "convolutional"
+        low, mid, high = constants()["dynamic"][case.engine][shape]
+        notes = (
+            f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a board",
+            *base.notes,
+        )
+        return replace(base.scaled(low, mid, high), grade="estimated", notes=notes)
+    anchor = _own_anchor(case, known.anchors)
+    if anchor is not None:
+        return _anchored(case, anchor, known.host)
+    stand_in = constants()["stand_ins"].get(case.engine)
+    if stand_in is None:
+        return _roofline(case)
+    like = replace(case, engine=stand_in["engine"])
+    rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
+    base = _estimate(like, Known(anchors=rest))
+    low, high = stand_in["band"]
+    notes = (
+        f"no factor could be fitted for {case.engine}: this is {stand_in['engine']}'s estimate with a wider range",
+        *base.notes,
+    )
+    return replace(base.scaled(low, 1.0, high), grade="estimated", notes=notes)
+
+
+def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
+    """Of the very engine. One that another stands in for has only what was measured with it."""
+    profile, precision = case.profile, case.workload.precision
+    if case.engine in constants()["stand_ins"]:
+        profile = replace(profile, anchors=())
+        given = tuple(anchor for anchor in given if anchor.engine == case.engine)
+    return choose_anchor(profile, given, case.engine, case.kernels, precision, case.threads)
 
 
 def _roofline(case: _Case) -> Estimate:
@@ -302,29 +313,6 @@ def _same_kernels(host: HostTimes, case: _Case) -> bool:
         return True
     engines = constants()["engines"]
     return case.engine in engines and engines.get(host.engine, {}).get(case.workload.precision) == case.kernels
-
-
-def _stand_in(base: Estimate, framework: str, facts: dict[str, Any]) -> Estimate:
-    low, high = facts["band"]
-    notes = (
-        f"no factor could be fitted for {framework}: this is {facts['engine']}'s estimate with a wider range",
-        *base.notes,
-    )
-    return replace(base.scaled(low, 1.0, high), grade="estimated", notes=notes)
-
-
-def _dynamic(case: _Case, known: Known) -> Estimate:
-    """From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known."""
-    workload = case.workload
-    base = _estimate(replace(case, workload=replace(workload, precision="float32")), replace(known, host=None))
-    dense = sum(op.macs for op in workload.ops if op.kind == "fc")
-    shape = "dense" if 2 * dense > workload.macs else "convolutional"
-    low, mid, high = constants()["dynamic"][case.engine][shape]
-    notes = (
-        f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a board",
-        *base.notes,
-    )
-    return replace(base.scaled(low, mid, high), grade="estimated", notes=notes)
 
 
 def _band(name: str) -> Band:

@@ -16,8 +16,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit_profiles.cores import CoreType, features_of, identify
-from edgekit_profiles.regular import open_regular
+from edgekit_profiles.profile import CoreType, features_of, identify
+from edgekit_profiles.schema import open_regular
 
 __all__ = ["Cluster", "Facts", "read_facts"]
 
@@ -63,8 +63,15 @@ def read_facts(root: Path | None = None) -> Facts:
     """The facts of this machine, or of the copied files below `root`."""
     top = Path("/") if root is None else root
     cpuinfo = _text(top / "proc/cpuinfo")
-    release = _release(_text(top / "etc/os-release") or _text(top / "usr/lib/os-release"))
-    kinds = _kinds(cpuinfo)
+    text = _text(top / "etc/os-release") or _text(top / "usr/lib/os-release")
+    found = re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE)
+    release = {name: value.strip().strip("\"'") for name, value in found}
+    # Processor -> (implementer, part); (0, 0) where it does not identify itself so, as on x86
+    kinds = {}
+    for block in re.split(r"\n\s*\n", cpuinfo):
+        number, implementer, part = (_field(block, name) for name in ("processor", "CPU implementer", "CPU part"))
+        if number.isdecimal():
+            kinds[int(number)] = (_hex(implementer), _hex(part))
     machine = _machine(top, set(kinds.values()))
     return Facts(
         model=_tree(top, "model").strip() or _field(cpuinfo, "Model"),
@@ -103,21 +110,6 @@ def _tree(top: Path, name: str) -> str:
 def _field(text: str, name: str) -> str:
     found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", text, re.MULTILINE)
     return found[1].strip() if found else ""
-
-
-def _release(text: str) -> dict[str, str]:
-    found = re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE)
-    return {name: value.strip().strip("\"'") for name, value in found}
-
-
-def _kinds(cpuinfo: str) -> dict[int, tuple[int, int]]:
-    """Processor -> (implementer, part); (0, 0) where it does not identify itself so, as on x86."""
-    kinds = {}
-    for block in re.split(r"\n\s*\n", cpuinfo):
-        number, implementer, part = (_field(block, name) for name in ("processor", "CPU implementer", "CPU part"))
-        if number.isdecimal():
-            kinds[int(number)] = (_hex(implementer), _hex(part))
-    return kinds
 
 
 def _hex(text: str) -> int:

@@ -1,13 +1,19 @@
-"""What edgekit knows of a board. A profile is data: nothing in the code names a board.
+"""What edgekit knows of a board and of cores. A profile is data: no code names a board.
 
 profile = load("raspberry-pi-4")
 profile.core.type, profile.core.clock_ghz        # "cortex-a72", 1.5
+identify(0x41, 0xd08)                            # CoreType("cortex-a72", "cortex-a72"), from `cores.toml`
+features_of("aarch64")["dotprod"]                # "asimddp", as Linux prints it
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from edgekit_profiles.schema import parse_toml
 
 __all__ = [
     "ANCHOR_GRADES",
@@ -17,6 +23,7 @@ __all__ = [
     "AnchorGrade",
     "Caches",
     "Core",
+    "CoreType",
     "Kind",
     "Marks",
     "Memory",
@@ -25,7 +32,10 @@ __all__ = [
     "Profile",
     "System",
     "Thermal",
+    "features_of",
+    "identify",
     "in_mode",
+    "known_types",
 ]
 
 Kind = Literal["board", "phone", "generic", "host"]
@@ -221,3 +231,35 @@ def in_mode(profile: Profile, name: str) -> Profile:
         power_mode=name,
         sources={**profile.sources, "core.count": mode.source, "core.clock_ghz": mode.source},
     )
+
+
+@dataclass(frozen=True)
+class CoreType:
+    """type: as profiles spell it. generic: the profile that stands for boards with such cores, empty where none does."""
+
+    type: str
+    generic: str
+
+
+def identify(implementer: int, part: int) -> CoreType | None:
+    """From the two numbers of the MIDR register; None for a core that is not in the table."""
+    for row in _facts()["cores"]:
+        if row["implementer"] == implementer and part in row["parts"]:
+            return CoreType(row["type"], row.get("generic", ""))
+    return None
+
+
+def known_types() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row["type"] for row in _facts()["cores"]))
+
+
+def features_of(arch: str) -> dict[str, str]:
+    """Features beyond the base of that architecture: edgekit's word -> the kernel's. Empty for an unknown one."""
+    found: dict[str, str] = _facts()["features"].get(arch, {})
+    return found
+
+
+@functools.cache
+def _facts() -> dict[str, Any]:
+    text = (importlib.resources.files("edgekit_profiles") / "cores.toml").read_text(encoding="utf-8")
+    return parse_toml(text)

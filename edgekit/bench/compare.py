@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.bench.conditions import LEAST_S
-from edgekit_profiles.regular import read_regular
+from edgekit_profiles.schema import read_regular
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import strict_json

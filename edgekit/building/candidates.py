@@ -1,28 +1,51 @@
-"""What was made, as each board sees it: with its latency there, estimated, or timed where this machine is the board.
+"""What was made, as each board sees it: latency, promise of time and memory, evidence.
 
     seen = candidates(profile, support, made, Clocks(timer(subject, store, made), workstation(store, made)))
+    promise_of(50.0, lasting_json(found))                      # Promise(p50_ms=31.2, p99_ms=50.0)
+    manifest = with_memory(draft, manifest, {"tflite-int8": 64_000_000}, store)
 
-Rules: what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is
-known, without which a ratio to it means nothing; a file that cannot be timed here costs the estimate its ratio, no more.
+Rules:
+- what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is known;
+  a file that cannot be timed here costs the estimate its ratio, no more;
+- a bundle's promise is the same in every build of the same inputs: no time of the workstation gets in, and figures have six
+  digits, so that a logarithm of another C library makes no other file;
+- memory is promised for each artifact and engine: the estimate from the file with HEADROOM. The trial of `edgekit install`
+  runs here too, in a child; where it takes more than the estimate allows, its figure is promised;
+- evidence (where a candidate was damaged, by what, and what it answers otherwise) never fails a build.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from edgekit.building.kept import key
-from edgekit.building.making import Made
+from edgekit.building.making import Made, shown
+from edgekit.building.report import estimate_json
 from edgekit.building.subject import Subject
 from edgekit.estimating import can_time_here, time_here
+from edgekit.packaging import write_bundle
 from edgekit_converters import fidelity, workload
+from edgekit_converters.calibration import Subset, source_samples
 from edgekit_converters.choose import Candidate
+from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
+from edgekit_converters.graph import open_graph
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
+from edgekit_converters.progress import Progress
 from edgekit_converters.store import Store, kept_json
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
@@ -34,19 +57,37 @@ from edgekit_profiles import (
     has_anchor,
     measured,
 )
-from edgekit_profiles.anchor_file import AnchorFile, anchors_for
+from edgekit_profiles.anchors import AnchorFile, anchors_for
+from edgekit_profiles.wheels import wheels
+from edgekit_runtime.bundle import ArtifactEntry, Manifest, Promise, read_bundle
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.engines import pick
+from edgekit_runtime.children import may_start
+from edgekit_runtime.children import run as run_child
+from edgekit_runtime.engines import ENGINES, available, pick
 from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.install import Proving
+from edgekit_runtime.install.prove import prove
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from edgekit.packaging.writer import BundleDraft
+    from edgekit_runtime.bundle.secrets import Secret
 
 __all__ = [
     "Clocks",
+    "allowance_mb",
     "barriers_there",
     "candidates",
+    "evidence",
+    "finite",
     "is_here",
     "lasting_estimate",
+    "lasting_json",
+    "promise_of",
     "runtime_of",
     "timer",
+    "with_memory",
     "workstation",
 ]
 
@@ -210,3 +251,191 @@ def _estimate(
     if has_anchor(profile, work, engine, known.anchors):
         known = Known(ratio(made), known.anchors)
     return estimate(profile, work, engine, known=known)
+
+
+_LEAST_P99_MS = 1.0
+"""Below that it is the scheduler of the system, not the model, that decides how long the slowest in a hundred takes."""
+
+HEADROOM = 1.25
+"""Of a promise of memory: other versions of an engine, and other processors, take a little more."""
+
+LEAST_SPARE = 1.15
+"""An estimate that leaves less than this above what was measured is too small."""
+
+STEP_MB = 16
+"""Of a promise that rests on a measurement, so that two builds rarely differ in it."""
+
+_ANSWERS, _MOST_S, _LEAST = 20, 2.0, 3
+
+_FIGURES = ("low_ms", "mid_ms", "high_ms")
+
+
+def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
+    """As `--json` prints it, without times of the workstation."""
+    told = estimate_json(found)
+    if told is None:
+        return None
+    if told.pop("host", None) is not None:
+        raise ValueError("the estimate rests on times of this machine")
+    return told | {name: _rounded(told[name]) for name in _FIGURES}
+
+
+def promise_of(budget_ms: float | None, estimate: Mapping[str, Any] | None) -> Promise | None:
+    """What the board is held to. The upper end of an estimate is what nine in ten boards keep at the median; where no budget
+    was given it stands for the 99th percentile too, from a millisecond up."""
+    high = None if estimate is None else float(estimate["high_ms"])
+    p99 = budget_ms if budget_ms is not None else None if high is None else max(high, _LEAST_P99_MS)
+    p50 = None if high is None or p99 is None else min(high, p99)
+    return None if p99 is None else Promise(p50, p99)
+
+
+def with_memory(
+    draft: BundleDraft,
+    manifest: Manifest,
+    estimated: Mapping[str, int | None],
+    store: Store,
+    secret: Secret | None = None,
+) -> Manifest:
+    """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe -> bytes, from its file."""
+    ask = _Measuring(draft, manifest, store, secret)
+    on_boards = {wheel.engine for wheel in wheels()}
+    entries = []
+    for entry in manifest.artifacts:
+        if entry.role not in ("primary", "alternate"):
+            entries.append(entry)
+            continue
+        found = {
+            name: allowance_mb(estimated.get(entry.recipe), draft.size, ask.peak_mb(entry, name))
+            for name, kind in ENGINES.items()
+            if entry.format in kind.formats and name in on_boards
+        }
+        memory = {name: figure for name, figure in found.items() if figure is not None}
+        entries.append(replace(entry, memory_mb=memory or None))
+    most = max((figure for entry in entries for figure in (entry.memory_mb or {}).values()), default=None)
+    promise = manifest.promise if most is None else replace(manifest.promise or Promise(), peak_mb=most)
+    return replace(manifest, artifacts=tuple(entries), promise=promise)
+
+
+def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | None) -> float | None:
+    """MB that a process may take. estimated: bytes, by the model's file, with the process that opens it. A bundle that is open is
+    in memory twice for a moment: as it was read, and blob by blob."""
+    by_file = 0.0 if estimated is None else HEADROOM * (estimated + 2 * bundle_bytes) / 1e6
+    if measured_mb is not None and LEAST_SPARE * measured_mb > by_file:
+        return math.ceil(HEADROOM * measured_mb / STEP_MB) * STEP_MB
+    return _rounded(by_file) if by_file else None
+
+
+@dataclass(frozen=True)
+class _Peak:
+    mb: float | None
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """The trial of an install, of one artifact and engine after the other, remembered by what they are."""
+
+    draft: BundleDraft
+    manifest: Manifest
+    store: Store
+    secret: Secret | None
+
+    def peak_mb(self, entry: ArtifactEntry, engine: str) -> float | None:
+        """None where it cannot run here."""
+        version = available().get(engine)
+        if version is None or not may_start():
+            return None
+        body = self.manifest.as_json()
+        name = key(
+            "memory", self.draft.digests, body["contract"], entry.blob, engine, version, self.manifest.target.threads
+        )
+        return kept_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine))).mb
+
+    def _measured(self, entry: ArtifactEntry, engine: str) -> float | None:
+        with TemporaryDirectory(prefix="edgekit-") as folder:
+            path = Path(folder) / "bundle.ekb"
+            write_bundle(path, self.draft, self.manifest)
+
+            def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:
+                return run_child(*arguments, env={**env, "EDGEKIT_STATE_DIR": folder}, **others)
+
+            how = Proving(_ANSWERS, _MOST_S, _LEAST, recipe=entry.recipe, engine=engine, run=run)
+            bundle = read_bundle(path, secret=self.secret)
+            with contextlib.suppress(EdgekitError):  # what does not run here is promised by its file alone
+                seen = prove("trial", replace(bundle, manifest=replace(bundle.manifest, promise=None)), how).seen
+                return seen.peak_mb if seen is not None else None
+        return None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+_SAMPLES = 10  # of the evaluation set, that layers are compared on
+_WORST = 6  # layers whose values are drawn
+
+
+def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+    """The candidate's part of the report, beside its size and fidelity. JSON has no infinity: null stands for it."""
+    artifact = made.artifact
+    assert artifact is not None
+    told: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
+    if made.recipe.needs_calibration:
+        sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
+        name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
+        told.update(kept_json(subject.store, name, dict[str, Any], lambda: _layers(made, subject, workspace, progress)))
+    told["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
+    return told
+
+
+def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+    """Layer by layer against the float file of the same format; where channels were equalised, against the float file after
+    that, which answers the same with other values inside."""
+    artifact, form = made.artifact, made.recipe.format
+    assert artifact is not None
+
+    def said(stage: str, done: int, total: int | None) -> None:
+        progress(f"{made.recipe.name} {stage}", done, total)
+
+    try:
+        steps = tuple(step for step in artifact.plan.steps if step == "equalise")
+        original = workspace.ground(form, steps).graph if steps else workspace.graph(form)
+        answer = open_graph(form, artifact.data)
+        items, feeds = _items(subject, workspace, form)
+        calibrated = workspace.ground(form, steps).statistics.ranges("minmax")
+        case = examine(original, answer, feeds, _SAMPLES, said, calibrated)
+        errors, causes = case.errors, explain(case)
+        histograms = layer_histograms(original, answer, feeds, worst(errors, _WORST), limit=_SAMPLES)
+    except (EdgekitError, ValueError, KeyError, IndexError) as error:
+        return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error) or type(error).__name__}
+    return {
+        "layers_from": {"set": items, "items": len(feeds)},
+        "layers": [finite(asdict(error)) for error in errors],
+        "causes": [finite(asdict(cause)) for cause in causes],
+        "histograms": [
+            finite({"layer": h.layer, "edges": h.edges, "original": h.original, "artifact": h.quantized})
+            for h in histograms
+        ],
+    }
+
+
+def _items(subject: Subject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
+    """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation set,
+    because damage that only its items suffer does not show on those that ranges were made from. A model that keeps a state
+    is run on calibration samples, whose states are known.
+    """
+    if subject.contract.state != "none":
+        return "calibration", list(islice(workspace.feeds(form), _SAMPLES))
+    evaluation = subject.sets.evaluation
+    count = min(_SAMPLES, len(evaluation))
+    chosen = Subset(evaluation, [(2 * place + 1) * len(evaluation) // (2 * count) for place in range(count)])
+    samples = source_samples(chosen, subject.contract, subject.source)
+    return "evaluation", list(islice(workspace.feeds(form, samples), _SAMPLES))
+
+
+def finite(value: Any) -> Any:
+    """Null for what is not finite, lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): finite(inner) for name, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value

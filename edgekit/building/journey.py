@@ -1,12 +1,14 @@
-"""sources.load -> contract -> data -> reference -> convert, compare, repair -> choose -> assemble and write.
+"""The build: load, reference, convert, compare, repair, choose, assemble, write.
 
 Rules:
-- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
-  signing key, what writing a bundle needs and is not installed;
-- one board's refusal never costs another board its bundle;
+- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the signing
+  key, tools that writing needs;
+- one board's refusal never costs another board its bundle; every conversion and comparison is made once for all boards;
 - nothing that was made is lost: each bundle is written as soon as it is chosen, and what costs time is kept for the next
   build, also where this one is interrupted;
-- every conversion and comparison is made once, however many boards there are.
+- one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build holds none;
+- a cache folder that cannot be written is done without; a path that is no folder is refused;
+- `--recipe` decides for every board; else a profile's own `recipes` are made for it, and no other board is offered those.
 """
 
 from __future__ import annotations
@@ -14,23 +16,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from edgekit import __version__
-from edgekit.building.candidates import Clocks, candidates, lasting_estimate, timer, workstation
-from edgekit.building.evidence import evidence
-from edgekit.building.folder import check_cache, output_folder
-from edgekit.building.lasting import lasting_json, promise_of, with_memory
+from edgekit.building.candidates import (
+    Clocks,
+    candidates,
+    evidence,
+    lasting_estimate,
+    lasting_json,
+    promise_of,
+    timer,
+    with_memory,
+    workstation,
+)
 from edgekit.building.making import Made, Maker, make
-from edgekit.building.repairing import failed_repairs, to_search, with_repairs
+from edgekit.building.repairing import failed_repairs, to_search, with_repairs, with_variants
 from edgekit.building.report import (
     BuildReport,
     BundleReport,
@@ -41,8 +52,6 @@ from edgekit.building.report import (
 )
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import Subject, open_subject
-from edgekit.building.variants import with_variants
-from edgekit.building.wanted import Wanted
 from edgekit.building.workers import Workers
 from edgekit.errors import OutputError
 from edgekit.keys.signers import open_signers
@@ -64,11 +73,110 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets import Recipe
 from edgekit_profiles import Catalogue, Profile, ProfileError, RuntimeSupport, caution, installable, open_catalogue
-from edgekit_profiles.anchor_file import read_anchor_file, refuse_strangers
+from edgekit_profiles.anchors import read_anchor_file, refuse_strangers
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.whole_file import take
 
-__all__ = ["build"]
+__all__ = ["Wanted", "build", "check_cache", "output_folder"]
+
+
+def check_cache(folder: Path | None) -> None:
+    """Raises OutputError for a path that cannot be a folder: a file stands there, or in its way."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        if there.exists() and not there.is_dir():
+            raise OutputError(
+                "a file cannot be the cache" if there == folder else f"{there} is a file, so this cannot be the cache",
+                where=str(folder),
+                do="Choose a folder with --cache, or keep nothing: --no-cache",
+            )
+
+
+@contextmanager
+def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
+    """Raises OutputError where the folder cannot be made or written."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    with _taken_away(missing), _locked(folder, progress), _taken_away(missing):  # the inner one under the lock
+        yield
+
+
+@contextmanager
+def _taken_away(made: Sequence[Path]) -> Iterator[None]:
+    """After an error, the folders that were made and are empty."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
+            for place in made:
+                place.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+    """Holds the folder itself: no file of ours is left in it."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            why = error.strerror or error
+            raise OutputError(
+                f"cannot be written: {why}", where=str(folder), do="Choose a writable folder with -o"
+            ) from error
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # the build before us failed, and took its folder away
+            continue
+        try:
+            # A file system that knows no locks (some network shares) lets everybody in
+            with contextlib.suppress(OSError):
+                if take(handle) is False:
+                    progress(f"waiting for another build in {folder}", 0, None)
+                    take(handle, wait=True)
+            if not _is(handle, folder):
+                continue
+            yield
+            return
+        finally:
+            os.close(handle)
+
+
+def _is(handle: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), folder.stat())
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """asked: the recipes of the request. profiles: of every board of the build."""
+
+    asked: tuple[str, ...]
+    profiles: tuple[Profile, ...]
+
+    def names(self) -> tuple[str, ...]:
+        if self.asked:
+            return tuple(dict.fromkeys(self.asked))
+        return tuple(
+            dict.fromkeys(
+                name for profile in self.profiles for name in (profile.recipes or tuple(targets.default_recipes()))
+            )
+        )
+
+    def of(self, profile: Profile, made: Sequence[Made]) -> list[Made]:
+        if self.asked:
+            return list(made)
+        if profile.recipes:
+            return [one for one in made if one.recipe.name in profile.recipes]
+        foreign = {name for other in self.profiles for name in other.recipes} - {*targets.default_recipes()}
+        return [one for one in made if one.recipe.name not in foreign]
+
 
 Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 
@@ -243,14 +351,14 @@ def _boards(profiles: Sequence[str], catalogue: Catalogue) -> list[Board]:
 
 
 def _made(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) -> list[Made]:
-    wanted = [recipe for recipe in recipes if any(_runs(recipe, support) for _, support in boards)]
+    wanted = [
+        recipe
+        for recipe in recipes
+        if any(any(s.ok and s.format == recipe.format for s in support) for _, support in boards)
+    ]
     why = "no board that was asked for has an engine for it"
     rest = [Made(recipe, None, None, why) for recipe in recipes if recipe not in wanted]
     return [*make(maker, wanted), *rest]
-
-
-def _runs(recipe: Recipe, support: Sequence[RuntimeSupport]) -> bool:
-    return any(s.ok and s.format == recipe.format for s in support)
 
 
 @dataclass(frozen=True)
@@ -269,7 +377,10 @@ class _Packer:
         request = self.request
         limits = Limits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
         seen = candidates(profile, support, self.wanted.of(profile, self.made), self.clocks)
-        choice = _with_caution(profile, choose(profile.name, seen, limits, support))
+        # A note where the chosen one's estimate is of a kind of board that estimates err most for
+        choice = choose(profile.name, seen, limits, support)
+        found, said = choice.chosen and choice.chosen.estimate, caution(profile)
+        choice = replace(choice, notes=(*choice.notes, said)) if found and said in found.notes else choice
         if choice.chosen is None:
             return BundleReport(profile.name, None, choice, tuple(seen))
         path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
@@ -317,12 +428,6 @@ class _Packer:
         assert one.artifact is not None
         found = lasting_estimate(*board, one, self.clocks.anchors)
         return Shipped(one.artifact, fidelity_json(one.fidelity), lasting_json(found))
-
-
-def _with_caution(profile: Profile, choice: Choice) -> Choice:
-    """A note where the chosen one's estimate is of a kind of board that estimates err most for."""
-    found, said = choice.chosen and choice.chosen.estimate, caution(profile)
-    return replace(choice, notes=(*choice.notes, said)) if found and said in found.notes else choice
 
 
 def _golden(subject: Subject) -> Sequence[Mapping[str, NDArray[Any]]]:

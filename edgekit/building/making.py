@@ -1,29 +1,41 @@
-"""Every recipe carried out once, and measured once.
+"""Every recipe carried out and measured once; the items that an artifact answers otherwise.
+
+    watcher = Watcher(reference, contract)
+    compare(reference, artifact, evaluation, progress, watcher)
+    shown(watcher.differing, dataset, contract)       # [{"item", "image", "original", "artifact", "truth"}]
 
 Rules:
 - a recipe that fails is a reason, never the end of the build; where a model cannot be all int8, the form with layers in
   float is made in its place;
 - recipes are worked on side by side; what an earlier build made of the same model, data and tools is not made again;
-- an artifact that fails on silence or another odd input, which the float file answers, is no candidate.
+- an artifact that fails on silence or another odd input, which the float file answers, is no candidate;
+- a classifier's differing items are those whose best class differs, those first that the original was surest of; pictures
+  are small, and come from the evaluation set's own pixels.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
+import io
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from edgekit.building.disagreements import Watcher
+import numpy as np
+from numpy.typing import NDArray
+
 from edgekit.building.kept import key
 from edgekit.building.subject import Subject
 from edgekit.building.workers import Workers
 from edgekit_converters import fidelity, targets
-from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
-from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.calibration import Dataset
+from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError
+from edgekit_converters.fidelity import Fidelity, Reference
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import get_json, kept_json, put_json
@@ -31,9 +43,97 @@ from edgekit_converters.targets import Artifact, Recipe
 from edgekit_converters.targets.artifact import STATIC, Plan
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.finish import top
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["ALIKE", "Made", "Maker", "make"]
+__all__ = ["ALIKE", "MOST", "Made", "Maker", "Watcher", "make", "shown"]
+
+MOST = 24
+_THUMBNAIL = 96  # pixels a side, at most
+
+
+class Watcher:
+    """Called with each item's index and the artifact's answer; `differing` is what a report keeps of them."""
+
+    def __init__(self, reference: Reference, contract: Contract) -> None:
+        self._reference, self._contract = reference, contract
+        self._found: list[dict[str, Any]] = []
+
+    def __call__(self, index: int, answer: Mapping[str, NDArray[Any]]) -> None:
+        if self._reference.best is None:
+            return
+        name = self._contract.outputs[0].name
+        original, artifact = self._reference.outputs[index][name].reshape(-1), answer[name].reshape(-1)
+        if original.size != artifact.size or int(np.argmax(artifact)) == self._reference.best[index]:
+            return
+        labels = self._reference.labels
+        truth = labels[index] if labels is not None else None
+        self._found.append(
+            {
+                "index": index,
+                "original": self._best(original),
+                "artifact": self._best(artifact),
+                "truth": None if truth is None or isinstance(truth, np.ndarray) else self._name(int(truth)),
+            }
+        )
+
+    @property
+    def differing(self) -> list[dict[str, Any]]:
+        """At most `MOST`."""
+        return sorted(self._found, key=lambda item: (-item["original"]["score"], item["index"]))[:MOST]
+
+    def _best(self, values: NDArray[Any]) -> dict[str, Any]:
+        """As `Answer.top` gives it to an application, so that logits are shown as the probabilities that they stand for."""
+        best = top({self._contract.outputs[0].name: values}, self._contract, 1)[0]
+        return {
+            "index": best.index,
+            "label": best.label if self._contract.labels else None,
+            "score": best.score if np.isfinite(best.score) else 0.0,
+        }
+
+    def _name(self, index: int) -> str:
+        labels = self._contract.labels
+        return labels[index] if labels and 0 <= index < len(labels) else str(index)
+
+
+def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Contract) -> list[dict[str, Any]]:
+    """As the report has them: `item` says where it came from, `image` is a data URI of a small PNG, or None."""
+    by_index = {int(entry["index"]): entry for entry in differing}
+    told = []
+    with contextlib.suppress(CalibrationError):  # a set that has changed since: the report does without
+        for index, example in zip(sorted(by_index), dataset.pick(sorted(by_index)), strict=True):
+            entry = by_index[index]
+            pixels = next(iter(example.inputs.values()))
+            told.append(
+                {
+                    "item": example.origin,
+                    "image": _thumbnail(pixels) if pictures(contract.inputs[:1]) else None,
+                    "original": entry["original"],
+                    "artifact": entry["artifact"],
+                    "truth": entry.get("truth"),
+                }
+            )
+    order = {int(entry["index"]): place for place, entry in enumerate(differing)}
+    places = [order[index] for index in sorted(by_index)]
+    return [entry for _, entry in sorted(zip(places, told, strict=False), key=lambda pair: pair[0])]
+
+
+def _thumbnail(pixels: NDArray[Any]) -> str | None:
+    """None where Pillow is not installed, or these are no pixels of a picture."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4):
+        return None
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    data = io.BytesIO()
+    picture.save(data, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+
 
 ALIKE = 0.99
 """The least likeness of a float32 artifact: it only rounds otherwise, so anything below is another network."""
@@ -227,7 +327,12 @@ def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> _Comp
 
 def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
     """In the order of the recipes, each followed by what was made in its place. Work begins with one of each format, so that neither waits for the other's conversion."""
-    order = _alternating(recipes)
+    places = dict[str, int]()
+    ranked = []
+    for recipe in recipes:
+        places[recipe.format] = places.get(recipe.format, -1) + 1
+        ranked.append((places[recipe.format], recipe))
+    order = [recipe for _, recipe in sorted(ranked, key=lambda entry: entry[0])]
     made = maker.workers.run([partial(_possible, maker, recipe) for recipe in order])
     by_recipe = dict(zip((recipe.name for recipe in order), made, strict=True))
     found = [one for recipe in recipes for one in by_recipe[recipe.name]]
@@ -242,15 +347,6 @@ def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
         return [first]
     second = maker.make(targets.with_islands(recipe))
     return [first] if second.artifact is None else [first, second]
-
-
-def _alternating(recipes: Sequence[Recipe]) -> list[Recipe]:
-    places = dict[str, int]()
-    ranked = []
-    for recipe in recipes:
-        places[recipe.format] = places.get(recipe.format, -1) + 1
-        ranked.append((places[recipe.format], recipe))
-    return [recipe for _, recipe in sorted(ranked, key=lambda entry: entry[0])]
 
 
 def _unlike(found: Fidelity) -> str:

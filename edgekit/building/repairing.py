@@ -1,12 +1,15 @@
-"""INT8 artifacts that drift further than the limit, brought back within it where that can be done in time.
+"""INT8 artifacts brought back within the limit, or made again in a form a runtime takes.
+
+    made = with_variants(maker, made, boards)
 
 Rules:
-- only what the limit refuses is repaired; the artifact that missed stays among the candidates, so that the report can show
-  both;
+- only what the limit refuses is repaired; the artifact that missed stays among the candidates, for the report;
 - a repair is chosen by one half of the evaluation set and judged once by the other. Where the set is too small for two
   halves, the same items do both, and the story and the artifact's fidelity say so;
 - a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short and
-  has more time now.
+  has more time now;
+- the artifact itself tells what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is made
+  once, however many boards want it, and the first form stays among the candidates.
 """
 
 from __future__ import annotations
@@ -17,18 +20,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from edgekit.building.candidates import barriers_there
 from edgekit.building.kept import key
 from edgekit.building.making import Made, Maker
 from edgekit_converters.choose import Limits
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, percent, repair
 from edgekit_converters.store import get_json, put_json
-from edgekit_converters.targets import recipe, with_islands
+from edgekit_converters.targets import Recipe, per_tensor, recipe, with_islands
 from edgekit_converters.targets.artifact import Plan
+from edgekit_profiles import Profile, RuntimeSupport
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["failed_repairs", "judged", "to_search", "with_repairs"]
+__all__ = ["failed_repairs", "judged", "to_search", "with_repairs", "with_variants"]
 
 
 def to_search(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
@@ -189,3 +194,42 @@ def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
             for attempt in found.tried
         ],
     }
+
+
+Board = tuple[Profile, tuple[RuntimeSupport, ...]]
+
+
+def with_variants(maker: Maker, made: Sequence[Made], boards: Sequence[Board]) -> list[Made]:
+    """`made`, and after each artifact that a board cannot run as it is, the form that it can."""
+    taken = frozenset(one.recipe.name for one in made)
+    found = maker.workers.run([partial(_variants, maker, one, boards, taken) for one in made])
+    every: dict[str, Made] = {}
+    for one, variants in zip(made, found, strict=True):
+        for each in (one, *variants):
+            every.setdefault(each.recipe.name, each)
+    return list(every.values())
+
+
+def _variants(maker: Maker, made: Made, boards: Sequence[Board], taken: frozenset[str]) -> list[Made]:
+    """None where nothing stands in the way, or it cannot be helped."""
+    there = [barriers_there(*board, made) for board in boards]
+    helped = [barrier for found in there if all(each.remedy for each in found) for barrier in found]
+    if not helped or made.artifact is None:
+        return []
+    layers = frozenset(layer for barrier in helped if barrier.remedy == "float-layers" for layer in barrier.layers)
+    recipe = _form(made.recipe, bool(layers), any(barrier.remedy == "per-tensor" for barrier in helped))
+    if recipe is None:
+        return []
+    plan = replace(made.artifact.plan, float_layers=made.artifact.plan.float_layers | layers)
+    one = maker.make(recipe, None if recipe.finished else plan)
+    if recipe.name in taken:
+        one = replace(one, recipe=replace(one.recipe, name=f"{recipe.name}-older"))
+    return [replace(one, variant_of=made.recipe.name)]
+
+
+def _form(recipe: Recipe, islands: bool, dense: bool) -> Recipe | None:
+    if islands:
+        if recipe.finished or not recipe.needs_calibration:
+            return None
+        recipe = with_islands(recipe)
+    return per_tensor(recipe) if dense else recipe

@@ -202,7 +202,12 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
     for candidate in report.candidates:
         for warning in (candidate["fidelity"] or {}).get("warnings", ()):
             yield brief(f"warning: {candidate['recipe']}: {warning}")
-    yield from _missing_lines(report.bundles)
+    # Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards
+    every = [
+        refusal for bundle in report.bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"
+    ]
+    for (_, reason, do), recipes in _alike(every).items():
+        yield f"note: no {', '.join(recipes)}: {sentences(reason, do)}"
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle, report.limits.get("budget_ms"))
@@ -331,13 +336,6 @@ def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]
         if refusal.recipe not in recipes:
             recipes.append(refusal.recipe)
     return found
-
-
-def _missing_lines(bundles: Sequence[BundleReport]) -> Iterator[str]:
-    """Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards."""
-    every = [refusal for bundle in bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"]
-    for (_, reason, do), recipes in _alike(every).items():
-        yield f"note: no {', '.join(recipes)}: {sentences(reason, do)}"
 
 
 def _percent(share: float) -> str:

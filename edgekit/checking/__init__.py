@@ -10,9 +10,8 @@ catalogue, and `explain` knows each of them.
 
 from __future__ import annotations
 
-from edgekit.checking.catalogue import Entry, entries, entry, explain, matching
+from edgekit.checking.catalogue import Entry, Finding, Level, entries, entry, explain, matching
 from edgekit.checking.checked import Checked, Request, check
-from edgekit.checking.finding import Finding, Level
 from edgekit.checking.replay import Replayed
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""Every code that edgekit prints, and every message of a loader or converter that it knows the cause of. Data: `catalogue.toml`.
+"""Every code that edgekit prints, and known messages of others: `catalogue.toml`.
 
     entry("op-version").why
     matching("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
+    finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
 
 Rules: a code is explained once, whoever prints it; an error of edgekit is found by its code, or by the words of its entry; a message
 of other software by a regular expression, whatever stands around it.
@@ -20,7 +21,7 @@ from edgekit_profiles.schema import parse_toml
 from edgekit_runtime import errors
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Entry", "UnexplainedError", "entries", "entry", "explain", "matching"]
+__all__ = ["Entry", "Finding", "Level", "UnexplainedError", "entries", "entry", "explain", "finding", "matching"]
 
 Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
@@ -134,3 +135,31 @@ def _words(text: str) -> frozenset[str]:
 def _entry(code: str, table: dict[str, Any]) -> Entry:
     lists = {name: tuple(table.pop(name, ())) for name in ("messages", "sources")}
     return Entry(code, **{name: " ".join(str(value).split()) for name, value in table.items()}, **lists)  # type: ignore[arg-type]
+
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """what: of this bundle. why: in general. do: the next command. artifact: the recipe it is about, "" for the bundle.
+    runtime: the engine and version it was found for, "" where it is about none."""
+
+    code: str
+    level: Level
+    what: str
+    why: str
+    do: str
+    artifact: str = ""
+    runtime: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def finding(
+    code: str, what: str, *, do: str = "", level: Level | None = None, artifact: str = "", runtime: str = ""
+) -> Finding:
+    """The reason, and what to do and the level where they are not given, are the catalogue's."""
+    found = entry(code)
+    return Finding(code, level or found.level, what, found.why, do or found.do, artifact, runtime)

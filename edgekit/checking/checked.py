@@ -1,21 +1,174 @@
-"""The journey of a check: open, look, replay."""
+"""A check: what is known of an artifact on a board without a run, then the replay.
+
+    for found in static(subject, profile, chosen_runtimes(profile)):
+        print(found.code, found.what)
+
+Rules: the runtime that the board will use is the first that installs, and what stands in its way is an error; what stands in
+the way of another that installs there too is a warning, because boards differ from their profile. The rules themselves are
+the build's: `needs.barriers`, `installable`, `beyond_memory`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgekit.checking.finding import Finding, finding
+from edgekit.checking.catalogue import Finding, Level, finding
 from edgekit.checking.replay import Replayed, loaded, natively, under_emulation
-from edgekit.checking.static import Chosen, chosen_runtimes, static
-from edgekit.checking.subject import Subject, opened
+from edgekit.checking.subject import Checkable, Subject, opened
+from edgekit_converters import workload
+from edgekit_converters.choose import beyond_memory
+from edgekit_converters.errors import ConversionError
+from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.progress import Progress, silent
-from edgekit_profiles import Profile
+from edgekit_converters.targets import RECIPES, per_tensor, with_islands
+from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle.secrets import Given
+from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Checked", "Request", "check"]
+__all__ = ["Checked", "Chosen", "Request", "UnknownRuntimeError", "check", "chosen_runtimes", "runtime_named", "static"]
+
+_SHARE_OF_RAM = 0.25
+
+
+class UnknownRuntimeError(EdgekitError):
+    """What was given as --runtime names no engine and version."""
+
+    code = "runtime-name"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A runtime that a board may have for a format. first: it is the one that it will use."""
+
+    format: str
+    runtime: Runtime
+    first: bool
+
+
+def runtime_named(text: str) -> tuple[str, str]:
+    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too, and so will `2.14`, which installers
+    take for the same. Raises UnknownRuntimeError."""
+    name, separator, version = (part.strip() for part in text.partition("=="))
+    engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
+    if name not in engines or not separator or not all(part.isdecimal() for part in version.split(".")):
+        do = f"Write ENGINE==VERSION, with one of {', '.join(ENGINES)}: --runtime tflite-runtime==2.14.0"
+        raise UnknownRuntimeError(f"'{text}' is no runtime", where="--runtime", do=do)
+    return engines[name], _in_three(version)
+
+
+def _in_three(version: str) -> str:
+    """As engines themselves say it, so that what was asked for is found again in what was installed: `1.21` -> `1.21.0`."""
+    numbers = [int(part) for part in version.split(".")]
+    while len(numbers) > 3 and numbers[-1] == 0:
+        numbers.pop()
+    return ".".join(map(str, numbers + [0] * (3 - len(numbers))))
+
+
+def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:
+    """For each format what the board will use first, then what else installs there. named: instead of what the profile says,
+    for the formats that those engines run."""
+    has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
+    found = [Chosen(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
+    told = {one.format for one in found}
+    for verdict in installable(profile):
+        if verdict.ok and verdict.version is not None and verdict.format not in told:
+            first = verdict.format not in {one.format for one in found}
+            found.append(Chosen(verdict.format, Runtime(verdict.engine, verdict.version, *has), first))
+    return tuple(found)
+
+
+def static(subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> list[Finding]:
+    """Of every artifact, then of the file as a whole."""
+    found: list[Finding] = []
+    for one in subject.artifacts:
+        found += _artifact(one, subject, profile, runtimes)
+    found += _whole(subject, profile)
+    return found
+
+
+def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Iterator[Finding]:
+    own = [chosen for chosen in runtimes if chosen.format == one.format]
+    if not own:
+        yield _no_runtime(one, subject, profile, runtimes)
+    try:
+        needs = read_needs(one.format, one.data)
+    except ConversionError as error:
+        yield finding("not-a-model", error.what, artifact=one.recipe)
+        return
+    for chosen in own:
+        runtime = str(chosen.runtime)
+        for barrier in barriers(needs, chosen.runtime):
+            do = _way_out(barrier, one, subject, chosen)
+            what = barrier.what if chosen.first else f"if the board has {runtime} instead: {barrier.what}"
+            level: Level | None = None if chosen.first else "warning"
+            yield finding(barrier.code, what, do=do, level=level, artifact=one.recipe, runtime=runtime)
+        numpy = ENGINES[chosen.runtime.engine].numpy_for(chosen.runtime.version)
+        if chosen.first and numpy != "numpy":
+            engine = f"{ENGINES[chosen.runtime.engine].distribution}=={chosen.runtime.version}"
+            do = f"Install it with its limit: pip install '{engine}' '{numpy}'; `edgekit deploy` writes that limit down"
+            what = f"{runtime} works with NumPy 1 alone, and does not say so"
+            yield finding("numpy-2", what, do=do, artifact=one.recipe, runtime=runtime)
+    if needs.free_axes:
+        what = f"'{needs.free_axes[0]}' has a size that is only known at run time"
+        yield finding("free-shape", what, artifact=one.recipe)
+    reason = beyond_memory(profile.name, workload.memory_bytes(one.format, one.data), profile.memory.ram_mb)
+    if reason is not None:
+        yield finding("memory", reason, artifact=one.recipe)
+
+
+def _no_runtime(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Finding:
+    """A warning where another artifact of the bundle answers there in its place, as the runtime lets it."""
+    reasons = dict.fromkeys(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
+    what = f"no {one.format} runtime installs on {profile.name}: {'; '.join(reasons)}"
+    formats = {chosen.format for chosen in runtimes}
+    answering = (each for each in subject.artifacts if each.role in ("primary", "alternate"))
+    instead = next((each.recipe for each in answering if each.format in formats), None)
+    if instead is None:
+        return finding("runtime-unavailable", what, artifact=one.recipe)
+    do = f"Nothing, where {instead} will do: it answers there instead"
+    return finding("runtime-unavailable", what, do=do, level="warning", artifact=one.recipe)
+
+
+def _way_out(barrier: Barrier, one: Checkable, subject: Subject, chosen: Chosen) -> str:
+    """The command that makes what would run, where there is one."""
+    form = _form(one.recipe, barrier, subject) if chosen.first and barrier.remedy is not None else None
+    if form is None:
+        return ""
+    model, pin = (subject.path.name if subject.made_up else "MODEL"), chosen.runtime
+    return (
+        f"edgekit build {model} --recipe {form} --profile NAME makes the form that runs there; for a profile whose [pins] say "
+        f'{pin.engine} = "{pin.version}" the build makes it by itself'
+    )
+
+
+def _form(recipe: str, barrier: Barrier, subject: Subject) -> str | None:
+    """The recipe that helps: of a bare file the one that changes nothing else, None where only the model it is from does."""
+    if subject.made_up:
+        return "tflite-as-is-per-tensor" if barrier.remedy == "per-tensor" else None
+    known = RECIPES.get(recipe)
+    if known is None:
+        return None
+    if barrier.remedy == "float-layers":
+        return with_islands(known).name if known.needs_calibration else None
+    form = per_tensor(known)
+    return "tflite-dynamic" if form is None else form.name
+
+
+def _whole(subject: Subject, profile: Profile) -> Iterator[Finding]:
+    size = subject.size / 2**20
+    if size > _SHARE_OF_RAM * profile.memory.ram_mb:
+        what = f"the file has {size:.0f} MiB and is read as a whole, and {profile.name} has {profile.memory.ram_mb} MiB"
+        yield finding("file-size", what)
+    target = subject.target
+    if target is not None and target.profile != profile.name:
+        what = f"it was built for {target.profile} ({target.arch}), and this is {profile.name} ({profile.arch})"
+        yield finding("other-board", what)
+
 
 _ANSWERED = ("replay-refused", "replay-crashed", "replay-differs", "replay-late", "replay-failed", "replay-kernels")
 

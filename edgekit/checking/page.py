@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgekit.checking.catalogue import Entry, entries
+from edgekit.checking.catalogue import entries
 
 __all__ = ["TITLES", "markdown"]
 
@@ -36,20 +36,16 @@ def _lines() -> Iterator[str]:
         yield f"## {title}"
         for found in entries().values():
             if found.kind == kind:
-                yield from _entry(found)
-
-
-def _entry(found: Entry) -> Iterator[str]:
-    yield ""
-    yield f"### `{found.code}`"
-    yield ""
-    sentence = f"{found.what[0].upper()}{found.what[1:]}."
-    yield _safe(f"{sentence} {found.why}")
-    yield ""
-    yield f"*What to do:* {_safe(found.do)}."
-    for source in found.sources:
-        yield ""
-        yield f"*Source:* {_safe(source)}."
+                yield ""
+                yield f"### `{found.code}`"
+                yield ""
+                sentence = f"{found.what[0].upper()}{found.what[1:]}."
+                yield _safe(f"{sentence} {found.why}")
+                yield ""
+                yield f"*What to do:* {_safe(found.do)}."
+                for source in found.sources:
+                    yield ""
+                    yield f"*Source:* {_safe(source)}."
 
 
 def _safe(text: str) -> str:

@@ -244,7 +244,7 @@ def _told(
 def _write(output: Path, found: dict[str, Any]) -> None:
     """Raises OutputError. A file is there whole or not at all; a pipe or a device is written to as it is."""
     from edgekit.errors import OutputError
-    from edgekit.packaging.whole import write_whole
+    from edgekit.packaging.writer import write_whole
 
     text = json.dumps(found, indent=2) + "\n"
     try:

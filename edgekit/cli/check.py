@@ -65,7 +65,7 @@ def check(
     """
     from edgekit.checking import Request
     from edgekit.checking import check as checked
-    from edgekit.checking.static import runtime_named
+    from edgekit.checking.checked import runtime_named
     from edgekit.model_file import bundle_file
 
     if emulate and no_replay:

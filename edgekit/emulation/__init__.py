@@ -2,22 +2,18 @@
 
     found = replay("camera.ekb", load("raspberry-pi-4"))       # Replayed(ok=True, runtime="litert 2.3.0", where="emulated", ...)
 
-image, packages, userland   which Debian stands for a board, and its files in a folder
-board, machine              the processor, the /proc and /sys that it shows, and running its Python
-installing                  the wheelhouse, by the board's own pip
-guest, tasks, replay        golden answers compared, there and here
+board, machine   the processor, what it shows, which Debian stands for it, and running its Python
+userland         Debian's packages in a folder
+replay, guest    the wheelhouse by the board's own pip; golden answers compared, there and here
 
 Everything here was under QEMU and not on hardware, and says so.
 """
 
 from __future__ import annotations
 
-from edgekit.emulation.board import CPUS, Cpu, cpu_for
+from edgekit.emulation.board import CPUS, Cpu, Image, cpu_for, image_for
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError, UserlandError
-from edgekit.emulation.image import Image, image_for
-from edgekit.emulation.installing import InstallError
-from edgekit.emulation.replay import GoldenVerdict, Replayed, replay
-from edgekit.emulation.tasks import Package
+from edgekit.emulation.replay import GoldenVerdict, InstallError, Package, Replayed, replay
 
 __all__ = [
     "CPUS",

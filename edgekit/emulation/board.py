@@ -1,14 +1,17 @@
-"""The processors that are emulated, and the /proc and /sys that a board with one of them shows.
+"""Emulated processors, the /proc and /sys they show, the Debian that stands for a board.
 
     cpu = cpu_for(load("raspberry-pi-4"))        # CPUS["cortex-a72"]
     show(folder, cpu, cores=1)
+    image_for(load("raspberry-pi-4"))            # Image(suite="bookworm", machine="aarch64")
 
 Rules:
 - a processor is named, never `max`: QEMU 7.2's makes LiteRT's INT8 wrong without an error (no output within 200 steps),
   with kernels that no board of these picks;
 - what /proc/cpuinfo says is what QEMU executes: kernels are chosen by it, and one chosen for more would be an illegal
   instruction; without such a file a program sees the x86 host's, on which ONNX Runtime's import crashes;
-- a core that QEMU does not have is stood for by one with the same instructions, and the result says which.
+- a core that QEMU does not have is stood for by one with the same instructions, and the result says which;
+- Debian's Python must be the board's, because wheels depend on it, and its glibc no newer than the board's;
+- what no Debian release has is refused, never approximated: armhf is ARMv7, and not ARMv6 (Raspberry Pi 1 and Zero).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pathlib import Path
 from edgekit.emulation.errors import NotEmulatedError
 from edgekit_profiles import Profile
 
-__all__ = ["CPUS", "Cpu", "cpu_for", "show"]
+__all__ = ["CPUS", "Cpu", "Image", "cpu_for", "image_for", "show"]
 
 _V8_0 = "fp asimd evtstrm crc32 cpuid"
 _V8_2 = (
@@ -121,3 +124,71 @@ def _named(name: str, machine: str) -> Cpu:
 
 def _has_dotprod(profile: Profile) -> bool:
     return any(feature in profile.core.simd for feature in ("dotprod", "asimddp", "sdot"))
+
+
+# suite -> CPython and glibc of that Debian release, which Raspberry Pi OS of the same name is built on
+_SUITES = {"bookworm": ("3.11", "2.36"), "trixie": ("3.13", "2.41")}
+# what `uname -m` says -> Debian's name of the architecture, the folder of its libraries, the emulator
+_MACHINES = {
+    "aarch64": ("arm64", "aarch64-linux-gnu", "qemu-aarch64"),
+    "armv7l": ("armhf", "arm-linux-gnueabihf", "qemu-arm"),
+}
+
+
+@dataclass(frozen=True)
+class Image:
+    """A Debian release on one kind of ARM. suite: `bookworm` or `trixie`. machine: `aarch64` or `armv7l`."""
+
+    suite: str
+    machine: str
+
+    @property
+    def python(self) -> str:
+        """CPython, as `3.11`."""
+        return _SUITES[self.suite][0]
+
+    @property
+    def glibc(self) -> str:
+        return _SUITES[self.suite][1]
+
+    @property
+    def architecture(self) -> str:
+        """As Debian calls it: `arm64` or `armhf`."""
+        return _MACHINES[self.machine][0]
+
+    @property
+    def libraries(self) -> str:
+        """The folder of this architecture's libraries below /usr/lib."""
+        return _MACHINES[self.machine][1]
+
+    @property
+    def emulator(self) -> str:
+        return _MACHINES[self.machine][2]
+
+    def __str__(self) -> str:
+        return f"Debian {self.suite} {self.machine}, Python {self.python}"
+
+
+def image_for(profile: Profile) -> Image:
+    """Raises NotEmulatedError, saying what nothing stands for."""
+    system = profile.os
+    if profile.arch not in _MACHINES:
+        raise NotEmulatedError(
+            f"no emulation stands for {profile.arch}",
+            where=profile.name,
+            do=f"Emulated are {' and '.join(_MACHINES)}; on {profile.arch} run the check without --emulate",
+        )
+    for suite, (python, glibc) in _SUITES.items():
+        if _parts(system.python)[:2] == _parts(python) and _parts(glibc) <= _parts(system.glibc):
+            return Image(suite, profile.arch)
+    known = ", ".join(f"Python {python} with glibc {glibc} ({suite})" for suite, (python, glibc) in _SUITES.items())
+    raise NotEmulatedError(
+        f"no Debian release stands for {system.name or 'a system'} (Python {system.python or 'none'}, glibc "
+        f"{system.glibc or 'none'})",
+        where=profile.name,
+        do=f"Emulated are {known}; run the check without --emulate",
+    )
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)

@@ -26,9 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit.emulation.board import Cpu, show
+from edgekit.emulation.board import Cpu, Image, show
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError
-from edgekit.emulation.image import Image
 from edgekit.emulation.userland import Userland
 
 __all__ = ["Finished", "Machine", "emulator", "emulator_version"]

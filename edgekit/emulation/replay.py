@@ -1,40 +1,164 @@
-"""Does this bundle install, load and give its golden answers on that board? Asked of QEMU, not of hardware.
+"""Does this bundle install, load and agree on that board? QEMU answers, not hardware.
 
     found = replay("camera.ekb", load("raspberry-pi-4"))
     found.ok, found.runtime, found.worst, found.said
 
 Rules:
-- what is installed is what would be shipped: the built wheel and the engine's closure, by the emulated board's own pip,
-  from the wheelhouse alone; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
-- the verdict is the runtime's own self-test, in process, which is what decides on the board;
+- what is installed is what would be shipped: the wheelhouse alone, by the emulated board's own pip, every file checked against
+  its hash; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
+- the verdict is the runtime's own self-test, in process, which is what decides on the board; all tasks take one start of its
+  Python, and a missing answer belongs to the task during which the program ended;
 - where the golden answers are from the same engine version, they are x86's, and `as_on_x86` says whether the difference is
   no larger than it was ever seen to be between the two;
-- a bundle that fails is a result. What raises is that nothing could be asked.
+- a bundle that fails is a result. An error means that the replay itself was not possible.
 
 It proves resolution, wheel tags, glibc, imports, operators and numbers. It proves nothing about time, heat or memory.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.emulation.board import Cpu, cpu_for
-from edgekit.emulation.errors import NotEmulatedError
-from edgekit.emulation.image import image_for
-from edgekit.emulation.installing import InstallError, installed
-from edgekit.emulation.machine import Machine, emulator, emulator_version
-from edgekit.emulation.tasks import Package, Told, ask
-from edgekit.emulation.userland import userland
+from edgekit.emulation.board import CPUS, Cpu, cpu_for, image_for
+from edgekit.emulation.errors import EmulationError, NotEmulatedError
+from edgekit.emulation.machine import SITE, Finished, Machine, emulator, emulator_version
+from edgekit.emulation.userland import Userland, cache_root, kept, userland
 from edgekit.shipping import Wheelhouse, collect
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 
-__all__ = ["GoldenVerdict", "Replayed", "engine_for", "judged", "replay", "tasks_for"]
+__all__ = [
+    "GoldenVerdict",
+    "InstallError",
+    "Package",
+    "Replayed",
+    "System",
+    "Told",
+    "ask",
+    "engine_for",
+    "installed",
+    "judged",
+    "replay",
+    "tasks_for",
+]
+
+_PIP_TIMEOUT_S = 400.0
+
+
+class InstallError(EmulationError):
+    """The board's pip refuses the wheelhouse; `what` has its own words."""
+
+    code = "emulation-install"
+
+
+def installed(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
+    """The folder that holds what emulated pip installed: from the cache where the same files were installed before.
+
+    Raises InstallError with pip's words.
+    """
+    root = cache_root(cache_dir)
+    requirements = house.requirements.read_bytes()
+    key = hashlib.sha256(b"\0".join([land.root.name.encode(), requirements])).hexdigest()[:16]
+    pip = _pip(house, root)
+    name = f"installs/{land.image.suite}-{land.image.architecture}-{key}"
+    return kept(root, name, lambda draft: _install(land, house, pip, draft))
+
+
+def _pip(house: Wheelhouse, root: Path) -> Path:
+    """The shipped pip, unpacked: what it compiles under the emulator is compiled once, not at every start."""
+
+    def unpack(draft: Path) -> None:
+        with zipfile.ZipFile(house.folder / house.pip.file) as archive:
+            archive.extractall(draft)
+
+    return kept(root, f"pip/{house.pip.sha256[:16]}", unpack)
+
+
+def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
+    """The processor does not matter to pip: the plainest of the machine's does it for all."""
+    cpu = next(cpu for cpu in CPUS.values() if cpu.machine == land.image.machine)
+    # As a package's install.sh asks it: the list is whole, and Debian's packages tell pip too little to be counted on
+    # (python3-xxhash says that it is version 0.0.0). Bytecode is made of what is imported, when it is.
+    asked = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
+    asked += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    with Machine(land, cpu, site=draft) as machine:
+        done = machine.python(
+            ["-m", "pip", *asked, "-r", house.requirements.absolute()],
+            env={"PYTHONPATH": str(pip), "VIRTUAL_ENV": str(machine.root / SITE), "PIP_ROOT_USER_ACTION": "ignore"},
+            timeout_s=_PIP_TIMEOUT_S,
+        )
+    if done.code != 0:
+        said = [line for line in done.err.splitlines() if line.startswith("ERROR:")]
+        words = "; ".join(line.removeprefix("ERROR: ") for line in said) or done.tail or done.ended
+        raise InstallError(
+            f"pip on the emulated board refuses it: {words}",
+            where=f"{land.image}, under QEMU",
+            do="Collect the wheels for this very profile again",
+        )
+
+
+@dataclass(frozen=True)
+class Package:
+    """One installed distribution. source: `wheel`, from the wheelhouse, or `debian`, from the system's packages."""
+
+    name: str
+    version: str
+    source: str
+
+
+@dataclass(frozen=True)
+class System:
+    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`. broken: packages that do not import."""
+
+    python: str
+    machine: str
+    libc: str
+    packages: tuple[Package, ...]
+    broken: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Told:
+    """answers: as many as tasks were done, in their order."""
+
+    system: System
+    answers: tuple[dict[str, Any], ...]
+    finished: Finished
+
+
+def ask(
+    machine: Machine,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    timeout_s: float = 300.0,
+    options: Sequence[str] = (),
+    secret: Secret | None = None,
+) -> Told:
+    """options: QEMU's own. secret: of an encrypted bundle. Raises EmulationError where not even Python came up."""
+    given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
+    given.write_text(json.dumps(list(tasks)), encoding="utf-8")
+    script = Path(__file__).with_name("guest.py")
+    key = json.dumps(secret.handed() if secret is not None else None)
+    finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options, said=key)
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    if not lines:
+        raise EmulationError(
+            f"the emulated board's Python {finished.ended or 'answered nothing'}: {finished.tail}",
+            where=f"{machine.land.image}, {machine.cpu.name}",
+            do=f"Remove {machine.land.root} and run it again",
+        )
+    first, *answers = map(json.loads, lines)
+    packages = tuple(Package(**one) for one in first.pop("packages"))
+    return Told(System(**first, packages=packages), tuple(answers), finished)
+
 
 _TIMEOUT_S = 500.0
 

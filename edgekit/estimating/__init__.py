@@ -1,19 +1,15 @@
 """How long an artifact will take on a board that is not here, and what was measured so as to know it better.
 
 subject     what is asked about: a model file, or the artifacts of a bundle
-workstation the artifact and MobileNetV1 timed on this machine: the ratio that carries over to boards
-result      the estimate for one board, layer by layer, or why there is none
-answer      from what is known to that
-anchoring   on a board: MobileNetV1 timed with every engine there, under conditions that were watched
+answer      the estimate for one board, layer by layer, or why there is none; records passed on as measured
+anchoring   MobileNetV1 timed: on a board with every engine, on a workstation beside the artifact
 """
 
 from __future__ import annotations
 
-from edgekit.estimating.anchoring import Plan, measure_anchors
-from edgekit.estimating.answer import Given, answer, measured_by
-from edgekit.estimating.result import Answer, LayerTime
+from edgekit.estimating.anchoring import Plan, can_time_here, measure_anchors, time_here
+from edgekit.estimating.answer import Answer, Given, LayerTime, answer, measured_by
 from edgekit.estimating.subject import Subject, open_subjects
-from edgekit.estimating.workstation import can_time_here, time_here
 
 __all__ = [
     "Answer",

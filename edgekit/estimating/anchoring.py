@@ -1,15 +1,18 @@
-"""MobileNetV1 timed on this very board, with every engine that is installed, while the board is watched.
+"""MobileNetV1 timed: on a board with every engine, on a workstation beside an artifact.
 
     found = measure_anchors(Path("anchors"), Plan(threads=(4,)))
     found["times"][0]["p50_ms"], found["steady"]            # what an anchor file holds
+    time_here([("tflite", data, "int8")])[0].ratio          # 1.8: with the board's MobileNetV1, what it will take there
 
 Rules:
-- nothing is needed but the runtime and an engine: the network's files come with the board's package;
-- three runs to warm up, then thirty, or as many as three seconds hold and at least five: the best, the median, the 95th
-  percentile;
+- on a board nothing is needed but the runtime and an engine; what one engine cannot do costs the others nothing;
+- three runs to warm up, then thirty, or as many as three seconds hold and at least five: best, median, 95th percentile;
 - clock, governor, throttling, temperature and power mode are read before and after; a run during which the board slowed
   down, or changed its mode, or shared its cores, says so, and the workstation then refuses the file;
-- what one engine cannot do costs the others nothing.
+- on a workstation both are timed in turn, one thread each, and the least counts, because what else the machine does makes any
+  other figure larger; the clock is the thread's own processor time;
+- rounds go on until the two best of each agree; where they never do, the machine is too busy, and nothing is told;
+- only what was tested is offered there: x86-64, LiteRT, float32 and int8.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,16 +30,17 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekit.bench.conditions import Observed, conditions
 from edgekit_converters.zoo.mobilenet_v1 import ANCHOR_SIDE, anchor_model, anchor_name
-from edgekit_profiles import AnchorError
-from edgekit_profiles.anchor_file import FORMAT
-from edgekit_profiles.anchors import ANCHOR_MODEL
-from edgekit_runtime.engines import ENGINES, available, load_engine
+from edgekit_profiles import AnchorError, CannotEstimateError, HostTimes
+from edgekit_profiles.anchors import ANCHOR_MODEL, FORMAT
+from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
 from edgekit_runtime.errors import EdgekitError, MissingExtraError
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Plan", "changed", "measure_anchors", "power_mode"]
+__all__ = ["Plan", "can_time_here", "changed", "measure_anchors", "power_mode", "time_here"]
 
 WARM_UP, RUNS, LEAST_RUNS, ENOUGH_S = 3, 30, 5, 3.0
 OTHERS = 0.2
@@ -85,7 +91,9 @@ def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None]
             do="Pass the folder with the network's files, which is in the board's package: --anchors DIR",
         )
     during = observed.figures()
-    clock_ghz = _clock_ghz(during, before)
+    # What the cores ran at: the most that was seen, since idle cores are in every mean; the limit where none was
+    seen = (during.get("frequency_mhz") or {}).get("max") or before.get("limit_mhz")
+    clock_ghz = round(seen / 1000, 3) if seen else None
     reasons = changed(before, after, during)
     return {
         "edgekit_anchor": FORMAT,
@@ -147,12 +155,6 @@ def _state(root: Path) -> dict[str, Any]:
         "temperature_c": now["temperature_c"],
         "power_mode": power_mode(root),
     }
-
-
-def _clock_ghz(during: Mapping[str, Any], before: Mapping[str, Any]) -> float | None:
-    """What the cores ran at: the most that was seen, since idle cores are in every mean; the limit where none was."""
-    seen = (during.get("frequency_mhz") or {}).get("max") or before.get("limit_mhz")
-    return round(seen / 1000, 3) if seen else None
 
 
 def _timed(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], float]) -> dict[str, Any]:
@@ -220,3 +222,95 @@ def default_threads(cores: int | None = None) -> tuple[int, ...]:
     """One, and as many as engines are given: no more than four."""
     most = min(4, cores or os.cpu_count() or 1)
     return (most,) if most == 1 else (1, most)
+
+
+ENGINE = "litert"
+_PRECISIONS = ("float32", "int8")
+_WARM_UP, _LEAST_RUNS, _ROUND_S = 3, 4, 0.08
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
+_AGREE, _AT_ALL = 1.05, 1.2
+"""By how much the two best rounds may differ to be done, and to count after the last round."""
+
+Asked = tuple[str, bytes, str]
+"""format, bytes, precision"""
+
+
+def can_time_here(format: str, precision: str) -> str:  # noqa: A002
+    """Why this machine cannot time such an artifact for boards; empty where it can."""
+    if format != "tflite" or precision not in _PRECISIONS:
+        return f"ratios of {precision} {format} files were never tested"
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return f"ratios were tested on x86-64 only, and this is {platform.machine()}"
+    if ENGINE not in available():
+        return "LiteRT is not installed here: pip install 'edgekit-deploy[litert]'"
+    return ""
+
+
+def time_here(
+    asked: Sequence[Asked], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
+) -> list[HostTimes]:
+    """Of each artifact, in their order; about a third of a second for each and for each precision's MobileNetV1, more for
+    what takes longer than that. Raises CannotEstimateError where an input's size is free or this machine is too busy,
+    EngineError for a file that the engine refuses."""
+    from edgekit_converters.zoo.mobilenet_v1 import anchor_model
+
+    precisions = sorted({precision for _, _, precision in asked})
+    references = [("tflite", anchor_model("tflite", precision), precision) for precision in precisions]
+    with ExitStack() as stack:
+        engines = [
+            stack.enter_context(load_engine(form, data, engine=engine)) for form, data, _ in (*references, *asked)
+        ]
+        least = _least_ms([_runner(one) for one in engines], clock)
+        version = engines[0].info.version
+    reference = dict(zip(precisions, least, strict=False))
+    machine = f"{platform.node()} ({platform.machine()})"
+    return [
+        HostTimes(round(ms, 4), round(reference[precision], 4), engine, version, machine)
+        for (_, _, precision), ms in zip(asked, least[len(references) :], strict=True)
+    ]
+
+
+def _least_ms(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    for run in runs:
+        for _ in range(_WARM_UP):
+            run()
+    rounds: list[list[float]] = [[] for _ in runs]
+    for number in range(_MOST_ROUNDS):
+        for run, found in zip(runs, rounds, strict=True):
+            # Seconds of the fastest run of a short block
+            start, least, count = clock(), float("inf"), 0
+            while count < _LEAST_RUNS or clock() - start < _ROUND_S:
+                before = clock()
+                run()
+                least = min(least, clock() - before)
+                count += 1
+            found.append(least)
+        if number + 1 >= _LEAST_ROUNDS and all(_agree(found, _AGREE) for found in rounds):
+            break
+    if not all(_agree(found, _AT_ALL) for found in rounds):
+        raise CannotEstimateError("this machine is too busy to time anything", do="Try again when it is idle")
+    return [min(found) * 1e3 for found in rounds]
+
+
+def _agree(found: Sequence[float], within: float) -> bool:
+    best, second = sorted(found)[:2]
+    return second <= within * best
+
+
+def _runner(engine: Engine) -> Callable[[], object]:
+    random = np.random.default_rng(0)
+    inputs = [_made_up(spec, random) for spec in engine.inputs]
+    return lambda: engine.run(inputs)
+
+
+def _made_up(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
+    """Noise, of one item; nothing for whole numbers, which may be places in a table."""
+    shape = (1, *spec.shape[1:]) if spec.free_batch else spec.shape
+    if any(side < 1 for side in shape):
+        what = f"the size of its input '{spec.name}' is free, {list(spec.shape)}"
+        raise CannotEstimateError(what, do="Fix it when the model is built: edgekit build --shape")
+    if spec.dtype.startswith("float"):
+        return (random.random(shape) * 2 - 1).astype(spec.dtype)
+    if spec.dtype in ("int8", "uint8"):
+        return random.integers(0, 127, shape).astype(spec.dtype)
+    return np.zeros(shape, spec.dtype)

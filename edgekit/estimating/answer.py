@@ -1,10 +1,14 @@
-"""The estimate of one artifact for one board, with everything that is known, and its layers.
+"""The estimate of one artifact for one board, with its layers; or a bench record instead.
 
     told = answer(subject, load("raspberry-pi-4"), Given())
-    told.estimate.high_ms, told.layers[0].ms
+    told.estimate.high_ms if told.estimate else told.refused
+    record = open_record(Path("pi.json"))               # refused where its figures are no measurement
 
 Rules:
-- a record of `edgekit bench` of this very artifact, taken on that board as the board itself told, is `measured` and goes before everything else;
+- a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
+- a record proves its board by what that board says of itself (`conditions.board`), never by the bundle's profile; one that
+  does not tell is refused, and so is one in which more than one request in ten failed;
+- a record that fits nothing that was asked for is an error, never silence;
 - the engine is the one that the board would have, unless another is asked for;
 - a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer costs
   most is known better than what it costs.
@@ -12,13 +16,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from edgekit.estimating.records import cautions, unfit, unused_threads
-from edgekit.estimating.result import Answer, LayerTime
+from edgekit.bench import RecordError, facts_of, read_record
+from edgekit.bench.conditions import board as described
 from edgekit.estimating.subject import Subject
 from edgekit_profiles import (
     CannotEstimateError,
@@ -31,12 +36,202 @@ from edgekit_profiles import (
     layer_terms,
     measured,
 )
-from edgekit_profiles.anchor_file import AnchorFile, anchors_for
-from edgekit_profiles.catalogue import Catalogue
+from edgekit_profiles.anchors import AnchorFile, anchors_for
+from edgekit_profiles.catalogue import Catalogue, built_in
+from edgekit_profiles.detect import stands_for
+from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.estimate import DOMINATED
+from edgekit_profiles.facts import Facts
 from edgekit_runtime.engines import ENGINES
 
-__all__ = ["Given", "answer", "measured_by"]
+__all__ = [
+    "Answer",
+    "Given",
+    "LayerTime",
+    "answer",
+    "board_of",
+    "cautions",
+    "is_of",
+    "measured_by",
+    "open_record",
+    "refuse_unused",
+    "refuse_unused_anchors",
+    "unfit",
+    "unused_threads",
+]
+
+_FAILED = 0.1
+_OTHERS = 0.2
+"""The share of the cores that other processes may take before a reader is told."""
+_AGAIN = "Measure again on the board: edgekit bench BUNDLE -o RECORD.json"
+
+
+def open_record(path: Path) -> dict[str, Any]:
+    """Raises RecordError for what is no record, and for one whose figures are no measurement."""
+    record = read_record(path)
+    if why := _unsound(record):
+        raise RecordError(why, where=str(path), do=_AGAIN)
+    return record
+
+
+def _unsound(record: Mapping[str, Any]) -> str:
+    """Pure; empty for a sound one."""
+    times = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
+    n, asked, errors = record.get("n"), record.get("asked"), record.get("errors") or {}
+    if type(n) is not int or n < 1 or any(type(ms) not in (int, float) for ms in times):
+        return "holds no time: none of its requests was answered"
+    failed = sum(errors.values()) if isinstance(errors, dict) and all(map(_count, errors.values())) else n
+    if failed > _FAILED * max(n + failed, asked if type(asked) is int else 0):
+        return f"is mostly errors: {failed} of {n + failed} requests failed"
+    least, middle, high = (float(ms) for ms in times if isinstance(ms, (int, float)))
+    if not (0 < least <= middle <= high and math.isfinite(high)):
+        return f"holds times that cannot be: least {least:g}, median {middle:g}, 95th percentile {high:g} ms"
+    return ""
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def board_of(record: Mapping[str, Any]) -> Facts | None:
+    """What the board said of itself; None where the record does not tell."""
+    return facts_of((record.get("conditions") or {}).get("board"))
+
+
+def is_of(board: Facts | None, profile: Profile, catalogue: Catalogue | None = None) -> bool:
+    """By its own words; a profile that is measured where it is built is of this machine alone."""
+    if board is None:
+        return False
+    if profile.measured_here:
+        here = facts_of(described())
+        return here is not None and _without_clocks(here) == _without_clocks(board)
+    return stands_for(profile, board, catalogue or built_in())
+
+
+def _without_clocks(board: Facts) -> tuple[Any, ...]:
+    cores = tuple((cluster.type, cluster.count) for cluster in board.clusters)
+    return board.model, board.compatible, board.machine, cores
+
+
+def cautions(record: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know of the conditions under which it was taken."""
+    during = (record.get("conditions") or {}).get("during") or {}
+    load = record.get("load") or {}
+    if during.get("throttled"):
+        yield f"the board was slowed down meanwhile: {', '.join(map(str, during.get('throttled_by') or []))}"
+    others = during.get("others_cpu")
+    if isinstance(others, (int, float)) and others > _OTHERS:
+        yield f"other processes took {others:.0%} of the cores meanwhile: an idle board is faster"
+    callers = load.get("concurrency")
+    if type(callers) is int and callers > 1:
+        yield f"{callers} callers asked at once: the times include waiting for each other"
+    if failed := sum((record.get("errors") or {}).values()):
+        yield f"{failed} requests failed and are in no figure"
+
+
+class Misfit(NamedTuple):
+    """why: a record is not one of what was asked for. do: what to do about it. apart: the larger, the further from a fit."""
+
+    apart: int
+    why: str
+    do: str
+
+
+def unfit(
+    record: Mapping[str, Any], subject: Subject, told: Answer, profile: Profile, catalogue: Catalogue | None
+) -> Misfit | None:
+    """Why a record is not one of this artifact, run so, on that board; None where it is."""
+    if record.get("artifact_sha256") not in (subject.sha256, subject.blob or subject.sha256):
+        of = f"{record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name}"
+        return Misfit(3, f"is of another artifact ({of})", "Pass the bundle that it was taken with")
+    if (record.get("engine"), record.get("threads")) != (told.engine, told.threads):
+        ran, asked = _run(record.get("engine"), record.get("threads")), _run(told.engine, told.threads)
+        do = "Ask for what was run: --runtime ENGINE --threads N"
+        return Misfit(2, f"was taken with {ran}, and what is asked for is {asked}", do)
+    board = board_of(record)
+    if board is None:
+        return Misfit(1, "does not say on which board it was taken", f"It is of an earlier edgekit. {_AGAIN}")
+    if not is_of(board, profile, catalogue):
+        do = "Leave it out, or ask for its board: --profile NAME"
+        return Misfit(0, f"was taken on {_called(board)}, which is not {profile.name}", do)
+    return None
+
+
+def _run(engine: object, threads: object) -> str:
+    return f"{engine} and {threads} thread{'' if threads == 1 else 's'}"
+
+
+def _called(board: Facts) -> str:
+    cores = f"a machine with {board.clusters[0].type} cores" if board.clusters else "an unnamed machine"
+    name = board.model or cores
+    return f"{name} ({board.machine})" if board.machine else name
+
+
+def refuse_unused(
+    records: Sequence[tuple[Path, Mapping[str, Any]]],
+    asked: Sequence[tuple[Subject, Answer, Profile]],
+    catalogue: Catalogue | None = None,
+) -> None:
+    """Raises RecordError, with the reason that is nearest to a fit, for a record that none of the answers is from."""
+    for path, record in records:
+        misfits = [unfit(record, subject, told, profile, catalogue) for subject, told, profile in asked]
+        found = [misfit for misfit in misfits if misfit is not None]
+        if found and len(found) == len(misfits):
+            nearest = min(found)
+            raise RecordError(nearest.why, where=str(path), do=nearest.do)
+
+
+def refuse_unused_anchors(files: Sequence[AnchorFile], asked: Sequence[tuple[Subject, Answer, Profile]]) -> None:
+    """Raises AnchorError for a file without a time of any engine and precision that was asked for. Other threads are a
+    note of the answer."""
+    wanted = list(dict.fromkeys((told.engine, subject.precision) for subject, told, _ in asked))
+    for file in files:
+        held = list(dict.fromkeys((one.engine, one.precision) for one in file.times))
+        if wanted and not set(wanted) & set(held):
+            words = [", ".join(" ".join(pair) for pair in pairs) for pairs in (held, wanted)]
+            what = f"holds times of {words[0]}, and what is asked for is {words[1]}"
+            raise AnchorError(what, where=file.where, do="Leave it out, or name its engine: --runtime ENGINE")
+
+
+def unused_threads(files: Sequence[AnchorFile], profile: Profile, run: tuple[str, str, int]) -> Iterator[str]:
+    """A note for each file of the board that has this engine and precision with other threads alone."""
+    engine, precision, threads = run
+    for file in files:
+        if not anchors_for(profile, [file]):
+            continue
+        held = sorted({one.threads for one in file.times if (one.engine, one.precision) == (engine, precision)})
+        if held and threads not in held:
+            have = " and ".join(map(str, held))
+            yield (
+                f"{Path(file.where).name} was not used: it holds {engine} {precision} with {have} "
+                f"thread{'' if held == [1] else 's'}, and {threads} {'is' if threads == 1 else 'are'} asked for"
+            )
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """ms: of the estimate's middle. share: 0 to 1. bound_by: what of it takes longest, in words."""
+
+    name: str
+    kind: str
+    macs: int
+    ms: float
+    share: float
+    bound_by: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """estimate: None where there is none, and refused says why. layers: in the file's order, empty where unknown."""
+
+    subject: str
+    profile: str
+    engine: str
+    threads: int
+    estimate: Estimate | None
+    layers: tuple[LayerTime, ...] = ()
+    refused: CannotEstimateError | None = None
+
 
 _KINDS = {
     "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense", "ew": "elementwise",

@@ -9,8 +9,7 @@ from __future__ import annotations
 from edgekit.fleet.errors import FleetError, StoreError
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.state import Birth, State, parse_state
-from edgekit.fleet.store import Arrival, Change, Device, Event, Mark, Quarter, Store, Totals
+from edgekit.fleet.store import Arrival, Birth, Change, Device, Event, Mark, Quarter, State, Store, Totals, parse_state
 
 __all__ = [
     "Arrival",

@@ -20,8 +20,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from edgekit.fleet.errors import StoreError
-from edgekit.fleet.state import parse_state
-from edgekit.fleet.store import Arrival, Change, Store
+from edgekit.fleet.store import Arrival, Change, Store, parse_state
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, origin, parse_window
 

@@ -18,8 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.errors import StoreError
-from edgekit.fleet.figures import QUARTER_MS, moment_of, quantiles, quarter_of
-from edgekit.fleet.store import Arrival, Change, Device, Event, Mark, Quarter, Totals
+from edgekit.fleet.store import (
+    QUARTER_MS,
+    Arrival,
+    Change,
+    Device,
+    Event,
+    Mark,
+    Quarter,
+    Totals,
+    moment_of,
+    quantiles,
+    quarter_of,
+)
 from edgekit_runtime.telemetry import Histogram, Window
 
 if TYPE_CHECKING:
@@ -290,7 +301,8 @@ class _Batch:
         for arrival, window in arrived:
             moment = moment_of(window, arrival.received_ms)
             quarters.setdefault((quarter_of(moment), window.model, window.version), []).append(window)
-            points.append(_point(moment, window))
+            figures = [None if q is None else round(q, 3) for q in quantiles(window.latency, (0.5, 0.95, 0.99))]
+            points.append([moment, *figures, round(1000.0 * window.n / window.dur_ms, 2), window.system.temp])
         for (start, model, version), windows in quarters.items():
             self._add_to_quarter(name, start, (model, version), windows)
         last, newest = arrived[-1]
@@ -393,11 +405,6 @@ _FIELDS = {field.name for field in fields(Device)}
 def _device(row: str) -> Device:
     """Unknown keys, of a later release, are left out."""
     return Device(**{name: value for name, value in json.loads(row).items() if name in _FIELDS})
-
-
-def _point(moment: int, window: Window) -> list[Any]:
-    figures = [None if q is None else round(q, 3) for q in quantiles(window.latency, (0.5, 0.95, 0.99))]
-    return [moment, *figures, round(1000.0 * window.n / window.dur_ms, 2), window.system.temp]
 
 
 def _latency(text: str) -> dict[str, Histogram]:

@@ -6,14 +6,25 @@ signed = first_root([Member("alice", files.raw)], [Member("alice", files.raw)], 
 
 from __future__ import annotations
 
-from edgekit.keys.authoring import Dates, Member, first_root, renewed, revoked, rotated, with_keys
-from edgekit.keys.bundles import Endorsed, endorse
-from edgekit.keys.errors import KeysError
-from edgekit.keys.external import ExternalSigner
+from edgekit.errors import KeysError
 from edgekit.keys.folder import KeyEntry, KeyFolder, default_folder
-from edgekit.keys.machine import Taken, take_over
-from edgekit.keys.roots import Written, add_signatures, is_root, read_signed, write_root
-from edgekit.keys.signers import Signing, open_signers
+from edgekit.keys.roots import (
+    Dates,
+    Member,
+    Taken,
+    Written,
+    add_signatures,
+    first_root,
+    is_root,
+    read_signed,
+    renewed,
+    revoked,
+    rotated,
+    take_over,
+    with_keys,
+    write_root,
+)
+from edgekit.keys.signers import Endorsed, ExternalSigner, Signing, endorse, open_signers
 
 __all__ = [
     "Dates",

@@ -1,11 +1,16 @@
-"""The folder of a person's keys: NAME.pem, which signs, and NAME.pub.pem, which others trust.
+"""A person's keys: NAME.pem signs, NAME.pub.pem is trusted, NAME.secret encrypts.
 
-folder = KeyFolder(default_folder())
-files = folder.create("alice", passphrase=b"...")      # KeysError where 'alice' is there already
-folder.private("alice"), folder.public("keys/bob.pub.pem")
+    folder = KeyFolder(default_folder())
+    files = folder.create("alice", passphrase=b"...")      # KeysError where 'alice' is there already
+    folder.private("alice"), folder.public("keys/bob.pub.pem")
+    create_secret(folder, "camera").id
 
-Rules: the folder is 0700 and a private key 0600 from the moment it exists, whatever the umask; a folder that others may enter
-is refused. Nothing is ever overwritten. A name is a file's name; whatever has a separator, or is there as a file, is a path.
+Rules:
+- the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that others may
+  enter is refused;
+- nothing is ever overwritten: a lost secret takes with it every bundle that was encrypted with it;
+- a name is a file's name; a name with a separator, or one that is there as a file, is a path;
+- a secret is 32 bytes of the system's random source, in hex, below a remark that says what it is.
 """
 
 from __future__ import annotations
@@ -17,13 +22,15 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit.keys.errors import KeysError
-from edgekit_runtime.errors import SignatureError
+from edgekit.errors import KeysError
+from edgekit_runtime.bundle.cipher import KEY_BYTES
+from edgekit_runtime.bundle.secrets import Secret, load_secret
+from edgekit_runtime.errors import SecretError, SignatureError
 from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.trust import config_dir, refuse_unsafe
 from edgekit_runtime.trust.signature import keyid_of, load_public_key, raw_key
 
-__all__ = ["KeyEntry", "KeyFolder", "default_folder", "open_to_others"]
+__all__ = ["KeyEntry", "KeyFolder", "SecretEntry", "create_secret", "default_folder", "open_to_others", "secrets_in"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
@@ -194,3 +201,42 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise KeysError(f"the key cannot be written: {error.strerror or error}", where=str(path)) from error
+
+
+ENDING = ".secret"
+
+
+@dataclass(frozen=True)
+class SecretEntry:
+    """id: what names the key in bundles and messages; empty where the file holds none. trouble: why not."""
+
+    name: str
+    path: Path
+    id: str
+    trouble: str = ""
+
+
+def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
+    """A new key. Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
+    secret = Secret([os.urandom(KEY_BYTES)])
+    (key,) = secret.handed()
+    text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
+    path = folder.add(f"{name}{ENDING}", name, text.encode())
+    return SecretEntry(name, path, secret.id)
+
+
+def secrets_in(folder: KeyFolder) -> tuple[SecretEntry, ...]:
+    """Every one of the folder, by name."""
+    try:
+        files = sorted(file for file in folder.path.iterdir() if file.name.endswith(ENDING))
+    except OSError:
+        return ()
+    return tuple(_entry(file) for file in files)
+
+
+def _entry(file: Path) -> SecretEntry:
+    name = file.name.removesuffix(ENDING)
+    try:
+        return SecretEntry(name, file, load_secret(f"file:{file}").id)
+    except SecretError as error:
+        return SecretEntry(name, file, "", error.what)

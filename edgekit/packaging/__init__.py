@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from edgekit.packaging.assemble import Content, Shipped, assemble
+from edgekit.packaging.assemble import Content, Shipped, Terms, assemble, refuse_past, terms_of
 from edgekit.packaging.signing import Signer, SigningKey, load_signing_key
-from edgekit.packaging.terms import Terms, refuse_past, terms_of
-from edgekit.packaging.whole import write_whole
-from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle
+from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle, write_whole
 
 __all__ = [
     "BundleDraft",

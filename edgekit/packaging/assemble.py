@@ -1,8 +1,23 @@
-"""From a chosen artifact to a bundle's manifest and blobs: the golden answers are computed here, by the board's engine."""
+"""From a chosen artifact to a bundle's manifest and blobs: golden answers, terms.
+
+    terms = terms_of(licence="Apache-2.0", rollout_seq=7, expires="2027-01-31", compatible=("raspberry-pi-4",))
+    refuse_past(terms)
+
+Rules:
+- golden answers are computed here, by the board's engine;
+- what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC. What no board
+  could ever install is refused before it is built, by this machine's clock, which the error names;
+- a stateful artifact's golden answers are every frame's outputs, stacked, from a fresh state. What another processor rounds
+  otherwise in one frame may grow with the state, so the sequence is run again with every number that goes in, states too,
+  moved by what kernels differ by (a step of 8 bits, 1e-5 of the largest float): twice the furthest move is allowed.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,10 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.errors import PackagingError
-from edgekit.packaging.encryption import Encryption
-from edgekit.packaging.sequences import answered, leeway
-from edgekit.packaging.terms import Terms
-from edgekit.packaging.writer import BundleDraft, canonical_json
+from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.bundle import (
     FORMAT_VERSION,
@@ -27,15 +39,143 @@ from edgekit_runtime.bundle import (
     Tolerance,
 )
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.limits import MAX_TEXT
 from edgekit_runtime.bundle.manifest import ENCRYPTED
 from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import check_model
 from edgekit_runtime.stepping import Stepper
+from edgekit_runtime.strict_json import MAX_NUMBER
+from edgekit_runtime.trust.store import moment_of, seconds_of
 
-__all__ = ["Content", "Shipped", "assemble", "tolerance"]
+__all__ = ["Content", "Shipped", "Terms", "answered", "assemble", "leeway", "refuse_past", "terms_of", "tolerance"]
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """As in `Manifest`. compatible: profiles beside the one that the bundle is built for."""
+
+    licence: str | None = None
+    rollout_seq: int | None = None
+    not_before: str | None = None
+    expires: str | None = None
+    compatible: tuple[str, ...] = ()
+
+    def boards(self, target: str) -> tuple[str, ...]:
+        """The profiles that may install it, the one it is built for first."""
+        return (target, *sorted(set(self.compatible) - {target}))
+
+
+def terms_of(
+    *,
+    licence: str | None = None,
+    rollout_seq: int | None = None,
+    not_before: str | None = None,
+    expires: str | None = None,
+    compatible: Sequence[str] = (),
+) -> Terms:
+    """Checked. not_before, expires: a day, or a second as "2027-01-31T12:00:00Z". Raises PackagingError naming the option."""
+    if licence is not None and not (licence.strip() and len(licence) <= MAX_TEXT and licence.isprintable()):
+        raise PackagingError(
+            f"a licence is one line of 1 to {MAX_TEXT} characters",
+            where="--licence",
+            do="Name it, such as Apache-2.0, or where its text stands",
+        )
+    if rollout_seq is not None and not 0 <= rollout_seq <= MAX_NUMBER:
+        raise PackagingError(
+            f"{rollout_seq} is not from 0 to {MAX_NUMBER}", where="--rollout-seq", do="Count up from 1, one a roll-out"
+        )
+    first, last = _moment(not_before, "--not-before"), _moment(expires, "--expires")
+    if first is not None and last is not None and last <= first:
+        raise PackagingError(f"{last} is not after --not-before {first}", where="--expires", do="Name a later day")
+    return Terms(licence.strip() if licence else None, rollout_seq, first, last, tuple(compatible))
+
+
+def refuse_past(terms: Terms, now_s: float | None = None) -> None:
+    """now_s: seconds since 1970, None for this machine's clock. Raises PackagingError where no board could install the bundle
+    any more."""
+    now = time.time() if now_s is None else now_s
+    last = None if terms.expires is None else seconds_of(terms.expires)
+    if last is not None and last <= now:
+        raise PackagingError(
+            f"{terms.expires} is past, and no board would install the bundles: it is {moment_of(now)} by this machine's clock",
+            where="--expires",
+            do="Name a later day, of which the first second counts, or a moment, such as 2027-01-31T12:00:00Z, in UTC",
+        )
+
+
+def _moment(text: str | None, option: str) -> str | None:
+    if text is None:
+        return None
+    moment = f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text
+    if seconds_of(moment) is None:
+        raise PackagingError(
+            f"{text!r:.60} is no day", where=option, do="Write it as 2027-01-31, or 2027-01-31T12:00:00Z, in UTC"
+        )
+    return moment
+
+
+_FLOAT_NUDGE = 1e-5
+_FLOAT_STEP = 1e-4  # of the largest golden value, as a bundle's tolerance counts
+_MOST = 100_000  # a chaotic network: only the cosine says something then
+
+
+def answered(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
+    """[frames, ...] of each of the artifact's outputs. The engine is fresh before and after."""
+    stepper = Stepper(contract, artifact.inputs, artifact.outputs, engine)
+    count = len(next(iter(item.values())))
+    frames = [stepper.raw({name: array[at] for name, array in item.items()}) for at in range(count)]
+    stepper.reset()
+    return [np.stack([value[0] for value in values]) for values in zip(*frames, strict=True)]
+
+
+def leeway(contract: Contract, artifact: Artifact, engine: Engine, item: Item, golden: Sequence[NDArray[Any]]) -> int:
+    """Steps to allow beside an artifact's own tolerance."""
+    told = {spec.name for spec in contract.caller_outputs}
+    moved = answered(contract, artifact, _Nudged(engine), item)
+    furthest = 0.0
+    for spec, first, second in zip(artifact.outputs, golden, moved, strict=True):
+        if spec.name in told:
+            a, b = (dequantize(value, spec, np.dtype(np.float32)).astype(np.float64) for value in (first, second))
+            largest = float(np.abs(a).max(initial=0))
+            step = spec.quantization.scale if spec.quantization else max(_FLOAT_STEP * largest, 1e-12)
+            furthest = max(furthest, float(np.abs(a - b).max(initial=0)) / step)
+    return min(math.ceil(2 * furthest), _MOST) if math.isfinite(furthest) else _MOST
+
+
+class _Nudged(Engine):
+    """Another engine, whose inputs are moved a little before each run. Seeded: the same bundle each time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.info, self.inputs, self.outputs = engine.info, engine.inputs, engine.outputs
+        self._engine, self._random = engine, np.random.default_rng(0)
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        return self._engine.run([self._moved(array) for array in inputs])
+
+    def reset(self) -> None:
+        self._engine.reset()
+
+    def close(self) -> None:
+        """The engine is not this one's to close."""
+
+    def _moved(self, array: NDArray[Any]) -> NDArray[Any]:
+        sign = self._random.choice((-1, 1), array.shape)
+        moved: NDArray[Any] = array
+        if array.dtype.kind == "f":
+            moved = (array + sign * _FLOAT_NUDGE * np.abs(array).max(initial=0)).astype(array.dtype)
+        elif (
+            array.dtype.itemsize == 1 and array.dtype.kind != "b"
+        ):  # wider ones are indexes, and flags are what they are
+            limits = np.iinfo(array.dtype)
+            moved = np.clip(array.astype(np.int16) + sign, limits.min, limits.max).astype(array.dtype)
+        return moved
+
 
 Item = Mapping[str, NDArray[Any]]
 
@@ -206,15 +346,11 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
     )
 
 
-def _frames(item: Item) -> int:
-    return len(next(iter(item.values())))
-
-
 def _golden(draft: BundleDraft, item: Item, answers: Sequence[GoldenOutputs], stateful: bool) -> Golden:
     arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
     return Golden(
         inputs={name: draft.add(array.tobytes()) for name, array in arrays.items()},
         dtypes={name: array.dtype.name for name, array in arrays.items()},
         answers=tuple(answers),
-        steps=_frames(item) if stateful else None,
+        steps=len(next(iter(item.values()))) if stateful else None,
     )

@@ -1,30 +1,80 @@
-"""Writing an .ekb. The same draft gives the same bytes; nothing of the machine or the clock gets in.
+"""Writing an .ekb, encrypted or not, and any other named file: whole or not at all.
 
-draft = BundleDraft()
-digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
-write_bundle(path, draft, manifest, keys)
+    draft = BundleDraft(Encryption(load_secret("file:camera.secret"), model_id))     # or BundleDraft(), in plain
+    digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
+    write_bundle(path, draft, manifest, keys)
+
+Rules:
+- the same draft gives the same bytes, with the same key also where it is encrypted; nothing of the machine or clock gets in;
+- every blob is encrypted, model files and golden examples alike, and named by the SHA-256 of its encrypted bytes; the
+  manifest stays readable;
+- only an ordinary file, or a link to one, is ever replaced: who names /dev/null or /dev/stdout does not mean that a file
+  should take its place.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgekit.errors import PackagingError
-from edgekit.packaging.encryption import Encryption
+from edgekit.errors import OutputError, PackagingError
 from edgekit.packaging.signing import Signer, signature_block
-from edgekit.packaging.whole import write_whole
 from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, aligned, parse_manifest
 from edgekit_runtime.bundle.checks import check_answers
-from edgekit_runtime.bundle.cipher import Kind
+from edgekit_runtime.bundle.cipher import SCHEME, Kind, bound_to, encrypt
 from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
+from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.errors import BundleError, MissingExtraError
+from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["BundleDraft", "canonical_json", "write_bundle"]
+__all__ = ["BundleDraft", "Encryption", "canonical_json", "write_bundle", "write_whole"]
+
+
+def write_whole(path: Path, data: bytes, what: str) -> None:
+    """Durably, so that no reader ever sees half a file. what: in the error's words.
+
+    Raises OutputError when the folder cannot be written, the disk is full, or something that is no ordinary file has that name;
+    nothing is left behind then.
+    """
+    _refuse_what_is_no_file(path, what)
+    try:
+        write_durably(path, data)
+    except OSError as error:
+        raise OutputError(
+            f"{what} cannot be written: {error.strerror or error}",
+            where=str(path),
+            do="Make room there, or choose another folder",
+        ) from error
+
+
+def _refuse_what_is_no_file(path: Path, what: str) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # nothing is there; or what keeps it from being seen keeps it from being written, and is told then
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise OutputError(
+            f"{what} cannot be written: {found} has that name", where=str(path), do="Name a file that may be replaced"
+        )
+
+
+@dataclass(frozen=True)
+class Encryption:
+    """secret: its first key encrypts. model_id: of the model that the blobs are bound to."""
+
+    secret: Secret
+    model_id: str
+
+    def encrypted(self, data: bytes, kind: Kind) -> tuple[bytes, Cipher]:
+        """What goes into the file, and what a reader must know of it beside the key."""
+        salt, sealed = encrypt(self.secret.key(), data, bound_to(self.model_id, kind))
+        return sealed, Cipher(SCHEME, self.secret.id, salt.hex())
 
 
 class BundleDraft:
@@ -66,26 +116,24 @@ class BundleDraft:
     def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
         """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open."""
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
-        _check_readable(body, {name: data for name, data in self._blobs.items() if name not in self._ciphers})
+        # The reader's own checks: what it refuses is not written in the first place. blobs: those that are not
+        # encrypted.
+        blobs = {name: data for name, data in self._blobs.items() if name not in self._ciphers}
+        if len(body) > MAX_MANIFEST_BYTES:
+            raise PackagingError(
+                f"the manifest has {len(body):,} bytes, more than the {MAX_MANIFEST_BYTES:,} that a reader takes",
+                do="Shorten the longest part: labels, or the initial values of a state",
+            )
+        try:
+            check_answers(parse_manifest(body, "the manifest"), blobs, "the manifest")
+        except BundleError as error:
+            what = f"no reader would open the bundle: {error.what}"
+            do = "Mend the model's contract, names or labels; or give it examples that it answers in numbers"
+            raise PackagingError(what, where=error.where, do=do) from error
         signatures = signature_block(body, keys)
         head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(signatures)) + signatures
         head += hashlib.sha256(head).digest()
         return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
-
-
-def _check_readable(body: bytes, blobs: Mapping[str, bytes]) -> None:
-    """The reader's own checks: what it refuses is not written in the first place. blobs: those that are not encrypted."""
-    if len(body) > MAX_MANIFEST_BYTES:
-        raise PackagingError(
-            f"the manifest has {len(body):,} bytes, more than the {MAX_MANIFEST_BYTES:,} that a reader takes",
-            do="Shorten the longest part: labels, or the initial values of a state",
-        )
-    try:
-        check_answers(parse_manifest(body, "the manifest"), blobs, "the manifest")
-    except BundleError as error:
-        what = f"no reader would open the bundle: {error.what}"
-        do = "Mend the model's contract, names or labels; or give it examples that it answers in numbers"
-        raise PackagingError(what, where=error.where, do=do) from error
 
 
 def check_tools(extra: str = "convert") -> None:

@@ -1,7 +1,7 @@
 """From a bundle to a board: what it installs there, as files with hashes, and the way to put them there.
 
-target       a board's machine, Python and glibc, told to a resolver and to a matcher of wheel tags
-resolve      exact versions for that board, by uv
+plan         the engine, its version, names, and the service
+resolve      a board's machine, Python and glibc; exact versions for it, by uv
 wheelhouse   the wheels themselves, and Debian's packages for what has none
 package      a folder that installs all of it on a board; deb: the same as a Debian package
 push         the same over ssh, with a self-test and a timing there; a second time only what changed
@@ -13,9 +13,8 @@ from edgekit.shipping.deb import pack_deb
 from edgekit.shipping.errors import BoardRefusedError, DebError, DownloadError, NoWheelError, ShippingError, SshError
 from edgekit.shipping.package import PackageRequest, Packed, pack
 from edgekit.shipping.push import Pushed, PushRequest, bench_on, push
-from edgekit.shipping.remote_board import RemoteBoard, probe
-from edgekit.shipping.ssh import Address, Connection
-from edgekit.shipping.target import Target
+from edgekit.shipping.resolve import Target
+from edgekit.shipping.ssh import Address, Connection, RemoteBoard, probe
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 
 __all__ = [

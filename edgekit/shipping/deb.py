@@ -22,12 +22,12 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from edgekit.errors import OutputError
-from edgekit.shipping import licences
+from edgekit.shipping import package
 from edgekit.shipping.errors import DebError
 from edgekit.shipping.folder import draft
 from edgekit.shipping.package import PackageRequest, Packed, pack
-from edgekit.shipping.service import user_name
-from edgekit.shipping.target import Target
+from edgekit.shipping.plan import user_name
+from edgekit.shipping.resolve import Target
 
 __all__ = ["pack_deb", "unpack_wheel"]
 
@@ -110,24 +110,7 @@ def _fill(tree: Path, packed: Packed, target: Target) -> None:
     for folder, place in (("trust", home / "package" / "trust"), ("anchors", home / "anchors")):
         if (packed.path / folder).is_dir():
             shutil.copytree(packed.path / folder, place)
-    _environment(env, packed, target)
-    if packed.service:
-        units = tree / "usr" / "lib" / "systemd" / "system"
-        units.mkdir(parents=True)
-        text = (packed.path / "service" / packed.service).read_text(encoding="utf-8")
-        text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@", user_name(packed.name))
-        (units / packed.service).write_text(text, encoding="utf-8")
-    documents = tree / "usr" / "share" / "doc" / _package(packed)
-    shutil.copytree(packed.path / "licences", documents / "licences")
-    shutil.copyfile(packed.path / "licences" / licences.LIST, documents / "copyright")
-    _control(tree, packed, target)
-    for path in tree.rglob("*"):
-        if path.is_dir() and not path.is_symlink():
-            path.chmod(0o755)
-
-
-def _environment(env: Path, packed: Packed, target: Target) -> None:
-    """A virtual environment is three things: a link to Python, a file that says so, and the folder of modules."""
+    # A virtual environment is three things: a link to Python, a file that says so, and the folder of modules
     (env / "bin").mkdir()
     (env / "bin" / f"python{target.python}").symlink_to(f"/usr/bin/python{target.python}")
     for name in ("python3", "python"):
@@ -138,6 +121,19 @@ def _environment(env: Path, packed: Packed, target: Target) -> None:
     system = "true" if packed.debian else "false"
     text = f"home = /usr/bin\ninclude-system-site-packages = {system}\nversion = {target.python}\n"
     (env / "pyvenv.cfg").write_text(text, encoding="utf-8")
+    if packed.service:
+        units = tree / "usr" / "lib" / "systemd" / "system"
+        units.mkdir(parents=True)
+        text = (packed.path / "service" / packed.service).read_text(encoding="utf-8")
+        text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@", user_name(packed.name))
+        (units / packed.service).write_text(text, encoding="utf-8")
+    documents = tree / "usr" / "share" / "doc" / _package(packed)
+    shutil.copytree(packed.path / "licences", documents / "licences")
+    shutil.copyfile(packed.path / "licences" / package.LIST, documents / "copyright")
+    _control(tree, packed, target)
+    for path in tree.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
 
 
 def _control(tree: Path, packed: Packed, target: Target) -> None:

@@ -59,7 +59,11 @@ def draft(output: Path) -> Iterator[Path]:
     """A folder on the same file system, gone at the end: in `output` where it is there, whose parent may not be writable."""
     place = output if output.is_dir() else output.parent
     place.mkdir(parents=True, exist_ok=True)
-    _remove_left(place)
+    for folder in place.glob(f"{_DRAFT}*"):
+        handle = _lock(folder, wait=False)
+        if handle is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
     folder, handle = _locked(place)
     try:
         yield folder
@@ -128,14 +132,6 @@ def _locked(place: Path) -> tuple[Path, int | None]:
         if folder.is_dir():  # another that started just now may have taken it for one that was left
             return folder, handle
         if handle is not None:
-            os.close(handle)
-
-
-def _remove_left(place: Path) -> None:
-    for folder in place.glob(f"{_DRAFT}*"):
-        handle = _lock(folder, wait=False)
-        if handle is not None:
-            shutil.rmtree(folder, ignore_errors=True)
             os.close(handle)
 
 

@@ -1,35 +1,38 @@
-"""A folder that installs a bundle on a board: from a USB stick, without a network, without a compiler.
+"""A folder that installs a bundle on a board: no network, no compiler, from a USB stick.
+
+    packed = pack(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("usb")))
+    packed.engine_version, packed.wheels, packed.debian
 
 Rules:
 - everything is in the folder, and the SHA-256 of every file in `SHA256SUMS`;
 - the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
 - an installer takes the folder whole or not at all, and nothing that somebody else put into it is ever lost;
-- the board's side is two short shell scripts; they say what they do, and the second undoes the first.
-
-    packed = pack(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("usb")))
-    packed.engine_version, packed.wheels, packed.debian
+- the board's side is two short shell scripts; they say what they do, and the second undoes the first;
+- the licences that wheels declare are listed, not judged, with every text that the wheels carry. Texts of Debian's packages
+  are on the board already, in /usr/share/doc.
 """
 
 from __future__ import annotations
 
+import email.message
 import hashlib
 import importlib.resources
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.errors import OutputError
-from edgekit.shipping import licences
 from edgekit.shipping.download import sha256_of
 from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
-from edgekit.shipping.plan import Plan, planned
-from edgekit.shipping.service import unit, user_name
+from edgekit.shipping.plan import Plan, planned, unit, user_name
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -37,7 +40,79 @@ if TYPE_CHECKING:
     from edgekit_profiles import Profile
     from edgekit_runtime.bundle import Bundle
 
-__all__ = ["RECORD", "PackageRequest", "Packed", "pack", "packed_files"]
+__all__ = ["LIST", "RECORD", "Licence", "PackageRequest", "Packed", "of_wheel", "pack", "packed_files", "write"]
+
+LIST = "LICENCES.txt"
+_TEXT = re.compile(r"(^|/)(licen[cs]es?/|[^/]*(licen[cs]e|copying|notice|authors)[^/]*$)", re.IGNORECASE)
+_HEAD = """\
+What is in this package, and under which licence. The words are those of each package; their texts lie beside this list.
+"""
+
+
+@dataclass(frozen=True)
+class Licence:
+    """name, version: of the distribution. says: the licence in its own words. texts: path in the wheel's dist-info -> text."""
+
+    name: str
+    version: str
+    says: str
+    home: str
+    texts: dict[str, bytes]
+
+
+def of_wheel(wheel: Path) -> Licence:
+    """Read from its METADATA (PEP 639's License-Expression, else License, else classifiers) and its dist-info."""
+    import email.parser
+
+    with zipfile.ZipFile(wheel) as archive:
+        info = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
+        folder = info.removesuffix("METADATA")
+        metadata = email.parser.BytesParser().parsebytes(archive.read(info))
+        inside = sorted(n for n in archive.namelist() if n.startswith(folder) and not n.endswith("/"))
+        texts = {n.removeprefix(folder): archive.read(n) for n in inside if _TEXT.search(n.removeprefix(folder))}
+    return Licence(metadata["Name"], metadata["Version"], _said(metadata), _home(metadata), texts)
+
+
+def write(folder: Path, wheels: Sequence[Path], debian: Sequence[str], model: str) -> list[Licence]:
+    """Fill `folder`, which is made, with the list and the texts. model: the bundle's line. Returns what it found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = sorted((of_wheel(wheel) for wheel in wheels), key=lambda one: one.name.lower())
+    for one in found:
+        for name, text in one.texts.items():
+            place = folder / f"{one.name}-{one.version}" / name.replace("/", "_")
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(text)
+    lines = [_HEAD, f"model   {model}", *(line for one in found for line in _lines(one)), *map(_debian_line, debian)]
+    (folder / LIST).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return found
+
+
+def _lines(one: Licence) -> Iterator[str]:
+    yield f"\n{one.name} {one.version}: {one.says}"
+    if one.home:
+        yield f"    {one.home}"
+    files = [f"{one.name}-{one.version}/{name.replace('/', '_')}" for name in one.texts]
+    yield f"    {', '.join(files) or 'its wheel carries no text'}"
+
+
+def _debian_line(package: str) -> str:
+    return f"\n{package}: from Debian, see /usr/share/doc/{package}/copyright on the board"
+
+
+def _said(metadata: email.message.Message) -> str:
+    if expression := metadata["License-Expression"]:
+        return str(expression)
+    classifiers = [c for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
+    short = (metadata["License"] or "").strip().splitlines()
+    if short and len(short[0]) <= 80 and short[0].upper() != "UNKNOWN":
+        return short[0]
+    return "; ".join(c.rpartition(" :: ")[2] for c in classifiers) or "it does not say"
+
+
+def _home(metadata: email.message.Message) -> str:
+    links = [metadata["Home-page"], *(url.partition(",")[2].strip() for url in metadata.get_all("Project-URL", []))]
+    return next((link for link in links if link), "")
+
 
 _SHORT = 12
 Approve = Callable[[Path, "Profile", str, str], None]
@@ -156,7 +231,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         (folder / "service").mkdir()
         (folder / "service" / unit_name).write_text(service, encoding="utf-8")
     model = f"{bundle.manifest.name}: {bundle.manifest.licence or 'its bundle names no licence'}"
-    licences.write(folder / "licences", [house.folder / wheel.file for wheel in house.wheels], house.debian, model)
+    write(folder / "licences", [house.folder / wheel.file for wheel in house.wheels], house.debian, model)
     for script in ("install.sh", "uninstall.sh"):
         text = (importlib.resources.files("edgekit.shipping") / "board" / script).read_text(encoding="utf-8")
         (folder / script).write_text(text, encoding="utf-8")
@@ -260,7 +335,7 @@ def _readme(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str) -> str:
         engine=packed.engine,
         engine_version=packed.engine_version,
         debian=", ".join(packed.debian) or "nothing but Python itself",
-        list=licences.LIST,
+        list=LIST,
     )
 
 

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from edgekit.shipping.errors import BoardRefusedError, ShippingError
 from edgekit.shipping.package import Approve, PackageRequest, Packed, pack, packed_files
 from edgekit.shipping.plan import package_name
-from edgekit.shipping.remote_board import RemoteBoard, probe, script, suited
-from edgekit.shipping.ssh import Address, Connection, Done
+from edgekit.shipping.ssh import Address, Connection, Done, RemoteBoard, probe, script, suited
 from edgekit_runtime.bundle.codec import read_json
 
 if TYPE_CHECKING:

@@ -1,12 +1,14 @@
-"""Exact versions for a board that is not this machine, by uv, and the wheel files that the index has of them.
+"""Exact versions for a board, resolved by uv on this machine, and the wheels that fit it.
+
+    target = Target.of(load("raspberry-pi-4"))
+    target.uv_platform, target.debian_arch           # "aarch64-manylinux_2_36", "arm64"
+    resolve(target, ["ai-edge-litert>=2.1.3", "pillow"])[0].version
 
 Rules:
 - markers are evaluated with the board's values: uv does for the platforms it knows; for 32-bit ARM, which it does not, it
   resolves for every platform and the markers of its answer are evaluated here;
-- wheels only: nothing is compiled, neither here nor on the board;
+- a wheel's tag is compared with the board's glibc, newest first, as pip does there; wheels only, nothing is compiled;
 - the index and its settings are uv's own (`UV_DEFAULT_INDEX`, `uv.toml`); the folder that a command runs in says nothing.
-
-    resolve(Target.of(profile), ["ai-edge-litert>=2.1.3", "pillow"])[0].version
 """
 
 from __future__ import annotations
@@ -17,17 +19,104 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.shipping.errors import DownloadError, NoWheelError
-from edgekit.shipping.target import Target
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["Locked", "RemoteWheel", "resolve", "uv_binary"]
+if TYPE_CHECKING:
+    from packaging.tags import Tag
+
+    from edgekit_profiles import Profile
+
+__all__ = ["Locked", "RemoteWheel", "Target", "resolve", "uv_binary"]
+
+DEBIAN_ARCH = {"aarch64": "arm64", "armv7l": "armhf", "x86_64": "amd64"}
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # by glibc's minor version: PEP 600
+_FIRST_GLIBC = {"x86_64": 5}  # PEP 600: of the other machines manylinux begins with 2.17
+_UV_GLIBC = (17, 28, *range(31, 41))  # the platforms that uv knows, by glibc's minor version
+
+
+@dataclass(frozen=True)
+class Target:
+    """profile: its name, for messages. arch: as `uname -m` prints it. python: "3.11". glibc: "2.36"."""
+
+    profile: str
+    arch: str
+    python: str
+    glibc: str
+
+    @classmethod
+    def of(cls, profile: Profile) -> Target:
+        """Raises NoWheelError for a system without Python or glibc, such as a phone's."""
+        if not (profile.os.python and profile.os.glibc):
+            raise NoWheelError(
+                f"{profile.os.name} has no glibc, which every wheel for Linux needs",
+                where=profile.name,
+                do="Ship the artifact inside an app of that system instead",
+            )
+        return cls(profile.name, profile.arch, ".".join(profile.os.python.split(".")[:2]), profile.os.glibc)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        major, minor = self.python.split(".")
+        return int(major), int(minor)
+
+    @property
+    def debian_arch(self) -> str:
+        """What Debian calls the machine; its own name where Debian has no such port."""
+        return DEBIAN_ARCH.get(self.arch, self.arch)
+
+    @property
+    def uv_platform(self) -> str | None:
+        """The name of this platform in uv, None where it has none: the newest glibc that is not newer than the board's."""
+        if self.arch not in ("aarch64", "x86_64"):
+            return None
+        fitting = [minor for minor in _UV_GLIBC if minor <= self._glibc_minor]
+        return f"{self.arch}-manylinux_2_{fitting[-1]}" if fitting else None
+
+    def tags(self) -> list[Tag]:
+        """The tags of wheels that install there, best first."""
+        from packaging.tags import compatible_tags, cpython_tags
+
+        platforms, interpreter = list(self._platforms()), f"cp{''.join(map(str, self.version))}"
+        native = cpython_tags(self.version, abis=[interpreter], platforms=platforms)
+        return [*native, *compatible_tags(self.version, interpreter, platforms)]
+
+    def markers(self) -> dict[str, str]:
+        """The environment that dependencies' markers are evaluated in."""
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": self.arch,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
+    def __str__(self) -> str:
+        return f"{self.arch}, CPython {self.python}, glibc {self.glibc}"
+
+    @property
+    def _glibc_minor(self) -> int:
+        return int(self.glibc.split(".")[1])
+
+    def _platforms(self) -> Iterable[str]:
+        for minor in range(self._glibc_minor, _FIRST_GLIBC.get(self.arch, 17) - 1, -1):
+            yield f"manylinux_2_{minor}_{self.arch}"
+            if minor in _LEGACY:
+                yield f"{_LEGACY[minor]}_{self.arch}"
+        yield f"linux_{self.arch}"
+
 
 _TIMEOUT_S = 300.0
 _UNREACHED = re.compile(
@@ -75,7 +164,10 @@ def resolve(
         left_out = Path(folder) / "excluded.txt"
         left_out.write_text("".join(f"{name}\n" for name in excluded), encoding="utf-8")
         lines = "".join(f"{line}\n" for line in requirements)
-        done = _asked(run, _command(target, left_out), lines, folder)
+        where = ["--python-platform", target.uv_platform] if target.uv_platform else ["--universal"]
+        fixed = ["--only-binary", ":all:", "--format", "pylock.toml", "--quiet", "--no-header", "--no-sources"]
+        asked = ["--python", sys.executable, "--python-version", target.python, "--excludes", str(left_out)]
+        done = _asked(run, [str(uv_binary()), "pip", "compile", "-", *where, *fixed, *asked], lines, folder)
     if done.returncode != 0:
         raise _refused(target, done.stderr)
     return _read(target, parse_toml(done.stdout))
@@ -88,13 +180,6 @@ def uv_binary() -> Path:
     if not found:
         raise MissingExtraError("ship", "finding out which wheels a board takes")
     return Path(found)
-
-
-def _command(target: Target, excluded: Path) -> list[str]:
-    where = ["--python-platform", target.uv_platform] if target.uv_platform else ["--universal"]
-    fixed = ["--only-binary", ":all:", "--format", "pylock.toml", "--quiet", "--no-header", "--no-sources"]
-    asked = ["--python", sys.executable, "--python-version", target.python, "--excludes", str(excluded)]
-    return [str(uv_binary()), "pip", "compile", "-", *where, *fixed, *asked]
 
 
 def _asked(run: Run, command: list[str], lines: str, folder: str) -> subprocess.CompletedProcess[str]:

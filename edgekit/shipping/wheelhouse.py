@@ -1,32 +1,45 @@
-"""Everything that a board installs, as files with hashes: edgekit's wheel, the engine, and all that they need.
-
-Rules:
-- exact versions, resolved for the board's own Python, glibc and machine; wheels only;
-- what has no wheel there becomes the name of a Debian package, and Debian's version must satisfy every wheel that needs it;
-- pip's own wheel comes along: a board needs Python and nothing else to install from the folder;
-- files are listed in one order, whatever order they came in.
+"""Everything that a board installs, as files with hashes: edgekit, the engine, their needs.
 
     house = collect(load("raspberry-pi-4"), "litert", Path("usb/wheels"))
     [wheel.file for wheel in house.wheels], house.debian, house.requirements
+
+Rules:
+- exact versions, resolved for the board's own Python, glibc and machine; wheels only; files are listed in one order;
+- on 32-bit ARM everything compiled that the image's Debian release has comes from there, so that a wheel never meets a
+  compiled library of another origin; Debian's version must satisfy every wheel that needs it;
+- pip's own wheel comes along: a board needs Python and nothing else to install from the folder;
+- edgekit's own wheel is what this machine runs: built of a source tree, or put together again of the installed files, which
+  needs no network and no tool. The same input gives the same bytes.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import email.parser
+import errno
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from edgekit.shipping.debian import supplied
 from edgekit.shipping.download import fetch, sha256_of
 from edgekit.shipping.errors import NoWheelError, ShippingError
-from edgekit.shipping.ours import DISTRIBUTION, own_wheel
-from edgekit.shipping.resolve import Locked, resolve
-from edgekit.shipping.target import Target
+from edgekit.shipping.resolve import Locked, Target, resolve, uv_binary
+from edgekit_profiles import Profile
+from edgekit_profiles.wheels import DebianPackage, debian_packages, wheels
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import MissingExtraError
@@ -34,10 +47,97 @@ from edgekit_runtime.errors import MissingExtraError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from edgekit_profiles import Profile
-    from edgekit_profiles.wheels import DebianPackage
+__all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "metadata_of", "own_wheel", "supplied"]
 
-__all__ = ["WheelFile", "Wheelhouse", "collect", "metadata_of"]
+
+def supplied(profile: Profile) -> dict[str, DebianPackage]:
+    """Distribution -> Debian's package for it on this image; empty for machines whose wheels exist. Pure."""
+    if profile.arch != "armv7l" or not profile.os.debian:
+        return {}
+    engines = [
+        DebianPackage(ENGINES[row.engine].distribution, row.package, row.version)
+        for row in wheels()
+        if row.package and row.debian == profile.os.debian and profile.arch in row.arch
+    ]
+    return {one.distribution: one for one in [*engines, *debian_packages(profile)]}
+
+
+DISTRIBUTION = "edgekit-deploy"
+_OF_THIS_INSTALL = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
+_ROOM = 8 << 20  # for a wheel of one megabyte and what it is made of
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
+
+
+def own_wheel(folder: Path) -> Path:
+    """Writes the wheel into `folder`, which is made. Raises ShippingError, and OSError where there is no room."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tree = _source_tree()
+    return _built(tree, folder) if tree else _put_together(folder)
+
+
+def _source_tree() -> Path | None:
+    """Where this edgekit is developed, None where it is installed for good."""
+    told = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    value = json.loads(told) if told else {}
+    if not value.get("dir_info", {}).get("editable"):
+        return None
+    return Path(url2pathname(urlsplit(value["url"]).path))
+
+
+def _built(tree: Path, folder: Path) -> Path:
+    with tempfile.TemporaryDirectory(prefix="edgekit-ship-", dir=folder) as made:
+        wheel = _built_in(tree, Path(made))
+        return wheel.replace(folder / wheel.name)
+
+
+def _built_in(tree: Path, folder: Path) -> Path:
+    here = importlib.util.find_spec("hatchling") is not None
+    hatch = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    command = hatch if here else [str(uv_binary()), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(tree)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=300, check=False)
+    wheels = sorted(folder.glob("edgekit_deploy-*.whl"))
+    if done.returncode != 0 or not wheels:
+        if shutil.disk_usage(folder).free < _ROOM:  # of which the builder says nothing
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        why = " ".join(lines[-3:]) or "it said nothing"
+        raise ShippingError(
+            f"edgekit's own wheel cannot be built: {why}", where=str(tree), do="Run: pip install 'hatchling>=1.25'"
+        )
+    return wheels[-1]
+
+
+def _put_together(folder: Path) -> Path:
+    distribution = importlib.metadata.distribution(DISTRIBUTION)
+    info = f"edgekit_deploy-{distribution.version}.dist-info"
+    content = {}
+    for file in distribution.files or ():
+        name = file.as_posix()
+        if (
+            not name.startswith("..")
+            and file.suffix != ".pyc"
+            and name not in [f"{info}/{one}" for one in _OF_THIS_INSTALL]
+        ):
+            content[name] = Path(str(file.locate())).read_bytes()
+    if not any(name.startswith("edgekit_runtime/") for name in content):
+        raise ShippingError(
+            "the installed edgekit does not list its files", do="Install edgekit-deploy again, from its wheel"
+        )
+    record = f"{info}/RECORD"
+    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in sorted(content.items())]
+    content[record] = "".join(f"{line}\n" for line in [*lines, f"{record},,"]).encode()
+    wheel = folder / f"edgekit_deploy-{distribution.version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(content, key=lambda name: (".dist-info/" in name, name)):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, content[name])
+    return wheel
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
 
 REQUIREMENTS = "requirements.txt"
 _PIP = "pip"
@@ -87,7 +187,10 @@ def collect(
     wheel: edgekit's own, built or put together where it is None. extras: of edgekit, beside the engine's. Wheels of an
     earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError, ShippingError.
     """
-    _check_tools()
+    try:
+        import packaging.tags  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("ship", "finding out which wheels a board takes") from error
     target = Target.of(profile)
     dest.mkdir(parents=True, exist_ok=True)
     ours = _ours(dest, wheel)
@@ -95,7 +198,10 @@ def collect(
     files, from_debian = _fetched(target, wanted, supplied(profile), dest)
     _check_against_debian(target, [ours, *files], from_debian)
     wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
-    _remove_others(dest, {one.file for one in wheels})
+    needed = {one.file for one in wheels}
+    for path in dest.glob("*.whl"):
+        if path.name not in needed:
+            path.unlink()
     version = _engine_version(target, engine, wheels, from_debian)
     debian = tuple(sorted(one.package for one in from_debian.values()))
     house = Wheelhouse(dest, target, engine, version, wheels, debian)
@@ -111,13 +217,6 @@ def metadata_of(wheel: Path) -> Any:
             name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1
         )
         return email.parser.BytesParser().parsebytes(archive.read(name))
-
-
-def _check_tools() -> None:
-    try:
-        import packaging.tags  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("ship", "finding out which wheels a board takes") from error
 
 
 def _ours(dest: Path, wheel: Path | None) -> Path:
@@ -157,9 +256,12 @@ def _closure(
     target: Target, wanted: list[str], known: dict[str, DebianPackage]
 ) -> tuple[tuple[Locked, ...], dict[str, DebianPackage]]:
     """Wheels for all of it, and what Debian brings instead: every step may show more that needs a package of Debian's."""
+    from packaging.requirements import Requirement
+
     from_debian: dict[str, DebianPackage] = {}
     while True:
-        locked = resolve(target, _without(wanted, from_debian), tuple(from_debian))
+        wheels_for = [line for line in wanted if Requirement(line).name not in from_debian]
+        locked = resolve(target, wheels_for, tuple(from_debian))
         more = {one.name: known[one.name] for one in locked if one.name in known and not one.pure}
         if not more:
             break
@@ -196,12 +298,6 @@ def _takes(wheel: Path, target: Target) -> bool:
     return SpecifierSet(metadata_of(wheel).get("Requires-Python", "")).contains(f"{target.python}.0")
 
 
-def _without(wanted: list[str], from_debian: dict[str, DebianPackage]) -> list[str]:
-    from packaging.requirements import Requirement
-
-    return [line for line in wanted if Requirement(line).name not in from_debian]
-
-
 def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[str, DebianPackage]) -> None:
     """Debian's versions against what every wheel says that it needs."""
     from packaging.requirements import Requirement
@@ -235,9 +331,3 @@ def _described(path: Path) -> WheelFile:
 
     name, version, _, _ = parse_wheel_filename(path.name)
     return WheelFile(str(name), str(version), path.name, sha256_of(path), path.stat().st_size)
-
-
-def _remove_others(folder: Path, needed: set[str]) -> None:
-    for path in folder.glob("*.whl"):
-        if path.name not in needed:
-            path.unlink()

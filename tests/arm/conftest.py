@@ -20,8 +20,8 @@ from once import once
 from parts import missing
 
 from edgekit.emulation import EmulatorMissingError, UserlandError, image_for
-from edgekit.emulation.installing import installed
 from edgekit.emulation.machine import INSTALL, emulator
+from edgekit.emulation.replay import installed
 from edgekit.emulation.userland import Userland, userland
 from edgekit.packaging import Content, Shipped, assemble, write_bundle
 from edgekit.shipping import DownloadError, Wheelhouse, collect
@@ -139,7 +139,7 @@ def digits(digits_model, tmp_path_factory) -> Digits:
 
 def _write_old(digits: Digits, content: Content) -> None:
     """What tflite-runtime 2.14 answers with its reference kernels, run on this machine beside this environment."""
-    from edgekit.checking.sidebyside import NoEnvironmentError, environment
+    from edgekit.checking.replay import NoEnvironmentError, environment
 
     try:
         python = environment("tflite-runtime", "2.14.0")

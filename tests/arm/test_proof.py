@@ -21,10 +21,8 @@ from instructions import tasks_for as counting
 from planted import dynamic_range
 
 from edgekit.emulation import CPUS, InstallError, NotEmulatedError, Replayed, replay
-from edgekit.emulation.installing import installed
 from edgekit.emulation.machine import Machine
-from edgekit.emulation.replay import judged, tasks_for
-from edgekit.emulation.tasks import ask
+from edgekit.emulation.replay import ask, installed, judged, tasks_for
 from edgekit.packaging import assemble, write_bundle
 from edgekit_profiles import load
 from edgekit_runtime.bundle import read_bundle

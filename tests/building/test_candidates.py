@@ -14,7 +14,7 @@ from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets import Artifact
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import HostTimes, installable, load
-from edgekit_profiles.anchor_file import AnchorFile, Timed
+from edgekit_profiles.anchors import AnchorFile, Timed
 
 
 @pytest.mark.parametrize(

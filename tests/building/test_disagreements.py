@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit.building.disagreements import MOST, Watcher, shown
+from edgekit.building.making import MOST, Watcher, shown
 from edgekit_converters.calibration import random_dataset
 from edgekit_converters.fidelity import Reference
 from edgekit_runtime.contract.finish import top

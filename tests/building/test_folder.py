@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgekit.building.folder import check_cache, output_folder
+from edgekit.building.journey import check_cache, output_folder
 from edgekit.errors import OutputError
 
 

@@ -12,8 +12,7 @@ import pytest
 import tiny
 from refusing import has_code
 
-from edgekit.building.candidates import lasting_estimate
-from edgekit.building.lasting import allowance_mb, lasting_json, promise_of, with_memory
+from edgekit.building.candidates import allowance_mb, lasting_estimate, lasting_json, promise_of, with_memory
 from edgekit.packaging import Shipped, assemble, write_bundle
 from edgekit_converters.store import NO_STORE
 from edgekit_profiles import Estimate, HostTimes

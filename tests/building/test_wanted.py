@@ -9,7 +9,7 @@ import pytest
 from linear import onnx_bytes
 
 from edgekit.building import BuildRequest, build
-from edgekit.building.wanted import Wanted
+from edgekit.building.journey import Wanted
 from edgekit_converters import targets
 from edgekit_profiles import load, names
 

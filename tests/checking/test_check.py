@@ -12,10 +12,9 @@ import tiny
 from parts import missing
 
 from edgekit.checking import Replayed, Request, check
-from edgekit.checking.checked import _overruled
-from edgekit.checking.finding import finding
-from edgekit.checking.sidebyside import NoEnvironmentError, environment
-from edgekit.checking.static import UnknownRuntimeError, chosen_runtimes, runtime_named
+from edgekit.checking.catalogue import finding
+from edgekit.checking.checked import UnknownRuntimeError, _overruled, chosen_runtimes, runtime_named
+from edgekit.checking.replay import NoEnvironmentError, environment
 from edgekit.packaging import Shipped
 from edgekit_profiles import load
 from edgekit_runtime.engines import available

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from edgekit.checking import Request, check
 from edgekit_converters.needs import Runtime, barriers, read_needs
-from edgekit_converters.needs.kernels import Node, kernel_versions, missing
+from edgekit_converters.needs.rules import Node, kernel_versions, missing
 from edgekit_profiles import load
 
 HERE = ("onnxruntime", onnxruntime.__version__)

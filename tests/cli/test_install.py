@@ -10,7 +10,7 @@ import pytest
 from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install import Fetching, Limits, install

@@ -71,7 +71,7 @@ def test_the_readme_stays_short():
 
 def test_the_builders_reference_names_every_key_recipe_and_refusal():
     from edgekit_converters.choose import RefusalCode
-    from edgekit_converters.contract_file.images import IMAGE_KEYS
+    from edgekit_converters.contract_file.describe import IMAGE_KEYS
     from edgekit_converters.contract_file.tasks import DETECTION_KEYS, EMBEDDING_KEYS
     from edgekit_converters.targets import RECIPES
     from edgekit_profiles import Grade

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgekit.emulation import UserlandError
-from edgekit.emulation.kept import kept
+from edgekit.emulation.userland import kept
 
 
 def slowly(root: str, started, go) -> None:

@@ -15,7 +15,7 @@ import pytest
 from parts import missing
 
 from edgekit.emulation import EmulatorMissingError, Image, UserlandError
-from edgekit.emulation.packages import fetch, sources
+from edgekit.emulation.userland import fetch, sources
 
 IMAGE = Image("bookworm", "aarch64")
 

@@ -13,7 +13,7 @@ from edgekit.estimating import Plan, measure_anchors
 from edgekit.estimating.anchoring import changed, default_threads, power_mode
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files
 from edgekit_profiles import AnchorError
-from edgekit_profiles.anchor_file import parse_anchor_file
+from edgekit_profiles.anchors import parse_anchor_file
 from edgekit_runtime.engines import available
 
 

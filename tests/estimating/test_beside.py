@@ -7,8 +7,7 @@ import json
 import pytest
 import tiny
 
-from edgekit.estimating.beside import times_beside
-from edgekit.estimating.subject import open_subjects
+from edgekit.estimating.subject import open_subjects, times_beside
 from edgekit_profiles import HostTimes
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available

@@ -11,7 +11,7 @@ from listener import Listener
 from mosquitto import Mosquitto
 
 from edgekit.fleet import Ingest, Pace, SqliteStore
-from edgekit.fleet.figures import quantiles
+from edgekit.fleet.store import quantiles
 from edgekit_runtime.telemetry import Broker, Histogram
 
 

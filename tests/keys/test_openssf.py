@@ -19,7 +19,7 @@ from parts import missing
 from edgekit.cli.keys import keys
 from edgekit.errors import PackagingError
 from edgekit.keys import KeyFolder, KeysError, Signing
-from edgekit.keys.elliptic import open_elliptic
+from edgekit.keys.openssf import open_elliptic
 
 PEM = serialization.Encoding.PEM
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}

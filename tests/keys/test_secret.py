@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from edgekit.cli.keys import keys
 from edgekit.keys import KeyFolder, KeysError
-from edgekit.keys.secret import create_secret, secrets_in
+from edgekit.keys.folder import create_secret, secrets_in
 from edgekit_runtime.bundle.secrets import load_secret
 
 

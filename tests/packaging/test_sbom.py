@@ -8,8 +8,8 @@ import pytest
 import tiny
 
 from edgekit.packaging import Shipped
+from edgekit.packaging.assemble import Terms
 from edgekit.packaging.sbom import sbom
-from edgekit.packaging.terms import Terms
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgekit_profiles import AnchorError, Known, estimate, load, mobilenet_v1
-from edgekit_profiles.anchor_file import anchors_for, parse_anchor_file, read_anchor_file
+from edgekit_profiles.anchors import anchors_for, parse_anchor_file, read_anchor_file
 
 PI4, PI5 = load("raspberry-pi-4"), load("raspberry-pi-5")
 

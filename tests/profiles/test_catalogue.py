@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgekit_profiles import ProfileError, UnknownProfileError, load, open_catalogue
-from edgekit_profiles.catalogue import Catalogue, built_in
+from edgekit_profiles.catalogue import Catalogue, built_in, validate
 from edgekit_profiles.reading import mistakes_of
-from edgekit_profiles.validation import validate
 
 PI4 = built_in().text("raspberry-pi-4")
 

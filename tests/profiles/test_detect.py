@@ -9,10 +9,9 @@ import captured
 import pytest
 
 from edgekit_profiles import Catalogue, open_catalogue
-from edgekit_profiles.detect import Detected, detect
+from edgekit_profiles.detect import Detected, detect, starting_name
 from edgekit_profiles.facts import Cluster, Facts, read_facts
 from edgekit_profiles.reading import mistakes_of
-from edgekit_profiles.starting import starting_name
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from edgekit_profiles import (
     mobilenet_v1,
 )
 from edgekit_profiles.anchors import ANCHOR_MODEL
-from edgekit_profiles.roofline import Machine, constants, op_terms, predict
+from edgekit_profiles.workload import Machine, constants, op_terms, predict
 
 PI4, PI5 = load("raspberry-pi-4"), load("raspberry-pi-5")
 

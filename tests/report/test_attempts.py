@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.report import html
-from edgekit.report.attempts import grouped
+from edgekit.report.view import grouped
 
 FIDELITY: Any = {
     "items": 9, "metric": "top1", "original": 0.9, "artifact": 0.7, "drop": 0.2, "ci95": [0.1, 0.3], "agreement": 0.8,

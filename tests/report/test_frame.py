@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.report.frame import Dot, Frame, Marks, decades
+from edgekit.report.figures import Dot, Frame, Marks, decades
 
 
 def test_a_share_has_no_tick_above_all_of_it() -> None:

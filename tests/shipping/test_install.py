@@ -16,7 +16,7 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
 from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit.shipping import PackageRequest, Packed, pack
 from edgekit_profiles import Profile
 

@@ -20,7 +20,7 @@ from sshd import Sshd
 from edgekit.shipping import Address, BoardRefusedError, Connection, SshError, probe
 from edgekit.shipping.package import packed_files
 from edgekit.shipping.push import _send
-from edgekit.shipping.remote_board import suited
+from edgekit.shipping.ssh import suited
 from edgekit_profiles import load, open_catalogue
 from edgekit_runtime.bundle.secrets import Secret
 

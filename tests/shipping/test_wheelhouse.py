@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.shipping import DownloadError, NoWheelError, ShippingError, collect, ours
+from edgekit.shipping import DownloadError, NoWheelError, ShippingError, collect, wheelhouse
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")
@@ -162,15 +162,15 @@ def test_pip_is_told_every_hash_but_its_own(shelf, tmp_path):
 
 def test_edgekit_s_wheel_is_built_of_its_source_and_put_together_of_an_install(tmp_path, monkeypatch):
     """The second as an ordinary install has it: both hold the same modules, and pip takes what was put together."""
-    built = ours.own_wheel(tmp_path / "built")
+    built = wheelhouse.own_wheel(tmp_path / "built")
     site = tmp_path / "site"
     with zipfile.ZipFile(built) as archive:
         archive.extractall(site)
     (found,) = importlib.metadata.distributions(name="edgekit-deploy", path=[str(site)])
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: found)
-    again = ours.own_wheel(tmp_path / "again")
+    again = wheelhouse.own_wheel(tmp_path / "again")
     assert set(zipfile.ZipFile(built).namelist()) == set(zipfile.ZipFile(again).namelist())
-    assert again.read_bytes() == ours.own_wheel(tmp_path / "third").read_bytes()
+    assert again.read_bytes() == wheelhouse.own_wheel(tmp_path / "third").read_bytes()
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target"]
     subprocess.run([*install, str(tmp_path / "second"), str(again)], check=True, timeout=120)
     module = Path("edgekit_runtime", "model.py")
@@ -179,12 +179,12 @@ def test_edgekit_s_wheel_is_built_of_its_source_and_put_together_of_an_install(t
 
 def test_a_full_disk_is_not_taken_for_a_broken_builder(tmp_path, monkeypatch):
     refused = subprocess.CompletedProcess([], 2, "", "error: Failed to build\n  cause: exit status 1\n\nhint: ask\n")
-    monkeypatch.setattr(ours.subprocess, "run", lambda *given, **more: refused)
+    monkeypatch.setattr(wheelhouse.subprocess, "run", lambda *given, **more: refused)
     with pytest.raises(ShippingError, match=r"cannot be built: error: Failed to build cause: exit status 1\. Run"):
-        ours.own_wheel(tmp_path)
-    monkeypatch.setattr(ours, "_ROOM", 1 << 62)
+        wheelhouse.own_wheel(tmp_path)
+    monkeypatch.setattr(wheelhouse, "_ROOM", 1 << 62)
     with pytest.raises(OSError, match="No space left on device"):
-        ours.own_wheel(tmp_path)
+        wheelhouse.own_wheel(tmp_path)
 
 
 @pytest.mark.network

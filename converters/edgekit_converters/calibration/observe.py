@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Dataset, Example
 from edgekit_converters.calibration.statistics import METHODS, Statistics, TensorStatistics
 from edgekit_converters.errors import CalibrationError
-from edgekit_converters.graph.graph import Graph
-from edgekit_converters.graph.head import head
+from edgekit_converters.graph.graph import Graph, head
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.adapt import Adapter

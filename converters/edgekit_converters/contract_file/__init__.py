@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.contract_file.describe import describe, find_contract_file, stated_keys
-from edgekit_converters.contract_file.scores import detect_scores, settle
+from edgekit_converters.contract_file.describe import describe, detect_scores, find_contract_file, settle, stated_keys
 
 __all__ = ["describe", "detect_scores", "find_contract_file", "settle", "stated_keys"]

@@ -1,27 +1,138 @@
-"""A source model and its contract file -> Contract."""
+"""A source model and its contract file -> Contract, with what only the model's answers tell.
+
+    contract = describe(source, find_contract_file(Path("model.keras")))
+    scores = detect_scores(np.array([[0.1, 0.9], [0.7, 0.3]]))       # "probabilities"
+
+Rules: a picture's height, width and channels come from the model's own input, never from the file; the model's real answers
+tell classes from numbers, and probabilities from logits.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from edgekit_converters.calibration.lint import Finding
 from edgekit_converters.contract_file.document import read_document, read_text
-from edgekit_converters.contract_file.images import IMAGE_KEYS, image_spec
-from edgekit_converters.contract_file.states import StateKeys, carried_by_names, read_state
-from edgekit_converters.contract_file.tasks import check_tasks, detection_spec, embedding_spec
+from edgekit_converters.contract_file.tasks import (
+    StateKeys,
+    carried_by_names,
+    check_tasks,
+    detection_spec,
+    embedding_spec,
+    read_state,
+)
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
 from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.kinds import network_size
-from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, Task
+from edgekit_runtime.contract.spec import (
+    Color,
+    Contract,
+    ImageSpec,
+    InputContract,
+    Interpolation,
+    OutputContract,
+    Resize,
+    Task,
+)
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["describe", "find_contract_file", "stated_keys"]
+__all__ = ["IMAGE_KEYS", "describe", "detect_scores", "find_contract_file", "image_spec", "settle", "stated_keys"]
+
+IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
+
+# Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the pen.
+_LARGEST, _LEAST_STD = 1e6, 1e-6
+
+_NORMALISATIONS = (
+    "Say what the model was trained on: mean = 0 and std = 1 for pixels 0..255, mean = 0 and std = 255 for 0..1, "
+    "mean = 127.5 and std = 127.5 for -1..1"
+)
+
+
+def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
+    """Raises ContractFileError where the keys contradict each other or the model's input."""
+    shape = "[" + ", ".join("?" if n == -1 else str(n) for n in tensor.shape) + "]"
+    if tensor.layout is None or len(tensor.shape) != 4:
+        table.stop(
+            "kind",
+            f"the model's input '{tensor.name}' has shape {shape}, which is no picture's",
+            'Write kind = "tensor"',
+        )
+    _, *axes = tensor.shape
+    height, width, channels = axes if tensor.layout == "NHWC" else (axes[1], axes[2], axes[0])
+    if channels not in (1, 3):
+        table.stop(
+            "kind",
+            f"the model's input '{tensor.name}' has {channels} channels; a picture has 1 or 3",
+            'Write kind = "tensor"',
+        )
+    if -1 in (height, width):
+        table.stop(
+            "kind",
+            f"the model's input '{tensor.name}' leaves its size free: {shape}",
+            "Save the model with a fixed height and width",
+        )
+    mean, std = _normalisation(table, tensor, channels)
+    resize = cast(Resize, table.text("resize", "stretch", get_args(Resize)))
+    crop = table.real("crop", 1.0)
+    if not 0 < crop <= 1:
+        table.wrong("crop", f"{crop:g} is not a fraction", "Write a number above 0 and at most 1, e.g. 0.875")
+    if table.has("crop") and resize != "center-crop":
+        table.wrong("crop", f'has no meaning with resize = "{resize}"', 'Write resize = "center-crop"')
+    return ImageSpec(
+        height=height,
+        width=width,
+        mean=mean,
+        std=std,
+        color=_color(table, channels),
+        resize=resize,
+        crop=crop,
+        interpolation=cast(Interpolation, table.text("interpolation", "bilinear", get_args(Interpolation))),
+    )
+
+
+def _color(table: Table, channels: int) -> Color:
+    color = cast(Color, table.text("color", "gray" if channels == 1 else "rgb", get_args(Color)))
+    if (color == "gray") != (channels == 1):
+        fitting = '"gray"' if channels == 1 else '"rgb" or "bgr"'
+        table.wrong("color", f'"{color}" does not fit an input with {channels} channels', f"Write {fitting}")
+    return color
+
+
+def _normalisation(table: Table, tensor: TensorSpec, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean, std = table.reals("mean", channels), table.reals("std", channels)
+    neutral = ((0.0,) * channels, (1.0,) * channels)
+    if np.issubdtype(np.dtype(tensor.dtype), np.integer):
+        if (mean or neutral[0], std or neutral[1]) != neutral:
+            key = "mean" if mean not in (None, neutral[0]) else "std"
+            table.wrong(key, f"the model takes {tensor.dtype} pixels as they are", "Remove mean and std")
+        return neutral
+    if mean is None or std is None:
+        for key, given in (("mean", mean), ("std", std)):
+            if given is None:
+                table.wrong(key, "is missing", _NORMALISATIONS)
+        return neutral
+    for value in mean:
+        if abs(value) > _LARGEST:
+            table.wrong("mean", f"{value:g} is beyond any pixel, which is 0 to 255", _NORMALISATIONS)
+    for value in std:
+        if value == 0:
+            table.wrong("std", "0 would divide by zero", _NORMALISATIONS)
+        elif not _LEAST_STD <= value <= _LARGEST:
+            bounds = f"{_LEAST_STD:g} to {_LARGEST:g}"
+            table.wrong("std", f"{value:g} is no spread of pixels: it must be from {bounds}", _NORMALISATIONS)
+    return mean, std
+
 
 _SUFFIX = ".contract.toml"
 _MASKS = ". Where it is a class a pixel, labels that are masks of class indexes are measured as miou then"
@@ -125,7 +236,18 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
         if not value.strip():
             document.stop("labels", "is empty", 'Write labels = "labels.txt", or remove it')
         source = value
-        value = _lines(document, value)
+        path = Path(document.file).parent / value
+        lines = read_text(path, f"the label file named by {Path(document.file).name}").split("\n")
+        while lines and not lines[-1].strip():
+            lines.pop()
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise ContractFileError(
+                    f"line {number} is empty",
+                    where=str(path),
+                    do="Write one label a line: the line number is the class",
+                )
+        value = lines
     if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):
         document.stop("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
     classes = math.prod(outputs[0].shape)
@@ -141,19 +263,6 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
             f"Write exactly one label a class, in index order.{more}",
         )
     return tuple(label.strip() for label in value)
-
-
-def _lines(document: Table, name: str) -> list[str]:
-    path = Path(document.file).parent / name
-    lines = read_text(path, f"the label file named by {Path(document.file).name}").split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise ContractFileError(
-                f"line {number} is empty", where=str(path), do="Write one label a line: the line number is the class"
-            )
-    return lines
 
 
 def _inputs(document: Table, specs: tuple[TensorSpec, ...]) -> tuple[InputContract, ...]:
@@ -224,3 +333,79 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
 
 _KINDS = {"image": _image, "tensor": _plain}
 """What `kind` may say of an input -> what makes its contract of the file's table."""
+
+_ENOUGH = 64  # answers looked at: one logit row in them is enough to tell
+_SLACK = 1e-3  # what a sum of rounded numbers may be off
+_OTHER = {"probabilities": "logits", "logits": "probabilities"}
+
+
+def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
+    """rows: [N, C] answers of a classifier, N >= 1. Probabilities when every row is non-negative and sums to 1 +- 1e-3."""
+    table = np.asarray(rows, np.float64)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"expected [N, C] rows, got shape {table.shape}")
+    likely = bool((table >= 0).all() and (np.abs(table.sum(axis=1) - 1) <= _SLACK).all())
+    return "probabilities" if likely else "logits"
+
+
+def settle(
+    contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]], stated: Collection[str] = ()
+) -> tuple[Contract, tuple[Finding, ...]]:
+    """What a person left out, filled in from the original's answers (`Reference.outputs`), and a note on each guess.
+
+    What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that softmax
+    would be taken of twice, or never.
+
+    stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores of
+    classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of length 1, and
+    then the task is raw.
+    """
+    if contract.task != "classification" or (contract.scores is not None and not answers):
+        return contract, ()
+    name = contract.caller_outputs[0].name
+    rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
+    if contract.scores is not None:
+        return contract, _doubted(contract.scores, name, rows)
+    scores = detect_scores(rows)
+    if not {"task", "labels"}.isdisjoint(stated):
+        do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
+        note = Finding("guessed-scores", "note", f"the output '{name}' is taken for {scores}, by what it answered", do)
+        return replace(contract, scores=scores), (note,)
+    if scores == "logits" and _unit_vectors(rows):
+        what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
+        do = 'Write task = "embedding" in the contract file; or task = "classification", where they are scores of classes'
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
+    if not rows.any():
+        what = f"the task is taken for raw: '{name}' answers zeros only, which tells nothing of scores"
+        do = "Check that the items are what the model takes, in its units; the task may be stated in the contract file"
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
+    if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
+        what = f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, as no classifier's do"
+        do = 'Where they are scores of classes, write task = "classification" in the contract file'
+        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
+    what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"
+    do = f'Write task = "classification" and scores = "{scores}" in the contract file, or task = "raw"'
+    return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)
+
+
+def _unit_vectors(rows: NDArray[np.float64]) -> bool:
+    """Two rows at least: one may have that length by chance."""
+    return len(rows) > 1 and bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
+
+
+def _doubted(stated: Literal["probabilities", "logits"], name: str, rows: NDArray[np.float64]) -> tuple[Finding, ...]:
+    """rows: [N, C], the answers of the output that is called `name`."""
+    if stated == "logits" and detect_scores(rows) == "probabilities":
+        what = f"the contract file says that '{name}' answers logits, but its values lie in 0..1 and sum to 1"
+        why = "they are probabilities already, and softmax of them is nearly flat"
+    elif stated == "probabilities" and not ((rows >= -_SLACK) & (rows <= 1 + _SLACK)).all():
+        what = f"the contract file says that '{name}' answers probabilities, but its values are {_span(rows)}"
+        why = "nothing makes probabilities of them"
+    else:
+        return ()
+    do = f'If they are {_OTHER[stated]}, write scores = "{_OTHER[stated]}" in the contract file'
+    return (Finding("scores-normalised", "warning", f"{what}: {why}", do),)
+
+
+def _span(rows: NDArray[np.float64]) -> str:
+    return f"from {rows.min():.3g} to {rows.max():.3g}"

@@ -1,9 +1,16 @@
-"""`[detection]` and `[embedding]` tables -> what a contract says of boxes and vectors.
+"""`[detection]`, `[embedding]` and `[state]` tables -> what a contract says of them.
+
+    [state]
+    carried = { h0 = "hn" }           # input = output; instead of what was recognised by the names
+    initial = { h0 = 0.5 }            # a number throughout, or a list of all values in C order; zeros where nothing is said
+    hop = 512                         # of recordings: a frame begins so many samples after the last one
 
 Rules:
 - `format` and `unit` have no default: four numbers do not say whether they are corners or a centre, pixels or fractions;
 - which axis the candidates lie along is asked for where a shape leaves it open;
-- what contradicts the model's outputs is refused with the key that says it.
+- what contradicts the model's outputs is refused with the key that says it;
+- a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that the
+  model keeps inside has neither pairs nor initial values to name.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import math
 from typing import Any, get_args
 
+from edgekit_converters.sources.model import SourceModel
 from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.spec import (
@@ -18,14 +26,25 @@ from edgekit_runtime.contract.spec import (
     Background,
     BoxFormat,
     Candidates,
+    Carried,
     Contract,
     DetectionSpec,
     EmbeddingSpec,
     OutputContract,
     Row,
 )
+from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["DETECTION_KEYS", "EMBEDDING_KEYS", "check_tasks", "detection_spec", "embedding_spec"]
+__all__ = [
+    "DETECTION_KEYS",
+    "EMBEDDING_KEYS",
+    "StateKeys",
+    "carried_by_names",
+    "check_tasks",
+    "detection_spec",
+    "embedding_spec",
+    "read_state",
+]
 
 DETECTION_KEYS = (
     "boxes",
@@ -144,3 +163,87 @@ def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
     )
     table.wrong("unit", what, do)
     return 1.0, 1.0
+
+
+StateKeys = dict[str, Any]
+"""`state`, `carried` and `hop` of a Contract."""
+
+
+def carried_by_names(source: SourceModel) -> StateKeys:
+    """What the model itself tells."""
+    pairs = tuple(Carried(name, output) for name, output in source.state_pairs)
+    return {"state": source.state, "carried": pairs or None}
+
+
+def read_state(document: Table, source: SourceModel) -> StateKeys:
+    """What the model tells, and a person in the contract file. Raises ContractFileError."""
+    found = carried_by_names(source)
+    table = document.optional_table("state")
+    if table is None:
+        return found
+    table.done(("carried", "initial", "hop"))
+    if source.state == "internal":
+        for key in ("carried", "initial"):
+            if table.has(key):
+                table.stop(key, "has no meaning for a model that keeps its state inside", "Remove it")
+    named = table.optional_table("carried")
+    if named is not None:
+        pairs = tuple(_pair(named, source, name) for name in named.data)
+        found = {"state": "explicit" if pairs else "none", "carried": pairs or None}
+    if found["state"] == "none":
+        for key in ("initial", "hop"):
+            if table.has(key):
+                table.stop(key, "has no meaning for a model without state", "Remove it, or name carried = { ... }")
+    if found["carried"] is not None:
+        initial = table.optional_table("initial")
+        found["carried"] = _begun(found["carried"], initial, source)
+        pairs = found["carried"]
+        inputs, outputs = [pair.input for pair in pairs], [pair.output for pair in pairs]
+        twice = next((name for name in outputs if outputs.count(name) > 1), None)
+        if twice is not None:
+            table.stop("carried", f"'{twice}' is carried twice", "Name each output once")
+        if len(inputs) == len(source.inputs) or len(outputs) == len(source.outputs):
+            table.stop("carried", "nothing goes in, or nothing comes out, besides the state", "Carry fewer")
+    return {**found, "hop": table.optional_integer("hop")}
+
+
+def _pair(named: Table, source: SourceModel, name: str) -> Carried:
+    value = named.data[name]
+    into = next((spec for spec in source.inputs if spec.name == name), None)
+    if into is None:
+        named.stop(name, f"the model has no input '{name}'", f"Its inputs: {_names(source.inputs)}")
+    out = next((spec for spec in source.outputs if spec.name == value), None)
+    if out is None:
+        named.stop(name, f"the model has no output '{value}'", f"Its outputs: {_names(source.outputs)}")
+    if (into.dtype, into.shape[1:]) != (out.dtype, out.shape[1:]):
+        named.stop(
+            name,
+            f"'{name}' is {into.dtype} {list(into.shape[1:])} and '{value}' is {out.dtype} {list(out.shape[1:])}",
+            "A state comes out as it went in",
+        )
+    return Carried(name, str(value))
+
+
+def _begun(pairs: tuple[Carried, ...], initial: Table | None, source: SourceModel) -> tuple[Carried, ...]:
+    if initial is None:
+        return pairs
+    initial.done([pair.input for pair in pairs])
+    shapes = {spec.name: spec.shape[1:] for spec in source.inputs}
+    return tuple(Carried(pair.input, pair.output, _values(initial, pair.input, shapes[pair.input])) for pair in pairs)
+
+
+def _values(initial: Table, name: str, shape: tuple[int, ...]) -> tuple[float, ...] | None:
+    value, count = initial.data.get(name), math.prod(shape)
+    if value is None:
+        return None
+    listed = value if isinstance(value, list) else [value]
+    if len(listed) not in (1, count):
+        initial.stop(name, f"has {len(listed)} values, and the state has {count}", "Write one number, or all")
+    for number in listed:
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+            initial.stop(name, f"{number} is not a finite number", f"Write {name} = 0.5, or a list of numbers")
+    return tuple(float(number) for number in listed)
+
+
+def _names(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(spec.name for spec in specs)

@@ -11,8 +11,19 @@ dequantized; a graph is never changed in place.
 
 from __future__ import annotations
 
-from edgekit_converters.graph.graph import Graph, Grid, Kind, Layer, Watched, Window
-from edgekit_converters.graph.head import FEW_LEVELS, UNLIKE, Join, head, joins
+from edgekit_converters.graph.graph import (
+    FEW_LEVELS,
+    UNLIKE,
+    Graph,
+    Grid,
+    Join,
+    Kind,
+    Layer,
+    Watched,
+    Window,
+    head,
+    joins,
+)
 from edgekit_converters.graph.open import open_graph
 
 __all__ = [

@@ -218,18 +218,7 @@ class _Watched:
     def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if len(inputs) != len(self._inputs):
             raise ValueError(f"{len(inputs)} arrays for {len(self._inputs)} inputs")
-        self._fit(inputs)
-        for index, array in zip(self._inputs, inputs, strict=True):
-            self._interpreter.set_tensor(index, self._as_stored(self._tensors[index], array))
-        try:
-            self._interpreter.invoke()
-        except (RuntimeError, ValueError) as error:
-            raise _failed(error) from error
-        seen = ((name, self._as_float(index)) for name, index in self._indexes.items())
-        return {name: values for name, values in seen if values is not None}
-
-    def _fit(self, inputs: Sequence[NDArray[Any]]) -> None:
-        """Resizes inputs whose shape the file leaves free."""
+        # Resizes inputs whose shape the file leaves free
         changed = False
         for index, array in zip(self._inputs, inputs, strict=True):
             if array.shape != self._shapes[index]:
@@ -241,6 +230,14 @@ class _Watched:
                 self._interpreter.allocate_tensors()
             except (RuntimeError, ValueError) as error:
                 raise _failed(error) from error
+        for index, array in zip(self._inputs, inputs, strict=True):
+            self._interpreter.set_tensor(index, self._as_stored(self._tensors[index], array))
+        try:
+            self._interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise _failed(error) from error
+        seen = ((name, self._as_float(index)) for name, index in self._indexes.items())
+        return {name: values for name, values in seen if values is not None}
 
     def _as_stored(self, tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
         dtype = np.dtype(DTYPES.get(tensor.dtype, array.dtype))

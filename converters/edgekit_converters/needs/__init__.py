@@ -12,8 +12,7 @@ from __future__ import annotations
 import importlib
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.needs.asked import Needs, Use
-from edgekit_converters.needs.rules import Barrier, BarrierCode, Runtime, barriers
+from edgekit_converters.needs.rules import Barrier, BarrierCode, Needs, Runtime, Use, barriers
 from edgekit_runtime.errors import MissingExtraError
 
 __all__ = ["Barrier", "BarrierCode", "Needs", "Runtime", "Use", "barriers", "read_needs"]

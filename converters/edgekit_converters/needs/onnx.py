@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgekit_converters.formats.onnx import copied, nodes, parse, values
-from edgekit_converters.needs.asked import Needs, Use
-from edgekit_converters.needs.kernels import Node
+from edgekit_converters.needs.rules import Needs, Node, Use
 
 __all__ = ["read"]
 

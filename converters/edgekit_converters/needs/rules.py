@@ -1,25 +1,215 @@
-"""Needs and a runtime -> what stands between them. A pure function of facts that were measured or reported.
+"""Needs and a runtime -> what stands between them. A pure function of known facts.
 
     for barrier in barriers(read_needs("tflite", data), Runtime("tflite-runtime", "2.14.0", "aarch64")):
         print(barrier.code, barrier.what)
+    limits("tflite-runtime", "2.14.0")["FULLY_CONNECTED"]         # 10, from `registered.toml`
+    missing("1.23.2", Node("", "Conv", 11, {"T": "int8"}))        # "it has no kernel for Conv in int8"
 
-Rules: an operator's version is held against what each runtime's own registration was found to know (`registered.toml`);
-a runtime older than any that was asked is held against the file's claim; faults that load and answer wrongly are listed
-one by one, with the versions that have them.
+Rules:
+- an operator's version is compared with what each runtime's own registration was found to know (`registered.toml`); in ONNX
+  its element types, too, with the kernels of the CPU provider (`onnx_kernels.json`);
+- a version of a runtime between two that were asked knows what the older of them does; a newer one at least what the newest
+  does; one that is older than all of them is compared with the file's claim;
+- a kernel that names a last version serves every version of the operator up to it; one that names none serves its own alone;
+- a type that nothing tells stands in no kernel's way, and float16 counts as float too, because the engine inserts casts;
+- faults that load and answer wrongly are listed one by one, with the versions that have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import functools
+import importlib.resources
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from edgekit_converters.needs.asked import Needs, Use
-from edgekit_converters.needs.kernels import missing
-from edgekit_converters.needs.registered import known_custom, limits, onnx_limits, parts
+from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.modelfile.check import DELEGATED
 
-__all__ = ["Barrier", "BarrierCode", "Remedy", "Runtime", "barriers"]
+__all__ = [
+    "Barrier",
+    "BarrierCode",
+    "Needs",
+    "Node",
+    "OnnxLimits",
+    "Remedy",
+    "Runtime",
+    "Use",
+    "asked_of",
+    "barriers",
+    "kernel_versions",
+    "known_custom",
+    "limits",
+    "missing",
+    "onnx_limits",
+    "parts",
+]
+
+
+_OPEN = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters and by
+    the names of inputs and outputs. function: its schema says how other operators compute it, and body names these, as far as
+    they are known. layer: a name for people."""
+
+    domain: str
+    op: str
+    since: int
+    types: dict[str, str] = field(default_factory=dict, hash=False)
+    function: bool = False
+    body: tuple[Node, ...] = ()
+    layer: str = ""
+
+
+def missing(version: str, node: Node) -> str:
+    """Why that version of ONNX Runtime computes no such operator on a CPU; empty where it does or nothing is known."""
+    place = _place(version)
+    if place is None or node.op == "Constant":  # a constant is no computation to the engine
+        return ""
+    reason = _reason(place, node)
+    if reason and node.function:
+        return next(filter(None, (missing(version, one) for one in node.body)), "") and reason
+    return reason
+
+
+def _reason(place: int, node: Node) -> str:
+    name = f"{node.domain}:{node.op}" if node.domain else node.op
+    rows = [row for row in _kernel_facts()["kernels"].get(name, []) if row[3] <= place <= row[4]]
+    if not rows:
+        return f"it has no kernel for {name}"
+    of_version = [row for row in rows if _serves(row[0], row[1], node.since) or node.domain]
+    if not of_version:
+        return f"it has no kernel for {name} of opset {node.since}"
+    if any(_takes(row[2], node.types) for row in of_version):
+        return ""
+    kinds = dict.fromkeys(
+        kind for parameter, kind in node.types.items() if any(parameter in row[2] for row in of_version)
+    )
+    return f"it has no kernel for {name} in {', '.join(kinds)}"
+
+
+def kernel_versions() -> tuple[str, ...]:
+    """The versions that were asked, the oldest first."""
+    return tuple(_kernel_facts()["versions"])
+
+
+def _place(version: str) -> int | None:
+    versions = kernel_versions()
+    if parts(version) > parts(versions[-1]):
+        return None
+    return max((place for place, one in enumerate(versions) if parts(one) <= parts(version)), default=None)
+
+
+def _serves(start: int, end: int, since: int) -> bool:
+    return since == start or (start < since <= end and end != _OPEN)
+
+
+def _takes(row: dict[str, str], types: dict[str, str]) -> bool:
+    return all(_fits(types.get(parameter, ""), kinds.split()) for parameter, kinds in row.items())
+
+
+def _fits(kind: str, kinds: list[str]) -> bool:
+    return not kind or kind in kinds or (kind == "float16" and "float" in kinds)
+
+
+@functools.cache
+def _kernel_facts() -> dict[str, Any]:
+    text = (importlib.resources.files("edgekit_converters.needs") / "onnx_kernels.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@dataclass(frozen=True)
+class Use:
+    """An operator in the version that the file asks for, and the first layer that uses it. In ONNX the version is the
+    operator set's."""
+
+    op: str
+    version: int
+    layer: str
+
+
+@dataclass(frozen=True)
+class Needs:
+    """ops: each operator once a version. custom: those that are no built-in ones, by the names they go by.
+
+    Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones with
+    float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors, which is
+    what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time; empty,
+    with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets: of ONNX,
+    domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another file.
+    """
+
+    format: str
+    ops: tuple[Use, ...] = ()
+    custom: tuple[Use, ...] = ()
+    per_channel_dense: tuple[str, ...] = ()
+    hybrid_dense: tuple[str, ...] = ()
+    int8_matmul: tuple[str, ...] = ()
+    free_axes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    claimed: str | None = None
+    ir: int | None = None
+    opsets: dict[str, int] = field(default_factory=dict, hash=False)
+    nodes: tuple[Node, ...] = ()
+    external: tuple[str, ...] = ()
+
+    def version(self, op: str) -> int:
+        """The highest version of an operator that is used, 0 where none is."""
+        return max((use.version for use in self.ops if use.op == op), default=0)
+
+
+@dataclass(frozen=True)
+class OnnxLimits:
+    """The highest IR version and opset that load, and the highest opset of which QuantizeLinear has a kernel."""
+
+    ir: int
+    opset: int
+    quantize: int
+
+
+def limits(engine: str, version: str) -> Mapping[str, int] | None:
+    """TFLite operator -> the highest version of it; operators that it has none of are not in there."""
+    asked = _facts()["tflite"]["asked"]
+    places = [place for place, (name, _) in enumerate(asked) if name == engine]
+    known = [place for place in places if parts(asked[place][1]) <= parts(version)]
+    if not known:
+        return None
+    last = known[-1]
+    return {op: versions[last] for op, versions in _facts()["tflite"]["operators"].items() if versions[last]}
+
+
+def known_custom() -> frozenset[str]:
+    """Custom TFLite operators that every runtime carries all the same."""
+    return frozenset(_facts()["tflite"]["custom"])
+
+
+def onnx_limits(version: str) -> OnnxLimits | None:
+    known = [row for row in _facts()["onnx"] if parts(row["version"]) <= parts(version)]
+    return OnnxLimits(known[-1]["ir"], known[-1]["opset"], known[-1]["quantize"]) if known else None
+
+
+def asked_of(engine: str) -> tuple[str, ...]:
+    """The versions of an engine that were asked, the oldest first."""
+    if engine == "onnxruntime":
+        return tuple(row["version"] for row in _facts()["onnx"])
+    return tuple(version for name, version in _facts()["tflite"]["asked"] if name == engine)
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """`2.14.0` -> (2, 14, 0). What is no number counts as 0."""
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
+
+
+@functools.cache
+def _facts() -> dict[str, Any]:
+    text = (importlib.resources.files("edgekit_converters.needs") / "registered.toml").read_text(encoding="utf-8")
+    return parse_toml(text)
+
 
 BarrierCode = Literal[
     "op-version",

@@ -7,7 +7,7 @@ an axis is empty where something is computed into it, so that the optional input
 from __future__ import annotations
 
 from edgekit_converters.formats import tflite
-from edgekit_converters.needs.asked import Needs, Use
+from edgekit_converters.needs.rules import Needs, Use
 
 __all__ = ["read"]
 

@@ -65,7 +65,17 @@ class _Tensors:
         self.makers = {name: layer for layer in graph.layers for name in layer.outputs}
         self.layers = graph.layers
         for layer in graph.layers:
-            self._see(layer)
+            op = layer.op.upper()
+            if layer.name in self.matrices and layer.fused in _LINEAR:
+                self._fixed.update(layer.inputs[1:])
+            elif layer.name in self.matrices:  # its inputs can be scaled, what it makes cannot
+                self._fixed.update((*layer.outputs, *layer.inputs[1:]))
+            elif (op in _SAME and layer.fused in _LINEAR) or self._is_sum(layer, op):
+                for name in (*layer.inputs, *layer.outputs):
+                    first = layer.outputs[0]
+                    self._parents[self._root(name)] = self._root(first)
+            else:
+                self._fixed.update((*layer.inputs, *layer.outputs))
 
     def groups(self) -> list[list[str]]:
         """Tensors that can be scaled, those together that must share their factors; in the graph's order."""
@@ -80,18 +90,6 @@ class _Tensors:
         made = [self.matrices[self.makers[name].name] for name in group if self.makers[name].name in self.matrices]
         return {matrix.groups * matrix.outputs for matrix in made}
 
-    def _see(self, layer: Layer) -> None:
-        op = layer.op.upper()
-        if layer.name in self.matrices and layer.fused in _LINEAR:
-            self._fixed.update(layer.inputs[1:])
-        elif layer.name in self.matrices:  # its inputs can be scaled, what it makes cannot
-            self._fixed.update((*layer.outputs, *layer.inputs[1:]))
-        elif (op in _SAME and layer.fused in _LINEAR) or self._is_sum(layer, op):
-            for name in (*layer.inputs, *layer.outputs):
-                self._join(layer.outputs[0], name)
-        else:
-            self._fixed.update((*layer.inputs, *layer.outputs))
-
     def _is_sum(self, layer: Layer, op: str) -> bool:
         if op not in _SUMS or layer.fused not in _LINEAR:
             return False
@@ -104,9 +102,6 @@ class _Tensors:
         while (parent := self._parents.get(name, name)) != name:
             name = parent
         return name
-
-    def _join(self, first: str, second: str) -> None:
-        self._parents[self._root(second)] = self._root(first)
 
 
 def _factors(peaks: NDArray[Any]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
-"""How a tensor's range follows from what calibration saw; see `calibration.ranges`."""
+"""How a tensor's range follows from what calibration saw; see `calibration.statistics`."""
 
 Step = Literal["equalise", "round", "bias"]
 """A change of the float weights before they are quantized; see `refine`."""

@@ -24,7 +24,7 @@ __all__ = ["Ranged", "dynamic", "float16", "make", "per_tensor_dense"]
 
 
 class Ranged(Protocol):
-    """What calibration saw: `calibration.ranges.Statistics`."""
+    """What calibration saw: `calibration.statistics.Statistics`."""
 
     def ranges(self, method: RangeMethod) -> Mapping[str, tuple[float, float]]:
         """Tensor name -> (low, high)."""

@@ -14,8 +14,7 @@ from collections import Counter
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import parse
-from edgekit_converters.workload.memory import memory_bytes
-from edgekit_converters.workload.reading import Reading
+from edgekit_converters.workload.reading import Reading, memory_bytes
 from edgekit_profiles.workload import Precision, Workload
 
 __all__ = ["memory_bytes", "precision_of", "quantized_fraction", "read_workload", "uncounted"]

@@ -211,11 +211,9 @@ class _Graph:
     def _feeds_quantize(self, name: str) -> bool:
         users = self.view.users(name)
         return bool(users) and all(
-            user.op_type == "QuantizeLinear" or self._fuses_into_quantize(user) for user in users
+            user.op_type == "QuantizeLinear" or (self._fuses(user) and self._feeds_quantize(user.output[0]))
+            for user in users
         )
-
-    def _fuses_into_quantize(self, node: Any) -> bool:
-        return self._fuses(node) and self._feeds_quantize(node.output[0])
 
     def _single(self, name: str) -> bool:
         """One number, such as a scale worked out at run time."""

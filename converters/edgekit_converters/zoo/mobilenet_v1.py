@@ -1,9 +1,11 @@
-"""MobileNetV1 1.0 at 224x224 with seeded weights: what boards and workstations time, so that other times mean something.
+"""MobileNetV1 1.0 at 224x224 with seeded weights: the network that anchors time.
 
     files = anchor_files(Path("anchors"))              # {"mobilenet_v1-int8.tflite": Path(...), ...}, written once
     data = anchor_model("tflite", "int8")              # the same bytes on every machine
 
 Rules:
+- the network is the paper's (Howard et al., 2017), 569 million multiply-accumulates, batch normalisation folded in; its
+  answers mean nothing, and its time does not depend on the weights;
 - nothing converts it: the files are written tensor by tensor, in a second and without TensorFlow, in operation versions
   that every runtime of `wheels.toml` knows;
 - float32, and int8 from end to end with a scale for each output channel, as `tflite-int8` and `onnx-int8-qdq` make them.
@@ -11,15 +13,89 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.zoo.mobilenet_v1_layers import ANCHOR_SIDE, layers
+from edgekit_converters.formats.onnx import new_constant, new_node
+from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["ANCHOR_SIDE", "anchor_files", "anchor_model", "anchor_name"]
+__all__ = [
+    "ANCHOR_SIDE",
+    "Layer",
+    "anchor_files",
+    "anchor_model",
+    "anchor_name",
+    "layers",
+    "write_onnx",
+    "write_tflite",
+]
+
+ANCHOR_SIDE = 224
+_SEED = 1704_04861
+"""The paper's number on arXiv."""
+_CLASSES = 1000
+_PLAN = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """kind: `conv`, `depthwise` or `dense`. weight: float32 [out, height, width, in], depthwise [1, height, width, out],
+    dense [out, in]. bias: float32 [out]. side: of what comes in."""
+
+    name: str
+    kind: Literal["conv", "depthwise", "dense"]
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    stride: int
+    side: int
+
+    @property
+    def scales(self) -> NDArray[np.float32]:
+        """Of the int8 weights, one an output channel."""
+        axes = (0, 1, 2) if self.kind == "depthwise" else tuple(range(1, self.weight.ndim))
+        return np.asarray(np.abs(self.weight).max(axis=axes) / 127, np.float32)
+
+    def quantized(self, input_scale: float) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+        """Weights in int8, and the bias in int32 with the scale of products."""
+        scales = self.scales
+        shaped = scales if self.kind == "depthwise" else scales.reshape(-1, *[1] * (self.weight.ndim - 1))
+        weight = np.clip(np.rint(self.weight / shaped), -127, 127).astype(np.int8)
+        return weight, np.rint(self.bias / (scales * input_scale)).astype(np.int32)
+
+
+def layers() -> list[Layer]:
+    """Stem, thirteen pairs of depthwise and 1x1, and the dense layer."""
+    return list(_layers(np.random.Generator(np.random.PCG64(_SEED))))
+
+
+def _layers(random: np.random.Generator) -> Iterator[Layer]:
+    def weight(*shape: int, fan_in: int) -> NDArray[np.float32]:
+        # Uniform, from the raw stream: the methods that shape it otherwise may change with NumPy's version.
+        drawn = random.random(shape) * 2 - 1
+        return np.asarray(drawn * np.sqrt(6 / fan_in), np.float32)
+
+    def bias(count: int) -> NDArray[np.float32]:
+        return np.asarray(random.random(count) * 0.2 - 0.1, np.float32)
+
+    side, channels = ANCHOR_SIDE, 32
+    yield Layer("stem", "conv", weight(32, 3, 3, 3, fan_in=27), bias(32), 2, side)
+    side //= 2
+    for number, (width, stride) in enumerate(_PLAN, start=1):
+        kernel = weight(1, 3, 3, channels, fan_in=9)
+        yield Layer(f"depthwise_{number}", "depthwise", kernel, bias(channels), stride, side)
+        side //= stride
+        yield Layer(f"pointwise_{number}", "conv", weight(width, 1, 1, channels, fan_in=channels), bias(width), 1, side)
+        channels = width
+    yield Layer("classifier", "dense", weight(_CLASSES, channels, fan_in=channels), bias(_CLASSES), 1, 1)
+
 
 FORMATS = ("tflite", "onnx")
 PRECISIONS = ("float32", "int8")
@@ -39,12 +115,10 @@ def anchor_model(format: str, precision: str) -> bytes:  # noqa: A002
     if precision not in PRECISIONS:
         raise ValueError(f"an anchor is float32 or int8, not {precision}")
     if format == "tflite":
-        from edgekit_converters.zoo.mobilenet_v1_tflite import write
-    elif format == "onnx":
-        from edgekit_converters.zoo.mobilenet_v1_onnx import write
-    else:
-        raise ValueError(f"an anchor is tflite or onnx, not {format}")
-    return write(layers(), precision == "int8")
+        return write_tflite(layers(), precision == "int8")
+    if format == "onnx":
+        return write_onnx(layers(), precision == "int8")
+    raise ValueError(f"an anchor is tflite or onnx, not {format}")
 
 
 def anchor_files(folder: Path, formats: Sequence[str] = ("tflite",)) -> dict[str, Path]:
@@ -57,14 +131,264 @@ def anchor_files(folder: Path, formats: Sequence[str] = ("tflite",)) -> dict[str
         for precision in PRECISIONS:
             path = folder / anchor_name(form, precision)
             if not path.exists():
-                _write(path, anchor_model(form, precision))
+                # Whole or not at all
+                data = anchor_model(form, precision)
+                try:
+                    write_cache(path, [data])
+                except OSError as error:
+                    raise ConversionError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
             found[path.name] = path
     return found
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
+# Old enough for Debian's ONNX Runtime, new enough for a scale for each channel.
+_OPSET, _IR = 13, 8
+# As `onnx-int8-qdq`: activations in uint8 with a zero-point, weights in int8 around 0.
+_ONNX_IMAGE, _ONNX_RELU6, _ONNX_SCORES = (2 / 255, 127), (6 / 255, 0), (0.25, 128)
+
+
+def write_onnx(layers: Sequence[Layer], int8: bool) -> bytes:
+    """Input `image` float32 [1, 3, 224, 224], output `probabilities` float32 [1, 1000]. Raises MissingExtraError."""
     try:
-        write_cache(path, [data])
-    except OSError as error:
-        raise ConversionError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError("convert", "MobileNetV1 as an .onnx file") from error
+    graph = _OnnxGraph(int8)
+    *convolutions, dense = layers
+    side, channels = convolutions[0].side, convolutions[0].weight.shape[3]
+    here, scale = graph.quantized("image", _ONNX_IMAGE), _ONNX_IMAGE[0]
+    for layer in convolutions:
+        here, scale = graph.convolution(layer, here, scale), _ONNX_RELU6[0]
+    here = graph.quantized(graph.node("GlobalAveragePool", [here], "averaged"), _ONNX_RELU6)
+    here = graph.node("Flatten", [here], "pooled")
+    weights = graph.weights(dense, scale)
+    here = graph.quantized(graph.node("Gemm", [here, *weights], "scores", transB=1), _ONNX_SCORES)
+    graph.node("Softmax", [here], "probabilities", axis=1)
+    value = onnx.helper.make_tensor_value_info
+    kind = onnx.TensorProto.FLOAT
+    made = onnx.helper.make_graph(
+        graph.nodes,
+        "mobilenet_v1",
+        [value("image", kind, [1, channels, side, side])],
+        [value("probabilities", kind, [1, len(dense.bias)])],
+        graph.constants,
+    )
+    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=_IR)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+@dataclass
+class _OnnxGraph:
+    int8: bool
+    nodes: list[Any] = field(default_factory=list)
+    constants: list[Any] = field(default_factory=list)
+
+    def node(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        self.nodes.append(new_node(kind, inputs, [name], name, **attributes))
+        return name
+
+    def constant(self, name: str, values: NDArray[Any]) -> str:
+        self.constants.append(new_constant(name, np.ascontiguousarray(values)))
+        return name
+
+    def quantized(self, name: str, quantization: tuple[float, int]) -> str:
+        """The tensor through uint8, or itself in float32."""
+        if not self.int8:
+            return name
+        scale = self.constant(f"{name}/scale", np.array(quantization[0], np.float32))
+        zero = self.constant(f"{name}/zero", np.array(quantization[1], np.uint8))
+        stored = self.node("QuantizeLinear", [name, scale, zero], f"{name}/stored")
+        return self.node("DequantizeLinear", [stored, scale, zero], f"{name}/real")
+
+    def weights(self, layer: Layer, input_scale: float) -> list[str]:
+        names = f"{layer.name}/weight", f"{layer.name}/bias"
+        if not self.int8:
+            return [self.constant(names[0], _turned(layer, layer.weight)), self.constant(names[1], layer.bias)]
+        weight, bias = layer.quantized(input_scale)
+        scales = layer.scales
+        return [
+            self._stored(names[0], _turned(layer, weight), scales),
+            self._stored(names[1], bias, np.asarray(scales * input_scale, np.float32)),
+        ]
+
+    def _stored(self, name: str, values: NDArray[Any], scales: NDArray[np.float32]) -> str:
+        stored = self.constant(f"{name}/stored", values)
+        scale = self.constant(f"{name}/scale", scales)
+        zero = self.constant(f"{name}/zero", np.zeros(len(scales), values.dtype))
+        return self.node("DequantizeLinear", [stored, scale, zero], name, axis=0)
+
+    def convolution(self, layer: Layer, source: str, input_scale: float) -> str:
+        kernel = layer.weight.shape[1]
+        before = (
+            kernel // 2 if layer.stride == 1 else 0
+        )  # TensorFlow's SAME of an even side, as the .tflite file has it
+        pads = [before, before, kernel // 2, kernel // 2]
+        made = self.node(
+            "Conv",
+            [source, *self.weights(layer, input_scale)],
+            f"{layer.name}/sum",
+            strides=[layer.stride] * 2,
+            pads=pads,
+            kernel_shape=[kernel] * 2,
+            group=layer.weight.shape[3] if layer.kind == "depthwise" else 1,
+        )
+        if self.int8:  # 0 to 6 is what the 8 bits hold, so that rounding to them is the activation, too
+            return self.quantized(made, _ONNX_RELU6)
+        return self.node("Clip", [made, self._bound("zero", 0.0), self._bound("six", 6.0)], layer.name)
+
+    def _bound(self, name: str, value: float) -> str:
+        if all(constant.name != name for constant in self.constants):
+            self.constant(name, np.array(value, np.float32))
+        return name
+
+
+def _turned(layer: Layer, weight: NDArray[Any]) -> NDArray[Any]:
+    """As ONNX keeps it: [out, in, height, width], depthwise [out, 1, height, width]."""
+    if layer.kind == "dense":
+        return weight
+    return weight.transpose(3, 0, 1, 2) if layer.kind == "depthwise" else weight.transpose(0, 3, 1, 2)
+
+
+# (scale, zero-point): pictures in -1..1, what ReLU6 leaves, scores, and probabilities as every runtime wants them.
+_IMAGE, _RELU6, _SCORES, _PROBABILITIES = (2 / 255, -1), (6 / 255, -128), (0.25, 0), (1 / 256, -128)
+# Operation versions for float32 and int8: the first ones that can do it.
+_VERSIONS = {
+    "CONV_2D": (1, 3), "DEPTHWISE_CONV_2D": (1, 3), "MEAN": (1, 2), "FULLY_CONNECTED": (1, 4), "SOFTMAX": (1, 2),
+}  # fmt: skip
+
+
+def write_tflite(layers: Sequence[Layer], int8: bool) -> bytes:
+    """Input `image` [1, 224, 224, 3], output `probabilities` [1, 1000]. Raises MissingExtraError without LiteRT."""
+    try:
+        from edgekit_converters.formats.tflite_edit import schema
+
+        graph = _TfliteGraph(schema(), int8)
+    except ImportError as error:
+        raise MissingExtraError("litert", "MobileNetV1 as a .tflite file") from error
+    *convolutions, dense = layers
+    side, channels = convolutions[0].side, convolutions[0].weight.shape[3]
+    here, scale = graph.activation("image", (1, side, side, channels), _IMAGE), _IMAGE[0]
+    first = here
+    for layer in convolutions:
+        here, scale = graph.convolution(layer, here, scale), _RELU6[0]
+    width = len(convolutions[-1].bias)
+    pooled = graph.activation("pooled", (1, width), _RELU6)
+    graph.operator("MEAN", [here, graph.constant("axes", np.array([1, 2], np.int32))], pooled, "ReducerOptions", {})
+    scores = graph.activation("scores", (1, len(dense.bias)), _SCORES)
+    weights = graph.weights(dense, scale)
+    graph.operator("FULLY_CONNECTED", [pooled, *weights], scores, "FullyConnectedOptions", {})
+    last = graph.activation("probabilities", (1, len(dense.bias)), _PROBABILITIES)
+    graph.operator("SOFTMAX", [scores], last, "SoftmaxOptions", {"beta": 1.0})
+    return graph.file(first, last)
+
+
+@dataclass
+class _TfliteGraph:
+    """What was written so far. schema: the module of flatbuffer classes."""
+
+    schema: Any
+    int8: bool
+    tensors: list[Any] = field(default_factory=list)
+    buffers: list[Any] = field(default_factory=list)
+    operators: list[Any] = field(default_factory=list)
+    codes: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.buffers.append(self.schema.BufferT())  # the one that is always empty
+
+    def activation(self, name: str, shape: tuple[int, ...], quantization: tuple[float, int]) -> int:
+        tensor = self._tensor(name, shape, "INT8" if self.int8 else "FLOAT32")
+        if self.int8:
+            self._quantize(tensor, np.array([quantization[0]], np.float32), quantization[1])
+        return len(self.tensors) - 1
+
+    def constant(
+        self, name: str, values: NDArray[Any], scales: NDArray[np.float32] | None = None, axis: int = 0
+    ) -> int:
+        kinds = {"float32": "FLOAT32", "int8": "INT8", "int32": "INT32"}
+        tensor = self._tensor(name, values.shape, kinds[values.dtype.name])
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(values.tobytes(), np.uint8)
+        tensor.buffer = len(self.buffers)
+        self.buffers.append(buffer)
+        if scales is not None:
+            self._quantize(tensor, scales, 0, axis)
+        return len(self.tensors) - 1
+
+    def weights(self, layer: Layer, input_scale: float) -> list[int]:
+        """[kernel, bias]. An int8 dense layer has one scale for the whole kernel, as older runtimes want it."""
+        names = f"{layer.name}/weight", f"{layer.name}/bias"
+        if not self.int8:
+            return [self.constant(names[0], layer.weight), self.constant(names[1], layer.bias)]
+        axis = 3 if layer.kind == "depthwise" else 0
+        scales = layer.scales
+        weight, bias = layer.quantized(input_scale)
+        if layer.kind == "dense":
+            scales = np.asarray([np.abs(layer.weight).max() / 127], np.float32)
+            weight = np.rint(layer.weight / scales[0]).astype(np.int8)
+            bias = np.rint(layer.bias / (scales[0] * input_scale)).astype(np.int32)
+        return [
+            self.constant(names[0], weight, scales, axis),
+            self.constant(names[1], bias, np.asarray(scales * input_scale, np.float32)),
+        ]
+
+    def convolution(self, layer: Layer, source: int, input_scale: float) -> int:
+        side = layer.side // layer.stride
+        kernel_and_bias = self.weights(layer, input_scale)
+        made = self.activation(layer.name, (1, side, side, len(layer.bias)), _RELU6)
+        options: dict[str, Any] = {
+            "padding": self.schema.Padding.SAME,
+            "strideW": layer.stride,
+            "strideH": layer.stride,
+            "fusedActivationFunction": self.schema.ActivationFunctionType.RELU6,
+        }
+        name, kind = "CONV_2D", "Conv2DOptions"
+        if layer.kind == "depthwise":
+            name, kind, options["depthMultiplier"] = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", 1
+        self.operator(name, [source, *kernel_and_bias], made, kind, options)
+        return made
+
+    def operator(self, name: str, inputs: list[int], output: int, options: str, values: dict[str, Any]) -> None:
+        operator = self.schema.OperatorT()
+        operator.opcodeIndex = self._code(name)
+        operator.inputs, operator.outputs = inputs, [output]
+        operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
+        operator.builtinOptions = getattr(self.schema, f"{options}T")()
+        for key, value in values.items():
+            setattr(operator.builtinOptions, key, value)
+        self.operators.append(operator)
+
+    def file(self, first: int, last: int) -> bytes:
+        from edgekit_converters.formats.tflite_edit import write as pack
+
+        graph = self.schema.SubGraphT()
+        graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators
+        graph.inputs, graph.outputs = [first], [last]
+        model = self.schema.ModelT()
+        model.version, model.description = 3, b"MobileNetV1 1.0 224, seeded weights"
+        model.operatorCodes, model.subgraphs, model.buffers = self.codes, [graph], self.buffers
+        return pack(model)
+
+    def _tensor(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        tensor = self.schema.TensorT()
+        tensor.name, tensor.shape, tensor.type = name.encode(), list(shape), getattr(self.schema.TensorType, dtype)
+        tensor.buffer = 0
+        self.tensors.append(tensor)
+        return tensor
+
+    def _quantize(self, tensor: Any, scales: NDArray[np.float32], zero_point: int, axis: int = 0) -> None:
+        tensor.quantization = self.schema.QuantizationParametersT()
+        tensor.quantization.scale = [float(scale) for scale in scales]
+        tensor.quantization.zeroPoint = [zero_point] * len(scales)
+        tensor.quantization.quantizedDimension = axis
+
+    def _code(self, name: str) -> int:
+        number = getattr(self.schema.BuiltinOperator, name)
+        for index, code in enumerate(self.codes):
+            if code.builtinCode == number:
+                return index
+        code = self.schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = number
+        code.version = _VERSIONS[name][self.int8]
+        self.codes.append(code)
+        return len(self.codes) - 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.needs import Needs, Runtime, Use, barriers, read_needs
-from edgekit_converters.needs.registered import asked_of, limits, onnx_limits, parts
+from edgekit_converters.needs.rules import asked_of, limits, onnx_limits, parts
 
 OLD = Runtime("tflite-runtime", "2.14.0", "aarch64")
 OLDER = Runtime("tflite-runtime", "2.9.1", "aarch64")

@@ -9,7 +9,7 @@ from edgekit_converters.calibration.observe import observe
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.graph import Graph
 from edgekit_converters.refine import apply, restored
-from edgekit_converters.refine.rounding import nearest
+from edgekit_converters.refine.apply import nearest
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
 

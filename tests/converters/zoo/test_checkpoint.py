@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.zoo.checkpoint import read_state_dict
+from edgekit_converters.zoo.efficientnet_lite0 import read_state_dict
 
 MAGIC = 0x1950A86A20F9469CFC6C
 

@@ -17,8 +17,7 @@ import tiny
 from refusing import has_code
 
 from edgekit.packaging import BundleDraft, SigningKey, write_bundle
-from edgekit.packaging.encryption import Encryption
-from edgekit.packaging.writer import canonical_json
+from edgekit.packaging.writer import Encryption, canonical_json
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, aligned, read_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt

@@ -16,7 +16,7 @@ import tiny
 from installed import UNSIGNED, current, events, names
 from refusing import has_code
 
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.errors import InstallError, StorageError

@@ -17,7 +17,7 @@ from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 from refusing import has_code
 
 from edgekit.packaging import SigningKey
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.errors import InstallError, IntegrityError, SignatureError
 from edgekit_runtime.install import Asked, Board, activate, collect, install, rollback, status

@@ -15,7 +15,7 @@ import tiny
 from downloads import Script, serving
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
-from edgekit.packaging.terms import Terms
+from edgekit.packaging.assemble import Terms
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.bundle.secrets import Secret

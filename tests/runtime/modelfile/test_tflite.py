@@ -428,7 +428,7 @@ def test_every_type_of_the_schema_has_its_bits_or_no_fixed_size():
 
 
 def test_the_custom_operators_are_those_that_every_runtime_was_found_to_carry():
-    from edgekit_converters.needs.registered import known_custom
+    from edgekit_converters.needs.rules import known_custom
 
     assert known_custom() == KNOWN_CUSTOM
 
