@@ -1,10 +1,12 @@
-"""200 boards for two minutes, and the broker killed in the middle: what is stored, beside an ingestor that trusts max(seq).
+"""200 boards for two minutes, and the broker killed in the middle: what is stored, beside an ingestor that trusts
+max(seq).
 
     .venv/bin/python benchmarks/fleet_loss.py            # about four minutes; needs mosquitto
 
-Every board is the real reporter with its spool on disk, its windows cut every two seconds instead of every sixty. The broker
-gets `kill -9`, is away for two seconds, and the ingestor comes back three seconds after it. Then the spools' own ledgers
-are compared with the store, window by window, and the answers that boards counted with those that roll-ups add up to.
+Every board is the real reporter with its spool on disk, its windows cut every two seconds instead of every sixty. The
+broker gets `kill -9`, is away for two seconds, and the ingestor comes back three seconds after it. Then the spools' own
+ledgers are compared with the store, window by window, and the answers that boards counted with those that roll-ups add
+up to.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/ready_against_plain.py
 
-MobileNetV2 in full INT8 (Keras' network with seeded random weights; the time does not depend on them) answers uint8 pixels
-within a budget that it meets. The baseline is the same bundle opened plainly. Broker and host run in processes of their own.
+MobileNetV2 in full INT8 (Keras' network with seeded random weights; the time does not depend on them) answers uint8
+pixels within a budget that it meets. The baseline is the same bundle opened plainly. Broker and host run in processes
+of their own.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def main() -> None:
         pairs = {f"pair {n + 1} of {PAIRS}": pair(device, away, n % 2 == 1, options.rounds) for n in range(PAIRS)}
     ratio = statistics.median(rows[1].ratio for rows in pairs.values())
     report(
-        "ready for trouble against plain: MobileNetV2, tflite-int8, one thread, budget 1000 ms, every input new, cache off",
+        "ready for trouble against plain: MobileNetV2, tflite-int8, one thread, budget 1000 ms, every input new, "
+        "cache off",
         pairs,
         conditions() | {"median ratio": round(ratio, 4)},
         options.output,

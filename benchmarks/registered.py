@@ -5,10 +5,12 @@
     python benchmarks/registered.py --prove             # holds the kernels' table against ONNX's own examples
     python benchmarks/registered.py --write             # writes converters/edgekit_converters/needs/registered.toml
 
-Each version is installed beside this environment, as `edgekit check` does it. A .tflite file that names one operator in one
-version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode". ONNX Runtime
-opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every opset. Its CPU kernels,
-operators with the versions and element types that each takes, come from its own registry (since 1.16) into onnx_kernels.json.
+Each version is installed beside this environment, as `edgekit check` does it. A .tflite file that names one operator in
+one
+version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode". ONNX
+Runtime opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every opset.
+Its CPU kernels, operators with the versions and element types that each takes, come from its own registry (since 1.16)
+into onnx_kernels.json.
 """
 
 from __future__ import annotations
@@ -163,7 +165,9 @@ print(json.dumps(loads))
 
 
 def prove(versions: tuple[str, ...]) -> None:
-    """Print for each version how many of ONNX's examples load, and what `edgekit check` says of them without running any."""
+    """Print for each version how many of ONNX's examples load, and what `edgekit check` says of them without running
+    any.
+    """
     from onnx.backend.test.case.node import collect_testcases
 
     from edgekit_converters.needs import Runtime, barriers, read_needs
@@ -182,7 +186,8 @@ def prove(versions: tuple[str, ...]) -> None:
             wrong = sum(load and stop for load, stop in zip(loads, stopped, strict=True))
             caught = sum(not load and stop for load, stop in zip(loads, stopped, strict=True))
             print(
-                f"{version}: {sum(loads)} load, {wrong} of them are called errors; {caught} of {loads.count(False)} refused are caught"
+                f"{version}: {sum(loads)} load, {wrong} of them are called errors; {caught} of {loads.count(False)} "
+                f"refused are caught"
             )
 
 

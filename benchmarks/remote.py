@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/remote.py
 
-The server is `edgekit host serve` in a process of its own, with the cache off and a network that only takes a mean, so that
-what is timed is the way there and back. The baseline is what a person writes by hand for the same request: one kept
-connection, the JSON and the tensor's bytes joined, one float32 picture of 224 x 224 x 3 (602 kB) in, its outputs read with
-np.frombuffer. It has no deadline, checks nothing and takes no second connection.
+The server is `edgekit host serve` in a process of its own, with the cache off and a network that only takes a mean, so
+that what is timed is the way there and back. The baseline is what a person writes by hand for the same request: one
+kept connection, the JSON and the tensor's bytes joined, one float32 picture of 224 x 224 x 3 (602 kB) in, its outputs
+read with np.frombuffer. It has no deadline, checks nothing and takes no second connection.
 """
 
 from __future__ import annotations

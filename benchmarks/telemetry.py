@@ -3,8 +3,8 @@
     make demo                                       # makes the bundle that this times
     .venv/bin/python benchmarks/telemetry.py        # needs mosquitto, and an ingestor that it runs itself
 
-predict() is timed in one process on two models from one bundle, in turn, with every input new; the one that reports cuts a
-window every half second instead of every minute, to a real broker and a store that acknowledges.
+predict() is timed in one process on two models from one bundle, in turn, with every input new; the one that reports
+cuts a window every half second instead of every minute, to a real broker and a store that acknowledges.
 """
 
 from __future__ import annotations

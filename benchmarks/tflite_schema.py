@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/tflite_schema.py            # writes it
     .venv/bin/python benchmarks/tflite_schema.py --check    # exits 1 where it is not what is installed would give
 
-ai-edge-litert carries the accessors that the FlatBuffers compiler made of TFLite's schema; which slot of which table holds
-what is read from them. A board needs no more than that list, and has no ai-edge-litert where it runs tflite-runtime.
+ai-edge-litert carries the accessors that the FlatBuffers compiler made of TFLite's schema; which slot of which table
+holds what is read from them. A board needs no more than that list, and has no ai-edge-litert where it runs
+tflite-runtime.
 """
 
 from __future__ import annotations
@@ -83,9 +84,11 @@ def written(source: str) -> str:
             waiting += [union for union in constants(found[what]) if union in found] if what in UNIONS else []
             waiting += [what] if what in found and what not in UNIONS else []
     lines = [
-        '"""Which slot of which table of a .tflite file holds what. Written by benchmarks/tflite_schema.py, never by hand.',
+        '"""Which slot of which table of a .tflite file holds what. Written by benchmarks/tflite_schema.py, never by '
+        "hand.",
         "",
-        f"From ai-edge-litert {version('ai-edge-litert')}. TABLES: `name:kind` by slot. A kind is a scalar (u8, i32, f32, ...), `str`, a table, a",
+        f"From ai-edge-litert {version('ai-edge-litert')}. TABLES: `name:kind` by slot. A kind is a scalar (u8, i32, "
+        f"f32, ...), `str`, a table, a",
         "`[vector]` of one of them, or a `<union>`, whose type stands in the slot before.",
         '"""',
         "",

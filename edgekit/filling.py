@@ -4,13 +4,14 @@
     found["made"], found["there"], found["not_kept"], found["unreadable"]
 
 Rules:
-- a file's key is that of its bytes: it is found again where the application passes the same path or the same bytes, and for
-  .npy where it passes the same array;
-- answers belong to the bundle and to the artifact that gave them: fill on the board, or for the artifact that the board will
-  take (--engine, --pin);
+- a file's key is that of its bytes: it is found again where the application passes the same path or the same bytes, and
+  for .npy where it passes the same array;
+- answers belong to the bundle and to the artifact that gave them: fill on the board, or for the artifact that the board
+  will take (--engine, --pin);
 - what is there is not computed again, so that a run that was interrupted goes on where it ended;
 - made is what is on disk: the run waits for the writer, and counts what could not be kept;
-- a set that does not fit is noticed when it begins to push itself out, and the run ends there; so it does on a full disk.
+- a set that does not fit is noticed when it begins to push itself out, and the run ends there; so it does on a full
+  disk.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def fill(
 
     inputs: files and folders. opened: options of `open_bundle`.
     In the result, full: the set does not fit, and `left` files were not tried. not_kept: answers that are not on disk.
-    too_large: those of them that take more than `largest_mb`, MiB, a sixteenth of the bound. needs_mb: the bound that keeps
-    them, None without any.
+    too_large: those of them that take more than `largest_mb`, MiB, a sixteenth of the bound. needs_mb: the bound that
+    keeps them, None without any.
 
-    Raises InputsError for folders with nothing in them or a model that keeps state, OutputError where the file cannot be
-    written or the disk is full, CacheFileError for a file of something else, and what opening the bundle raises.
+    Raises InputsError for folders with nothing in them or a model that keeps state, OutputError where the file cannot
+    be written or the disk is full, CacheFileError for a file of something else, and what opening the bundle raises.
     """
     files, closed = _files(inputs)
     began = monotonic()

@@ -1,4 +1,5 @@
-"""What a person named: a bundle, an install root, or a bare model file. Decided by what is in it; an ONNX file, which has no mark, by its name.
+"""What a person named: a bundle, an install root, or a bare model file. Decided by what is in it; an ONNX file, which
+has no mark, by its name.
 
 form_of(Path("net.tflite"))         # "tflite", "onnx" or "bundle"
 """

@@ -1,10 +1,11 @@
-"""A metric's values as a person reads them: a share in per cent and its changes in points, anything else in its own unit.
+"""A metric's values as a person reads them: a share in per cent and its changes in points, anything else in its own
+unit.
 
 value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
 value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
 
-Rules: only the metrics that edgekit knows to be shares are shown as such; what a person's own function gives is in a unit that
-only they know. A change that is nothing beside the value is 0, without a sign.
+Rules: only the metrics that edgekit knows to be shares are shown as such; what a person's own function gives is in a
+unit that only they know. A change that is nothing beside the value is 0, without a sign.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     found["thresholds"][0]          # {"threshold": 1.0, "share": 0.62, "agreement": 0.998, ...}
 
 Rules:
-- every frame is really inferred once; for each threshold the tier of the runtime itself is asked, in the order of the frames'
-  names (numbers in them count as numbers), with nothing else in the way;
-- an answer agrees where the best class is the same; for models that do not classify, where every output has a cosine of 0.99
-  or more with the true one;
+- every frame is really inferred once; for each threshold the tier of the runtime itself is asked, in the order of the
+  frames' names (numbers in them count as numbers), with nothing else in the way;
+- an answer agrees where the best class is the same; for models that do not classify, where every output has a cosine of
+  0.99 or more with the true one;
 - an age limit needs the frames' rate; without one, every frame is young enough;
 - frames that cannot be read are left out, counted and named.
 """
@@ -103,11 +103,12 @@ def measure_similarity(
 ) -> dict[str, Any]:
     """What `edgekit bench --similarity` prints: for each threshold, how much would be answered, and how rightly.
 
-    infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all frames.
+    infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all
+    frames.
     changes: percentiles of the distance from one frame to the next, in the thresholds' unit. agreement_low: with 95 %
     confidence the agreement is at least this. suggested: the largest threshold up to which 99 % agree, None for none.
-    opened: options of `open_bundle`. Raises InputsError where there is no such folder, the model keeps state or there are fewer
-    than two frames, and what opening the bundle raises.
+    opened: options of `open_bundle`. Raises InputsError where there is no such folder, the model keeps state or there
+    are fewer than two frames, and what opening the bundle raises.
     """
     clock = _FrameClock()
     max_age_s = _ALWAYS_S if frames_per_s is None else 2.0

@@ -5,10 +5,12 @@
     verification.error                               # None, or the first reason against it
 
 Rules:
-- one descriptor is opened; what is checked, and what the child loads at the end, is read from it, whatever becomes of the name;
+- one descriptor is opened; what is checked, and what the child loads at the end, is read from it, whatever becomes of
+  the name;
 - the order is that of distrust: what nobody vouches for is not parsed, and what is not sound is not loaded;
 - the first refusal ends it; what was not checked is told as such, never left out and never taken for good;
-- a root may say that what answers there was taken unsigned: that is no waiver here, because who writes to it writes that;
+- a root may say that what answers there was taken unsigned: that is no waiver here, because who writes to it writes
+  that;
 - that a bundle is for another board is a refusal where the board was named, and a remark on a workstation.
 """
 
@@ -41,7 +43,8 @@ __all__ = ["Asked", "Verification"]
 
 @dataclass(frozen=True)
 class Asked:
-    """trust: keys or a root.json, empty for what this machine (or the root) trusts. allow_unsigned: go on where nobody vouches.
+    """trust: keys or a root.json, empty for what this machine (or the root) trusts. allow_unsigned: go on where nobody
+    vouches.
 
     board: what this machine is. named: whether a person said so, and the bundle must fit. secret: where the key of an
     encrypted bundle is. replay: whether a child loads it and replays its golden examples.
@@ -56,11 +59,14 @@ class Asked:
 
 
 class Verification:
-    """One look at a bundle. Iterating it makes the checks, and gives each as soon as it was made; the last one may refuse.
+    """One look at a bundle. Iterating it makes the checks, and gives each as soon as it was made; the last one may
+    refuse.
 
-    path: a bundle, or a root of `edgekit install`, of which what answers is meant. checks: those that were made. error: the
+    path: a bundle, or a root of `edgekit install`, of which what answers is meant. checks: those that were made. error:
+    the
     first reason against the bundle. generation, state: of a root, the active one.
-    Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that was
+    Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that
+    was
     named for an encrypted one cannot be had: that says nothing against the bundle.
     """
 
@@ -322,7 +328,8 @@ def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: Setup, lea
         return None, f"{info.name} {info.version} came to no test in a process of its own"
     by = "which made them" if told[0].same_engine else "another than made them"
     return True, (
-        f"{info.name} {info.version}, {by}, gives {told[0].examples} of {len(bundle.manifest.golden)} examples in a process "
+        f"{info.name} {info.version}, {by}, gives {told[0].examples} of {len(bundle.manifest.golden)} examples in a "
+        f"process "
         f"of its own: at most {told[0].worst_steps:.3g} steps apart, cosine {told[0].worst_cosine:.5f}, "
         f"{info.arithmetic} arithmetic"
     )

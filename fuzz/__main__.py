@@ -3,8 +3,8 @@
     python -m fuzz                                  # a million executions of each: `make fuzz`
     python -m fuzz window array --runs 100000 --json figures.json
 
-Each target runs in a process of its own (`atheris_run`), so that a crash of the interpreter is a finding and not the end.
-Exits 1 when an input broke the oracle; that input is left in the folder that is named.
+Each target runs in a process of its own (`atheris_run`), so that a crash of the interpreter is a finding and not the
+end. Exits 1 when an input broke the oracle; that input is left in the folder that is named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""NumPy files: an input is a .npy or a .npz. Headers and members are changed with their lengths and checksums made to fit."""
+"""NumPy files: an input is a .npy or a .npz. Headers and members are changed with their lengths and checksums made to
+fit.
+"""
 
 from __future__ import annotations
 

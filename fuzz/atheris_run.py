@@ -1,10 +1,11 @@
-"""A process that fuzzes one target with atheris, libFuzzer's Python: guided by the branches of the target's own packages.
+"""A process that fuzzes one target with atheris, libFuzzer's Python: guided by the branches of the target's own
+packages.
 
     python -m fuzz.atheris_run window --runs 100000 --found /tmp/found --figures /tmp/window.json
 
-It ends by itself after so many executions, or seconds, and leaves its figures; at the first input that breaks the oracle it
-leaves that input beside them and ends with another code. Beside what `judge` asserts, the process's peak of memory may grow
-by MOST_EXTRA_MB over what it was when the seeds had been read.
+It ends by itself after so many executions, or seconds, and leaves its figures; at the first input that breaks the
+oracle it leaves that input beside them and ends with another code. Beside what `judge` asserts, the process's peak of
+memory may grow by MOST_EXTRA_MB over what it was when the seeds had been read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The bundle's reader, as a whole, signed, and its two parsers alone.
 
-Structure: an input is a whole .ekb (or a manifest). It is taken apart, the manifest's tree, the signature block or a blob is
-changed, and lengths and SHA-256 are made to fit again, so that the search gets past the digests; a quarter keeps them wrong.
+Structure: an input is a whole .ekb (or a manifest). It is taken apart, the manifest's tree, the signature block or a
+blob is changed, and lengths and SHA-256 are made to fit again, so that the search gets past the digests; a quarter
+keeps them wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The journal of an install root: what a power cut, a disk or a person may have made of it. An input is the file's bytes."""
+"""The journal of an install root: what a power cut, a disk or a person may have made of it. An input is the file's
+bytes.
+"""
 
 from __future__ import annotations
 

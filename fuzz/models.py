@@ -1,8 +1,8 @@
 """Model files, before an engine sees them: .tflite and .onnx.
 
-Structure: in a FlatBuffer numbers of four bytes are replaced where numbers of four bytes lie. A protobuf is taken apart into its
-fields, one is changed however deep it lies, and every length around it is made to fit again.
-`engine` gives what was accepted to the engine itself, in this very process: whoever crashes it has got past the check.
+Structure: in a FlatBuffer numbers of four bytes are replaced where numbers of four bytes lie. A protobuf is taken apart
+into its fields, one is changed however deep it lies, and every length around it is made to fit again. `engine` gives
+what was accepted to the engine itself, in this very process: whoever crashes it has got past the check.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The decoder of pictures, and a camera's frame.
 
-`picture`: an input is an encoded file; its length picks one of four contracts. A PNG's chunks and a JPEG's segments are changed
-with their lengths and checksums made to fit; anything else is changed byte by byte.
-`frame`: sixteen numbers that say what a buffer is, then the buffer: what is claimed of strides and rows must never let NumPy
-look outside of it.
+`picture`: an input is an encoded file; its length picks one of four contracts. A PNG's chunks and a JPEG's segments are
+changed with their lengths and checksums made to fit; anything else is changed byte by byte.
+`frame`: sixteen numbers that say what a buffer is, then the buffer: what is claimed of strides and rows must never let
+NumPy look outside of it.
 """
 
 from __future__ import annotations

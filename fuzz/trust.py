@@ -1,6 +1,7 @@
 """root.json, the file that says whom a machine trusts, and its successor.
 
-Structure: the tree below "signed" is changed, and half of the time signed again by the key that may, as its owner could.
+Structure: the tree below "signed" is changed, and half of the time signed again by the key that may, as its owner
+could.
 """
 
 from __future__ import annotations

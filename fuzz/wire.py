@@ -1,6 +1,7 @@
 """The Open Inference Protocol's bodies, and the head of an HTTP request.
 
-An input of `request` and `response` is the value of the header that says how long the JSON is, a line end, and the body.
+An input of `request` and `response` is the value of the header that says how long the JSON is, a line end, and the
+body.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def _read_http(data: bytes) -> None:
 @cache
 def _heads() -> Sequence[bytes]:
     return [
-        b"POST /v2/models/net/infer HTTP/1.1\r\nHost: box:8080\r\nContent-Length: 12\r\nInference-Header-Content-Length: 10\r\nConnection: keep-alive",
+        b"POST /v2/models/net/infer HTTP/1.1\r\nHost: box:8080\r\nContent-Length: "
+        b"12\r\nInference-Header-Content-Length: 10\r\nConnection: keep-alive",
         b"GET /v2/models/a%20b/ready?x=1 HTTP/1.0\r\nhost: h\r\nExpect: 100-continue",
         b"GET http://box/metrics HTTP/1.1\r\nHost: box\r\nAuthorization: Bearer x",
     ]

@@ -1,4 +1,6 @@
-"""A .tflite file as a compiler for an accelerator leaves it, and a delegate that runs it: compiled here, no accelerator at hand."""
+"""A .tflite file as a compiler for an accelerator leaves it, and a delegate that runs it: compiled here, no accelerator
+at hand.
+"""
 
 from __future__ import annotations
 

@@ -4,9 +4,10 @@
     make test-avx2-only                      the fast tests
 
 The processor does the work, so it costs no speed. Engines ask it what it can do by the instruction CPUID:
-- in copies of their libraries an illegal instruction stands in its place, and its handler (avx2_only.c) answers as a Haswell;
-- a mount namespace shows the copies where the libraries are, loads the handler into every process, and gives /proc/cpuinfo
-  the same features.
+- in copies of their libraries an illegal instruction stands in its place, and its handler (avx2_only.c) answers as a
+  Haswell;
+- a mount namespace shows the copies where the libraries are, loads the handler into every process, and gives
+  /proc/cpuinfo the same features.
 
 TensorFlow and NumPy still see the real processor: neither runs what edgekit judges.
 """

@@ -1,7 +1,7 @@
 """docs/board-list.md: the tables of boards, made from the profiles. `python tests/boards_table.py` writes it anew.
 
-What was proven of a board is derived, not written down: an estimate's grade by asking for one of MobileNetV1, and what is
-emulated by the images and processors that the tests in tests/arm run.
+What was proven of a board is derived, not written down: an estimate's grade by asking for one of MobileNetV1, and what
+is emulated by the images and processors that the tests in tests/arm run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from edgekit_profiles.catalogue import built_in
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "board-list.md"
 CAPS = ROOT / "benchmarks" / "results" / "runtime_memory_cap.json"
-# What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against tests/arm.
+# What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against
+# tests/arm.
 EMULATED = {
     ("aarch64", "bookworm"): ("cortex-a53", "cortex-a72", "cortex-a76"),
     ("aarch64", "trixie"): ("cortex-a72",),

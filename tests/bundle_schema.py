@@ -1,7 +1,8 @@
-"""docs/bundle-manifest.schema.json, made from the manifest's dataclasses. `python tests/bundle_schema.py` writes it anew.
+"""docs/bundle-manifest.schema.json, made from the manifest's dataclasses. `python tests/bundle_schema.py` writes it
+anew.
 
-The types say what a field may hold; patterns and bounds are those of `edgekit_runtime.bundle.limits`. What refers to another
-field (a blob that is listed, a size that fits) no schema can say: docs/bundle-format.md does.
+The types say what a field may hold; patterns and bounds are those of `edgekit_runtime.bundle.limits`. What refers to
+another field (a blob that is listed, a size that fits) no schema can say: docs/bundle-format.md does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Boards' files as captures hold them, laid out again in a folder: what `edgekit profiles detect --files` reads.
 
-A capture is a TOML file: `[files]` by path, the device tree's two properties, and the programs of whose first bytes only
-the kind of machine matters.
+A capture is a TOML file: `[files]` by path, the device tree's two properties, and the programs of whose first bytes
+only the kind of machine matters.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Fixtures that more than one room's tests share. Everything is made under pytest's temporary folders, once a session; what
-takes long, once for all of its processes.
+"""Fixtures that more than one room's tests share. Everything is made under pytest's temporary folders, once a session;
+what takes long, once for all of its processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-# A shell that starts the tests in the background ignores Ctrl-C for all that they start: the tests that send it would wait.
+# A shell that starts the tests in the background ignores Ctrl-C for all that they start: the tests that send it would
+# wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,8 +50,8 @@ SLOW = (
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py", "test_mutation.py",
 )  # fmt: skip
-"""What `make test` leaves out, with all that needs the demo: each starts many processes, trains, converts whole networks, or
-emulates a board."""
+"""What `make test` leaves out, with all that needs the demo: each starts many processes, trains, converts whole
+networks, or emulates a board."""
 
 
 FAST_LIMIT_S = 5.0

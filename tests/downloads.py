@@ -43,7 +43,9 @@ def make_certificate(folder: Path) -> Path:
 
 @dataclass
 class Script:
-    """What the server does. data: the file. cut: bytes of an answer after which it hangs up, one a request, None for none."""
+    """What the server does. data: the file. cut: bytes of an answer after which it hangs up, one a request, None for
+    none.
+    """
 
     data: bytes
     etag: str | None = '"one"'

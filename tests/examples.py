@@ -1,6 +1,7 @@
 """How hypothesis tries examples: everywhere the same rules, in CI too.
 
-Where the runtime's suite runs again, on another Python or another engine, EDGEKIT_TEST_EXAMPLES says which share of them is
+Where the runtime's suite runs again, on another Python or another engine, EDGEKIT_TEST_EXAMPLES says which share of
+them is
 enough: what the examples search is the same code, and what differs there differs for most of them.
 
 Rules:

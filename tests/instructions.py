@@ -3,11 +3,13 @@
     counts = count(land, site, CPUS["cortex-a76"], [Model("int8", "tflite", "litert", Path("net_int8.tflite"))])
     counts["int8"].all, counts["int8"].dot
 
-Rules: a count is never turned into time: INT8 also moves a quarter of the bytes, and instructions differ in what they cost.
-It is good for three things: a ratio, labelled "instructions, emulated"; a gate against regressions, for it repeats within
-0.01 %; and proof of which kernels ran (`dot` is the INT8 dot product that a Cortex-A76 has and an A72 has not).
+Rules: a count is never turned into time: INT8 also moves a quarter of the bytes, and instructions differ in what they
+cost.
+It is good for three things: a ratio, labelled "instructions, emulated"; a gate against regressions, for it repeats
+within 0.01 %; and proof of which kernels ran (`dot` is the INT8 dot product that a Cortex-A76 has and an A72 has not).
 
-One thread only. Needs a QEMU that takes plugins (Debian 12's qemu-user; not qemu-user-static, nor Debian 13's), and gcc.
+One thread only. Needs a QEMU that takes plugins (Debian 12's qemu-user; not qemu-user-static, nor Debian 13's), and
+gcc.
 """
 
 from __future__ import annotations

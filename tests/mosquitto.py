@@ -1,6 +1,7 @@
 """A real mosquitto on a loopback port of its own, that a test may kill.
 
-On a laptop without mosquitto amqtt stands in, which `dev` installs, where a test needs no setting of mosquitto's. In CI it does not.
+On a laptop without mosquitto amqtt stands in, which `dev` installs, where a test needs no setting of mosquitto's. In CI
+it does not.
 """
 
 from __future__ import annotations

@@ -8,8 +8,10 @@ A module has a floor: the share of its mutants, in per cent, that its tests must
 
 Rules:
 - no file is changed: each mutant is compiled in a forked process that imports it in the module's place;
-- a mutant is killed by a test that fails, by an import that fails, or by taking much longer than the module's own tests do;
-- words are left alone, and figures that somebody chose: texts, messages, annotations, constants of a module or class, defaults.
+- a mutant is killed by a test that fails, by an import that fails, or by taking much longer than the module's own tests
+  do;
+- words are left alone, and figures that somebody chose: texts, messages, annotations, constants of a module or class,
+  defaults.
 """
 
 from __future__ import annotations

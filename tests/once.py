@@ -2,8 +2,8 @@
 
     folder = once(request, "digits", lambda folder: train(folder / "digits.keras"))
 
-Rules: who asks meanwhile waits; what could not be made is made anew by the next who asks; nobody changes what is there: a
-test that would takes a copy.
+Rules: who asks meanwhile waits; what could not be made is made anew by the next who asks; nobody changes what is there:
+a test that would takes a copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["once"]
 def once(request: pytest.FixtureRequest, name: str, make: Callable[[Path], object]) -> Path:
     """A folder of this run, filled by `make(folder)`."""
     own = request.getfixturevalue("tmp_path_factory").getbasetemp()
-    # Only xdist tells a worker that it is one; a run inside a test has a folder of its own, whatever the environment says.
+    # Only xdist tells a worker that it is one; a run inside a test has a folder of its own, whatever the environment
+    # says.
     folder = (own.parent if hasattr(request.config, "workerinput") else own) / "once" / name
     made = folder.with_name(f"{name}.made")
     folder.parent.mkdir(exist_ok=True)

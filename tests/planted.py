@@ -12,8 +12,9 @@ CLAIM = b"min_runtime_version"
 
 @dataclass(frozen=True)
 class Planted:
-    """Of the digits network, .tflite. version_12: dynamic range as TensorFlow's converter makes it. claims_1: the same weights,
-    and FULLY_CONNECTED says version 1 and the file that TensorFlow Lite 1.5 is enough. int8: dense layers a channel.
+    """Of the digits network, .tflite. version_12: dynamic range as TensorFlow's converter makes it. claims_1: the same
+    weights, and FULLY_CONNECTED says version 1 and the file that TensorFlow Lite 1.5 is enough. int8: dense layers a
+    channel.
     attention: int8, another network."""
 
     version_12: Path
@@ -59,7 +60,9 @@ def attention() -> tuple[object, np.ndarray]:
 
 
 def claiming_little(data: bytes) -> bytes:
-    """The file with dense layers that say version 1, and 1.5.0 as its oldest runtime: what ai-edge-quantizer 0.10 writes."""
+    """The file with dense layers that say version 1, and 1.5.0 as its oldest runtime: what ai-edge-quantizer 0.10
+    writes.
+    """
     from edgekit_converters.formats import tflite_edit as tfl
 
     model = tfl.read(data)

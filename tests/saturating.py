@@ -21,7 +21,9 @@ YELLOW = tiny.colour(230, 230, 20)
 
 
 def model_bytes(largest: int) -> bytes:
-    """A convolution in QDQ form. largest: of the int8 weights; two products of 255 with 127 do not fit into 16 bits, with 60 they do."""
+    """A convolution in QDQ form. largest: of the int8 weights; two products of 255 with 127 do not fit into 16 bits,
+    with 60 they do.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     weights = np.random.default_rng(0).integers(largest // 2, largest + 1, (4, 3, 3, 3)).astype(np.int8)
@@ -63,7 +65,9 @@ def bundle(folder: Path, largest: int) -> Path:
 
 
 def without_vnni(program: str, *arguments: str | Path) -> str:
-    """Run a Python program as on an x86 with AVX2 alone: `avx2_only.missing` says where that cannot be. Returns what it printed."""
+    """Run a Python program as on an x86 with AVX2 alone: `avx2_only.missing` says where that cannot be. Returns what it
+    printed.
+    """
     line = avx2_only.command(python_code(program, *map(str, arguments)))
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

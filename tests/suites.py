@@ -3,9 +3,10 @@
     python tests/suites.py                    what `make test-all` runs
     python tests/suites.py fast python-3.12   some of them
 
-Those that use two processes run one after another, and those that use one run beside each other: their output comes when they
-are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its coverage. The summary has a line a suite, the slowest tests of all of
-them (build/reports/slowest.txt), and the sum as its last line. Exit 1 if a suite failed or, in CI, could not run.
+Those that use two processes run one after another, and those that use one run beside each other: their output comes
+when they are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its
+coverage. The summary has a line a suite, the slowest tests of all of them (build/reports/slowest.txt), and the sum as
+its last line. Exit 1 if a suite failed or, in CI, could not run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ SLOWEST = 50
 
 @dataclass(frozen=True)
 class Outcome:
-    """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did not.
+    """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did
+    not.
 
     covered: per cent of statements and branches, where it was measured.
     """

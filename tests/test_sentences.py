@@ -1,7 +1,8 @@
 """Nothing decides on a sentence: what code needs to know of an error or a report is a field, a code or an errno.
 
-Looked for: a message (`what`, `do`, `told`, `why`, `reason`, `str(error)`) that is compared, searched or cut, and `os.strerror`
-anywhere but in an error that is raised. What other people's software says is all that there is of it: that is named below.
+Looked for: a message (`what`, `do`, `told`, `why`, `reason`, `str(error)`) that is compared, searched or cut, and
+`os.strerror` anywhere but in an error that is raised. What other people's software says is all that there is of it:
+that is named below.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ MESSAGES = {"what", "do", "told", "why", "reason", "message"}
 CUTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find", "index", "count"}
 SEARCHES = {"search", "match", "fullmatch", "findall"}
 OF_OTHERS = {
-    "converters/edgekit_converters/calibration/arrays.py": "NumPy's: it has one error for all that is wrong with a file",
+    "converters/edgekit_converters/calibration/arrays.py": "NumPy's: it has one error for all that is wrong with a "
+    "file",
     "converters/edgekit_converters/fidelity/reference.py": "the frameworks', of an index that is out of range",
     "converters/edgekit_converters/sources/torch.py": "Python's, of a class that cannot be found",
     "converters/edgekit_converters/sources/keras.py": "Keras's, around the words of what it called",

@@ -27,9 +27,11 @@ def made(tmp_path, monkeypatch):
         "red:\n\tcp report.xml build/reports/red.xml; exit 1",
         "gone:\n\techo no such Python > build/reports/gone.left-out",
         "dead:\n\ttrue",
-        "covered:\n\tcp green.xml build/reports/covered.xml; cp coverage.json build/reports/covered.coverage.json; exit 1",
+        "covered:\n\tcp green.xml build/reports/covered.xml; cp coverage.json build/reports/covered.coverage.json; "
+        "exit 1",
         *(
-            f"{name}:\n\techo of {name}; touch {name}; while [ ! -e {other} ]; do sleep 0.01; done; cp green.xml build/reports/{name}.xml"
+            f"{name}:\n\techo of {name}; touch {name}; while [ ! -e {other} ]; do sleep 0.01; done; cp green.xml "
+            f"build/reports/{name}.xml"
             for name, other in (("left", "right"), ("right", "left"))
         ),
     ]

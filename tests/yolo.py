@@ -1,9 +1,10 @@
-"""A small detector of red, green and blue spots whose one output joins boxes in pixels and sparse scores, as a YOLO's does.
+"""A small detector of red, green and blue spots whose one output joins boxes in pixels and sparse scores, as a YOLO's
+does.
 
     save(folder / "net")                     # a SavedModel; pictures(90) are its data, CONTRACT its contract file
 
-Its weights are planted, so that nothing is trained. Most pictures have no spot: of the output's power next to nothing is in
-the scores, which decide everything.
+Its weights are planted, so that nothing is trained. Most pictures have no spot: of the output's power next to nothing
+is in the scores, which decide everything.
 """
 
 from __future__ import annotations

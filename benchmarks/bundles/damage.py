@@ -1,10 +1,13 @@
-"""How often a damaged model file ends the process of the engine that loads and runs it, with and without a look at it first.
+"""How often a damaged model file ends the process of the engine that loads and runs it, with and without a look at it
+first.
 
-    .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]      # prints, and writes benchmarks/results/damage.json
+    .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]      # prints, and writes
+    benchmarks/results/damage.json
 
-Each case is a small model with one to three bytes, or one 32-bit word, changed. It is given to the engine in a process of its
-own (forked, with the limits of `children`): loaded, and run once on zeros. A crash is a signal of the process's own (SIGSEGV,
-SIGFPE, SIGABRT, ...); a hang is more than five seconds. Both are counted for all cases and for those that `check_model` passes.
+Each case is a small model with one to three bytes, or one 32-bit word, changed. It is given to the engine in a process
+of its own (forked, with the limits of `children`): loaded, and run once on zeros. A crash is a signal of the process's
+own (SIGSEGV, SIGFPE, SIGABRT, ...); a hang is more than five seconds. Both are counted for all cases and for those that
+`check_model` passes.
 """
 
 from __future__ import annotations
@@ -114,7 +117,8 @@ def main() -> int:
     for row in rows:
         every, good = row["all"], row["passed"]
         print(
-            f"{row['model']:<26} {bad(every):>4} of {asked.cases} end the process; of {sum(good.values()):>4} passed {bad(good)}"
+            f"{row['model']:<26} {bad(every):>4} of {asked.cases} end the process; of {sum(good.values()):>4} passed "
+            f"{bad(good)}"
         )
     from edgekit_runtime.engines import available
 

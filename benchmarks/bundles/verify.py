@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/bundles/verify.py MODEL.tflite MODEL.onnx [--rounds 20]
 
-Each model is packed with four golden examples (seeded noise) and signed with a key made for the purpose. Then, in one process
-and in turns, so that a busy machine is busy for all of them:
+Each model is packed with four golden examples (seeded noise) and signed with a key made for the purpose. Then, in one
+process and in turns, so that a busy machine is busy for all of them:
 
     read+SHA-256     the file from the page cache, and the digest of every blob
     Ed25519          one signature over the manifest, by a trust store of one key
@@ -12,8 +12,9 @@ and in turns, so that a busy machine is busy for all of them:
     engine load      as an application loads it, one thread
     self-test        every golden example replayed in this process
 
-and, apart from them, a fresh process that does all of it once, with every import but NumPy's, which any engine needs; and
-`first_open`, which starts a child. Over the load is what reading, structure and self-test take together; 150 ms are allowed.
+and, apart from them, a fresh process that does all of it once, with every import but NumPy's, which any engine needs;
+and `first_open`, which starts a child. Over the load is what reading, structure and self-test take together; 150 ms are
+allowed.
 """
 
 from __future__ import annotations

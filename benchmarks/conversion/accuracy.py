@@ -1,9 +1,10 @@
-"""How faithful INT8 is: edgekit beside the other tools, on the same models, calibration inputs and test items, in one run.
+"""How faithful INT8 is: edgekit beside the other tools, on the same models, calibration inputs and test items, in one
+run.
 
     python benchmarks/conversion/accuracy.py --cache FOLDER --docs benchmarks/results/fidelity.md
 
-Everything is cached per cell in FOLDER; what is missing is made first, for at most --minutes of it. Prints the tables and
-writes them as JSON; with --docs also into that file, between its markers.
+Everything is cached per cell in FOLDER; what is missing is made first, for at most --minutes of it. Prints the tables
+and writes them as JSON; with --docs also into that file, between its markers.
 """
 
 from __future__ import annotations

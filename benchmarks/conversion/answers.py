@@ -2,8 +2,8 @@
 
     python benchmarks/conversion/answers.py ARTIFACT CASE_FOLDER OUTPUTS.npz
 
-One thread. The float model of the same format (float.tflite, float.onnx of the case) runs in the same engine, in turns with
-the artifact. Outputs are in real units, the largest first. The last line on stdout is JSON.
+One thread. The float model of the same format (float.tflite, float.onnx of the case) runs in the same engine, in turns
+with the artifact. Outputs are in real units, the largest first. The last line on stdout is JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""How long a build takes: MobileNetV2 for three boards, both formats, 200 photos to calibrate with, against the bare calls.
+"""How long a build takes: MobileNetV2 for three boards, both formats, 200 photos to calibrate with, against the bare
+calls.
 
     python benchmarks/conversion/build_time.py --cache FOLDER
 
-The bare calls are those that a person would write for the same five files and no more: TFLiteConverter for float32, dynamic
-range and full INT8, tf2onnx for float32 and quantize_static for INT8; nothing is compared, chosen, packed or checked. Both
-start as processes of their own with an empty cache, in turns; the least of the rounds counts. The build runs again
-unchanged, and once more with a fourth board.
+The bare calls are those that a person would write for the same five files and no more: TFLiteConverter for float32,
+dynamic range and full INT8, tf2onnx for float32 and quantize_static for INT8; nothing is compared, chosen, packed or
+checked. Both start as processes of their own with an empty cache, in turns; the least of the rounds counts. The build
+runs again unchanged, and once more with a fourth board.
 """
 
 from __future__ import annotations

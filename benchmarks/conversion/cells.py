@@ -1,9 +1,10 @@
 """One cell of the fidelity table: an artifact made, run and scored, each in a process with a time limit, and kept.
 
-    cell = Bench(cache).cell(CASES["fer"], "tf-int8")        # {"agreement": 0.933, ...} or {"reason": "does not run: ..."}
+    cell = Bench(cache).cell(CASES["fer"], "tf-int8")        # {"agreement": 0.933, ...} or {"reason": "does not run:
+    ..."}
 
-Rules: what fails, crashes or takes too long is a cell with the reason; a cell is made once and read from the cache after
-that, so that a run that was cut short goes on where it was.
+Rules: what fails, crashes or takes too long is a cell with the reason; a cell is made once and read from the cache
+after that, so that a run that was cut short goes on where it was.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ OURS: dict[str, str] = {
 
 @dataclass
 class Bench:
-    """cache: where everything is kept. ours: the Python that has edgekit (and its onnx-tflite extra). limit_s: for making
-    one artifact, and again for running it."""
+    """cache: where everything is kept. ours: the Python that has edgekit (and its onnx-tflite extra). limit_s: for
+    making one artifact, and again for running it."""
 
     cache: Path
     ours: Path = Path(sys.executable)

@@ -2,8 +2,8 @@
 
     images, labels = fashion("test", Path("cache"))          # uint8 [10000, 28, 28, 1], int64 [10000]
 
-`role` is `train`, `calibrate`, `evaluate` (what a limit is kept on) or `test` (what the tables are made of) throughout; no
-item to test is in another of them.
+`role` is `train`, `calibrate`, `evaluate` (what a limit is kept on) or `test` (what the tables are made of) throughout;
+no item to test is in another of them.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _scene(images: _Array, labels: _Array, grounds: list[_Array], rng: np.random
 
 
 def faces(role: str, cache: Path, side: int) -> _Array:
-    """float32 [N, side, side, 3] of 0..255 (grey): 100 faces of Labelled Faces in the Wild at 25 x 25, enlarged, each in
-    two variants; the first 50 to calibrate and, in other light, to evaluate, the rest to test."""
+    """float32 [N, side, side, 3] of 0..255 (grey): 100 faces of Labelled Faces in the Wild at 25 x 25, enlarged, each
+    in two variants; the first 50 to calibrate and, in other light, to evaluate, the rest to test."""
     from PIL import Image
 
     stored = np.load(next(unpacked(SOURCES["skimage"], cache).rglob("lfw_subset.npy")))[:100]
@@ -173,8 +173,8 @@ def labelled_files(cache: Path) -> dict[str, _Array]:
     """Files of this machine whose extension says what they are, at most 60 a type, one in six of them to calibrate
     and one in six to evaluate.
 
-    x, y to test, x_calibrate, x_evaluate, y_evaluate: x are int32 [N, 2048], indices of the model's types. What was found first is kept, so that a
-    second run compares the same files.
+    x, y to test, x_calibrate, x_evaluate, y_evaluate: x are int32 [N, 2048], indices of the model's types. What was
+    found first is kept, so that a second run compares the same files.
     """
     kept = cache / "labelled_files.npz"
     if not kept.exists():

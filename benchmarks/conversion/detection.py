@@ -3,7 +3,8 @@
     map50 = mean_average_precision([boxes(raw) for raw in outputs], truths)
 
 A box is [left, top, right, bottom, class, score] in pixels. The metric is that of Everingham et al., "The PASCAL Visual
-Object Classes Challenge" (2010), with every point of the curve: at IoU 0.5, boxes by falling score, each true box found once.
+Object Classes Challenge" (2010), with every point of the curve: at IoU 0.5, boxes by falling score, each true box found
+once.
 """
 
 from __future__ import annotations

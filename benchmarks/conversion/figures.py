@@ -1,4 +1,5 @@
-"""The figures that conversion is held to, out of the results of the other scripts: what was wanted beside what was reached.
+"""The figures that conversion is held to, out of the results of the other scripts: what was wanted beside what was
+reached.
 
     python benchmarks/conversion/figures.py --docs benchmarks/results/fidelity.md
 

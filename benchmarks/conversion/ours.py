@@ -1,9 +1,9 @@
 """edgekit's own columns: python benchmarks/conversion/ours.py FORMAT CASE_FOLDER PLAIN REPAIRED, a process of its own.
 
-- plain: what `edgekit build` makes of the recipe tflite-int8 or onnx-int8-qdq; where the model does not allow all of it in
-  int8, the form with float islands that the build makes in its place;
-- repaired: what `--max-drop 0.5%` makes of that, given evaluate.npz to keep the limit on, and `--max-drop 1%`, a cosine of
-  0.99, where there are neither labels nor classes; where the limit is kept as it is, that is the same artifact.
+- plain: what `edgekit build` makes of the recipe tflite-int8 or onnx-int8-qdq; where the model does not allow all of it
+  in int8, the form with float islands that the build makes in its place;
+- repaired: what `--max-drop 0.5%` makes of that, given evaluate.npz to keep the limit on, and `--max-drop 1%`, a cosine
+  of 0.99, where there are neither labels nor classes; where the limit is kept as it is, that is the same artifact.
 
 No model is treated by its name. Detection brings its own metric, `detection:map50`. The last line on stdout is JSON:
 {"plain": {...}, "repaired": {...}}.
@@ -74,7 +74,9 @@ def _options(model: Path, calibrate: NDArray[Any]) -> Any:
 
 
 def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, Any]:
-    """The build's own steps up to the choice: every board would get the same bytes, and what misses the limit is shown too."""
+    """The build's own steps up to the choice: every board would get the same bytes, and what misses the limit is shown
+    too.
+    """
     from edgekit.building.candidates import evidence
     from edgekit.building.making import Maker, make
     from edgekit.building.repairing import with_repairs

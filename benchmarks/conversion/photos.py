@@ -3,8 +3,8 @@
     python benchmarks/conversion/photos.py --cache FOLDER        # makes photos.json anew: only where a package changed
 
 `photos.json` is committed: package, file, square box, SHA-256 of the RGB bytes inside the box, and, for the crops to
-compare on, whether the float network is over 0.5 sure. Rules: no photo, nor another photo of the same subject of the same
-package, is on both lists; a crop whose bytes are not the listed ones is an error; cut-outs lie on a white square.
+compare on, whether the float network is over 0.5 sure. Rules: no photo, nor another photo of the same subject of the
+same package, is on both lists; a crop whose bytes are not the listed ones is an error; cut-outs lie on a white square.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _SKIMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcy
 
 @dataclass(frozen=True)
 class Crop:
-    """source: key of SOURCES. box: left, top, right, bottom in the picture. label: ImageNet class where known. sure: the
-    float network's greatest probability is over 0.5."""
+    """source: key of SOURCES. box: left, top, right, bottom in the picture. label: ImageNet class where known. sure:
+    the float network's greatest probability is over 0.5."""
 
     source: str
     file: str

@@ -2,11 +2,12 @@
 
     score("classification", folder, outputs) -> {"items": 500, "agree": 478, "agreement": 0.956, "ci95": [...], ...}
 
-- classification: agreement is the share of items with the same best class; the metric is accuracy where there are labels;
+- classification: agreement is the share of items with the same best class; the metric is accuracy where there are
+  labels;
 - detection: agreement is the share of scenes with the same boxes over 0.5 sure; the metric is mAP at IoU 0.5;
-- description: agreement is the share of items whose vector (the largest output) has the same nearest neighbour among the
-  original's vectors of the other people; no metric. `cosine` is, throughout, the mean over items of the cosine of the first (the largest) output, `cosine_worst` its
-  least. The interval of a share is Wilson's (1927) at 95 %.
+- description: agreement is the share of items whose vector (the largest output) has the same nearest neighbour among
+  the original's vectors of the other people; no metric. `cosine` is, throughout, the mean over items of the cosine of
+  the first (the largest) output, `cosine_worst` its least. The interval of a share is Wilson's (1927) at 95 %.
 """
 
 from __future__ import annotations

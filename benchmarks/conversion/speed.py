@@ -1,9 +1,10 @@
-"""Is INT8 faster than float? MobileNetV2 224 with seeded random weights, one thread, every engine in turns in one process.
+"""Is INT8 faster than float? MobileNetV2 224 with seeded random weights, one thread, every engine in turns in one
+process.
 
     python benchmarks/conversion/speed.py --cache FOLDER
 
-edgekit's artifacts run beside float and beside what TensorFlow and ONNX Runtime make of the net themselves, in LiteRT and
-ONNX Runtime; OpenVINO runs the float and NNCF's ONNX. Only speed is looked at: the weights mean nothing.
+edgekit's artifacts run beside float and beside what TensorFlow and ONNX Runtime make of the net themselves, in LiteRT
+and ONNX Runtime; OpenVINO runs the float and NNCF's ONNX. Only speed is looked at: the weights mean nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Models that keep state, where a table of agreement says nothing: what becomes of each, and how much of it is in 8 bits.
+"""Models that keep state, where a table of agreement says nothing: what becomes of each, and how much of it is in 8
+bits.
 
     python benchmarks/conversion/stateful.py --cache FOLDER
 

@@ -4,7 +4,8 @@
     python benchmarks/estimate --check          # exits 1 where roofline.toml is not what the fit gives
     python benchmarks/estimate --write          # writes roofline.toml
 
-The rows are published latencies with their sources. Everything is predicted by the functions that `edgekit estimate` uses.
+The rows are published latencies with their sources. Everything is predicted by the functions that `edgekit estimate`
+uses.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ def print_tables(tables: dict[str, Any]) -> None:
             held = f"{line['inside_band']:5.1f} % inside x{line['band'][0]}-{line['band'][1]}" if line["band"] else ""
             print(
                 f"  {line['name']:<64} n {line['rows']:>4}  median {line['median']:>5} %  p90 {line['p90']:>5} %  "
-                f"within 20 %: {line['within_20']:>5}  within 50 %: {line['within_50']:>5}  bias {line['bias']:.2f}  {held}"
+                f"within 20 %: {line['within_20']:>5}  within 50 %: {line['within_50']:>5}  bias {line['bias']:.2f}  "
+                f"{held}"
             )
 
 

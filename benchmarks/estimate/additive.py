@@ -2,8 +2,9 @@
 
     log t = log(sum over k of exp(base_k + sum over j of x_j * coefficient_kj))
 
-Gauss-Newton on the logarithm of the time with Levenberg's damping; residuals beyond `scale` count less (soft L1), and every
-unknown is held to its prior as a Gaussian would. Deterministic, and a tenth of a second for 1,500 rows and 150 unknowns.
+Gauss-Newton on the logarithm of the time with Levenberg's damping; residuals beyond `scale` count less (soft L1), and
+every unknown is held to its prior as a Gaussian would. Deterministic, and a tenth of a second for 1,500 rows and 150
+unknowns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class _Trial:
 
 
 class Additive:
-    """rows: the terms of each time. times: what was measured. prior: unknown -> (expected value, deviation), in logarithms."""
+    """rows: the terms of each time. times: what was measured. prior: unknown -> (expected value, deviation), in
+    logarithms.
+    """
 
     def __init__(
         self, rows: Sequence[Sequence[Term]], times: Array, prior: Callable[[Hashable], tuple[float, float]]

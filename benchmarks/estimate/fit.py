@@ -3,8 +3,9 @@
     everything = Fit(read())
     constants = everything.constants(everything.solve(everything.all))       # in the shape of roofline.toml
 
-Every unknown is a factor; what several cores or frameworks share is one unknown, and what sets one apart is another that
-is held near 1 unless the rows say otherwise. So a core of which little is known behaves like those of its generation.
+Every unknown is a factor; what several cores or frameworks share is one unknown, and what sets one apart is another
+that is held near 1 unless the rows say otherwise. So a core of which little is known behaves like those of its
+generation.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ roofline's ratio to the board's MobileNetV1; `blended`, together with the ratio 
 
 Rules:
 - what is left out is a kind of board, with all its variants and frameworks;
-- a row's band is made of errors on other boards, which in turn were predicted by fits that saw neither that board nor the
-  row's (five folds of boards, inside every fold of one).
+- a row's band is made of errors on other boards, which in turn were predicted by fits that saw neither that board nor
+  the row's (five folds of boards, inside every fold of one).
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ TARGETS = ("xnnpack", "tflite")
 
 @dataclass(frozen=True)
 class Predicted:
-    """rows: places of the rows that can be estimated this way. log_error: logarithm of published over predicted, of each.
+    """rows: places of the rows that can be estimated this way. log_error: logarithm of published over predicted, of
+    each.
     bands: [low, high] of each, as a factor."""
 
     rows: Array
@@ -127,7 +128,8 @@ def ways_of(row: Row, anchors: Mapping[Any, Row], fitted: Mapping[str, Any]) -> 
 def apart(fit: Fit) -> dict[str, dict[str, Any]]:
     """Processors whose boards are further apart than the band allows, each predicted without any row of its own.
 
-    estimated: the band that holds its rows. boards: the least and the largest median of published over predicted of a board.
+    estimated: the band that holds its rows. boards: the least and the largest median of published over predicted of a
+    board.
     """
     found: dict[str, dict[str, Any]] = {}
     start = fit.solve(fit.all)
@@ -145,7 +147,9 @@ def apart(fit: Fit) -> dict[str, dict[str, Any]]:
 
 
 def never_fitted(rows: Sequence[Row], fitted: Mapping[str, Any]) -> dict[str, Predicted]:
-    """By way. rows: of a file that no fit reads, predicted by the constants and within the bands that edgekit comes with."""
+    """By way. rows: of a file that no fit reads, predicted by the constants and within the bands that edgekit comes
+    with.
+    """
     anchors = {row.cell: row for row in rows if row.network == ANCHOR}
     told = [ways_of(row, anchors, fitted) for row in rows]
     found = {}

@@ -1,4 +1,5 @@
-"""How well float32's rate follows from float16's, on cores where both are published: it is kept from the fit, and compared.
+"""How well float32's rate follows from float16's, on cores where both are published: it is kept from the fit, and
+compared.
 
 inferred_rates(fit)              # {"cortex-a75": 1.03, ...}: inferred over fitted
 """

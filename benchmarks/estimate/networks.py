@@ -2,8 +2,8 @@
 
     NETWORKS["mobilenet_v2_1.0_224"]().macs        # 300,774,272
 
-Activations that follow a convolution are fused into it, as engines do; swish is an operation of its own. Five of them are
-checked against keras.applications' own counts by a test.
+Activations that follow a convolution are fused into it, as engines do; swish is an operation of its own. Five of them
+are checked against keras.applications' own counts by a test.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     rows[0].board, rows[0].ms, rows[0].source
 
 A row is used where its framework runs convolutions on the processor in a way that is known, its network is one whose
-operations are known, and its cores are of one type that others have too; the rest of the file is kept for what comes next.
+operations are known, and its cores are of one type that others have too; the rest of the file is kept for what comes
+next.
 """
 
 from __future__ import annotations

@@ -24,12 +24,16 @@ _HEAD = """\
 """
 _ABOUT = {
     "machine": "thread_exponent: what n threads gain is n to this power.",
-    "cores": "Multiply-accumulates a cycle and core in a 1x1 convolution, with ncnn's kernels; the part of the nominal\n"
-    "# bandwidth that is reached; microseconds an operation costs at 1 GHz. inferred: rates without a published latency,\n"
+    "cores": "Multiply-accumulates a cycle and core in a 1x1 convolution, with ncnn's kernels; the part of the "
+    "nominal\n"
+    "# bandwidth that is reached; microseconds an operation costs at 1 GHz. inferred: rates without a published "
+    "latency,\n"
     "# from float16's, which was 1.9 times float32's on cores that have both.",
     "speeds": "Of each kind of operation against a 1x1 convolution, on cores without and with the dot product.",
-    "frameworks": "Speed of each kind of operation against ncnn's, and the cost of an operation's dispatch against ncnn's.",
-    "anchoring": "carried_at_least: the part of the roofline's error on MobileNetV1, in the logarithm, that is carried over to a\n"
+    "frameworks": "Speed of each kind of operation against ncnn's, and the cost of an operation's dispatch against "
+    "ncnn's.",
+    "anchoring": "carried_at_least: the part of the roofline's error on MobileNetV1, in the logarithm, that is "
+    "carried over to a\n"
     "# network that has nothing in common with it. host_weight: of the ratio measured on the workstation.",
     "tested": "Multiply-accumulates of the smallest and the largest network in the table. beyond: how many times smaller or larger\n"
     "# another may be before its range is widened.",

@@ -15,7 +15,9 @@ PARTS = 4
 
 
 def both_unseen(fit: Fit, bands: dict[str, Predicted]) -> Predicted:
-    """In the bands that the row's board has anyway. Boards one at a time; networks in four parts, families together (a MobileNetV1 at another size is no news)."""
+    """In the bands that the row's board has anyway. Boards one at a time; networks in four parts, families together (a
+    MobileNetV1 at another size is no news).
+    """
     start = fit.solve(fit.all)
     family = np.array([row.network.rsplit("_", 1)[0].split("_0")[0].split("_1")[0] for row in fit.rows])
     names = sorted(set(family))

@@ -1,10 +1,12 @@
-"""Many callers, one bundle: throughput, latency and fairness of predict() beside a lock, hand-written batchers and packages.
+"""Many callers, one bundle: throughput, latency and fairness of predict() beside a lock, hand-written batchers and
+packages.
 
     python benchmarks/runtime/batching.py --cache FOLDER        # with benchmarks/runtime/requirements.txt installed
 
-All ways run the artifacts of one bundle that `edgekit build` made (LiteRT, one thread); ours is `predict()`, as an application
-calls it, all others call interpreters of their own (one a batch size). They run in turns, a short block each, for several rounds; within a round the ratio to the lock is taken, and the median over the rounds is what counts. Callers ask again as
-soon as they are answered. A package that is not installed is left out, and the table says so.
+All ways run the artifacts of one bundle that `edgekit build` made (LiteRT, one thread); ours is `predict()`, as an
+application calls it, all others call interpreters of their own (one a batch size). They run in turns, a short block
+each, for several rounds; within a round the ratio to the lock is taken, and the median over the rounds is what counts.
+Callers ask again as soon as they are answered. A package that is not installed is left out, and the table says so.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ LONE_S = 0.3
 
 @dataclass(frozen=True)
 class Case:
-    """callers at once; batch: what `edgekit build --batch` was given; ways beside the lock and ours; reach: what is wanted."""
+    """callers at once; batch: what `edgekit build --batch` was given; ways beside the lock and ours; reach: what is
+    wanted.
+    """
 
     name: str
     network: str

@@ -1,10 +1,12 @@
-"""The cache's tiers beside the one that tutorials show and beside cachetools; what a cache that never hits costs; its memory.
+"""The cache's tiers beside the one that tutorials show and beside cachetools; what a cache that never hits costs; its
+memory.
 
     .venv/bin/python benchmarks/runtime/cache.py --cache FOLDER [--only lookup,throughput,memory,disk,likeness]
 
-The tutorial's: key = md5(str(array)), a dict, and the oldest entry found by `min` when it is full. It is slower, and it is
-wrong: NumPy shortens a large array's text, so two pictures that differ in one pixel share a key. cachetools.TTLCache gets the
-same key as edgekit's, and a lock, without which it may not be used from two threads.
+The tutorial's: key = md5(str(array)), a dict, and the oldest entry found by `min` when it is full. It is slower, and it
+is
+wrong: NumPy shortens a large array's text, so two pictures that differ in one pixel share a key. cachetools.TTLCache
+gets the same key as edgekit's, and a lock, without which it may not be used from two threads.
 """
 
 from __future__ import annotations
@@ -171,7 +173,9 @@ NEVER = (("tiny", 2000, 41), ("mobilenet", 30, 41))
 
 
 def never_hits(path: Path, block: int, rounds: int) -> Report:
-    """One model for all ways, because two interpreters of the same file differ by some per cent; its cache is exchanged."""
+    """One model for all ways, because two interpreters of the same file differ by some per cent; its cache is
+    exchanged.
+    """
     contract = read_bundle(path).manifest.contract.inputs[0]
     item = np.zeros(contract.shape, np.uint8 if contract.image else contract.dtype)
     counter = item.reshape(-1).view(np.uint8)[:4].view(np.uint32)
@@ -240,7 +244,8 @@ def memory(networks: Path) -> Report:
         row = found[kind] = json.loads(done.stdout)
         print(
             f"  {kind:<30} {row['mb'][0]:.1f} MB when it was full, then {min(row['mb']):.1f} to {max(row['mb']):.1f}: "
-            f"{row['spread']:.1%}; counted {row['counted_mb']:.1f} MB, grown by {row['grown_mb']:.1f} MB; {row['seconds']:.0f} s"
+            f"{row['spread']:.1%}; counted {row['counted_mb']:.1f} MB, grown by {row['grown_mb']:.1f} MB; "
+            f"{row['seconds']:.0f} s"
         )
     return found
 

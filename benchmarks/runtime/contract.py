@@ -1,4 +1,5 @@
-"""What lies between a caller's picture and the engine, and between the engine and an answer: each step beside other ways.
+"""What lies between a caller's picture and the engine, and between the engine and an answer: each step beside other
+ways.
 
     python benchmarks/runtime/contract.py
 
@@ -7,7 +8,8 @@
 - encoded pictures: decoding all of a large JPEG, and what the network needs of it, with the peak of memory;
 - boxes: non-maximum suppression pair by pair, as it is usually written for NumPy, and in blocks.
 
-Before anything is timed the ways of a table are held against each other: integers agree within one step, floats within 1e-4.
+Before anything is timed the ways of a table are held against each other: integers agree within one step, floats within
+1e-4.
 """
 
 from __future__ import annotations

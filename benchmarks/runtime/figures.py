@@ -1,4 +1,5 @@
-"""The figures that the runtime is held to, out of the results of the other scripts: what was wanted beside what was reached.
+"""The figures that the runtime is held to, out of the results of the other scripts: what was wanted beside what was
+reached.
 
     python benchmarks/runtime/figures.py --docs README.md
 

@@ -4,10 +4,12 @@
 
 - `address space`: RLIMIT_AS, which counts everything that is mapped, used or not: stricter than a board's RAM for one
   process, and blind to the child that tests a bundle when it is opened for the first time;
-- `cgroup`: a memory cgroup around the process and its children, where this user may make one: what a board has to give in all.
+- `cgroup`: a memory cgroup around the process and its children, where this user may make one: what a board has to give
+  in all.
 
-Nothing is known of a bundle when it is opened here, so that the child runs. Every answer must equal the one without a cap,
-and the process's own high-water mark must lie below it. x86-64 figures: on ARM the libraries are smaller, and nobody measured.
+Nothing is known of a bundle when it is opened here, so that the child runs. Every answer must equal the one without a
+cap, and the process's own high-water mark must lie below it. x86-64 figures: on ARM the libraries are smaller, and
+nobody measured.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Run:
-    """MiB. together_mb: of the process and its children, None where no cgroup counted them. error: why it did not answer."""
+    """MiB. together_mb: of the process and its children, None where no cgroup counted them. error: why it did not
+    answer.
+    """
 
     cap_mb: int | None
     way: str
@@ -72,7 +76,9 @@ class Run:
 
 
 def run(path: Path, cap_mb: int | None, way: str) -> Run | None:
-    """One fresh process under one cap; None where this user may not make a cgroup. Never raises for what the child does."""
+    """One fresh process under one cap; None where this user may not make a cgroup. Never raises for what the child
+    does.
+    """
     with contextlib.ExitStack() as stack:
         state = stack.enter_context(tempfile.TemporaryDirectory())
         group = stack.enter_context(cgroup(cap_mb)) if way == "cgroup" and cap_mb is not None else None

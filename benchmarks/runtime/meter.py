@@ -1,11 +1,12 @@
-"""What it costs to count a request: how many, from where, how long, in which stage, within which budget, how much clipped.
+"""What it costs to count a request: how many, from where, how long, in which stage, within which budget, how much
+clipped.
 
     pip install -r benchmarks/runtime/requirements.txt
     python benchmarks/runtime/meter.py
 
-Every way counts the same: the total and four stages as histograms, the source, the budget's outcome, clipped values. The
-cost is the mean over blocks of thousands of requests, so that what is put off until later is in it; the median over rounds
-counts. What a single call takes is told apart, because some put work off and one call in a while does it.
+Every way counts the same: the total and four stages as histograms, the source, the budget's outcome, clipped values.
+The cost is the mean over blocks of thousands of requests, so that what is put off until later is in it; the median over
+rounds counts. What a single call takes is told apart, because some put work off and one call in a while does it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Ways to share one engine among many callers: ours, what people write by hand, and what packages bring.
 
-Each is a function of an engine that returns `ask(item) -> result` and `close()`. All run the artifacts of one bundle that
-`edgekit build` made. Nothing is tuned against anybody: batches up to 32, everything else as the package's own default unless
-said here.
+Each is a function of an engine that returns `ask(item) -> result` and `close()`. All run the artifacts of one bundle
+that `edgekit build` made. Nothing is tuned against anybody: batches up to 32, everything else as the package's own
+default unless said here.
 
-- ours: `predict()` of the opened bundle, as an application calls it (8-bit input, cache off, all else by default): it also
-  checks the input, dequantizes the output, counts, and makes an Answer, which none of the others does.
+- ours: `predict()` of the opened bundle, as an application calls it (8-bit input, cache off, all else by default): it
+  also checks the input, dequantizes the output, counts, and makes an Answer, which none of the others does.
 - lock: the interpreter behind a `threading.Lock`, as written by hand: set, invoke, get; the baseline.
 - window: the tutorials' batcher; a thread collects for 20 ms or until the batch is full.
 - greedy: a queue and a worker thread that takes whatever is there.
 - batched: `batched.dynamically` (its default: looks every 5 ms).
-- litserve: LitServe's own `BatchedLoop`, in a thread of this process with a plain queue; the web server, the processes and
-  the sockets around it are left out, which favours it. `batch_timeout` 5 ms: its default of 0 spins on an empty queue.
+- litserve: LitServe's own `BatchedLoop`, in a thread of this process with a plain queue; the web server, the processes
+  and the sockets around it are left out, which favours it. `batch_timeout` 5 ms: its default of 0 spins on an empty
+  queue.
 - mlserver: MLServer's `AdaptiveBatcher` in an event loop of this process, without its server; `max_batch_time` 5 ms.
 """
 
@@ -46,7 +47,9 @@ class Way(NamedTuple):
 
 
 class Variants:
-    """One interpreter a batch size of the bundle, one thread each; a batch is padded to the next size. What every peer calls."""
+    """One interpreter a batch size of the bundle, one thread each; a batch is padded to the next size. What every peer
+    calls.
+    """
 
     def __init__(self, path: Path) -> None:
         from ai_edge_litert.interpreter import Interpreter

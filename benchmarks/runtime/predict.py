@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/runtime/predict.py --cache FOLDER
 
-The baseline is what a person writes by hand on the same interpreter: set_tensor, invoke, get_tensor (int8 in, int8 copied
-out), one thread. predict() does that and identifies, looks up, adapts, dequantizes, counts and makes an Answer.
+The baseline is what a person writes by hand on the same interpreter: set_tensor, invoke, get_tensor (int8 in, int8
+copied out), one thread. predict() does that and identifies, looks up, adapts, dequantizes, counts and makes an Answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Workstation only: a trained model in, checked artifacts out. TensorFlow and the ONNX tools live here and nowhere else.
+"""Workstation only: a trained model in, checked artifacts out. TensorFlow and the ONNX tools live here and nowhere
+else.
 
 The journey, one room a stage: `sources` loads the model, `calibration` streams representative data, `targets` turns a
 recipe into an artifact, `fidelity` measures how far it drifted, `choose` says which artifact a profile gets and why.

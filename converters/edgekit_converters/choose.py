@@ -1,11 +1,11 @@
 """Which artifact a profile gets, and why not each of the others. A pure function of what was measured and estimated.
 
 A candidate is refused, by the first that applies, when
-- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`), or the
-  tools for it are not installed where the build runs (`missing-extra`);
+- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`),
+  or the tools for it are not installed where the build runs (`missing-extra`);
 - that engine would not load it there, or would load it and answer wrongly (the code is the barrier's, see `needs`);
-- it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels, else
-  what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
+- it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels,
+  else what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
 - it is quantized and slower than float in the same runtime (`slower`): by more than 3 % where both were measured on the
@@ -13,10 +13,10 @@ A candidate is refused, by the first that applies, when
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
 then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. A
-quantized one that may be slower than float, because its range overlaps float's and has the higher middle, is chosen only
-where nothing else is left. The next in that order (doubtful or not) among those that may turn out faster than the chosen
-one, because no range separates them, are its alternates, to be tuned with on the board. The others are refused as
-`not-preferred`. Every candidate is chosen, an alternate or refused, exactly once.
+quantized one that may be slower than float, because its range overlaps float's and has the higher middle, is chosen
+only where nothing else is left. The next in that order (doubtful or not) among those that may turn out faster than the
+chosen one, because no range separates them, are its alternates, to be tuned with on the board. The others are refused
+as `not-preferred`. Every candidate is chosen, an alternate or refused, exactly once.
 
     choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
@@ -62,13 +62,14 @@ OURS = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """One artifact that could be shipped. failed: why there is none, advice: what to do about that, and then the rest is empty.
+    """One artifact that could be shipped. failed: why there is none, advice: what to do about that, and then the rest
+    is empty.
     missing_extra: that tools for it are not installed.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
-    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers: what
-    the runtime that the profile would use stumbles over. variant: the recipe that was made because of them, "" where none
-    was.
+    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers:
+    what the runtime that the profile would use stumbles over. variant: the recipe that was made because of them, ""
+    where none was.
     """
 
     recipe: str
@@ -359,7 +360,8 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         if interval is not None and not limits.allow(interval[1]):
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
-                f"{_unit(fidelity) or _point(limits.max_drop)}: the drop is {_points(fidelity.loss)}{_interval(fidelity)}"
+                f"{_unit(fidelity) or _point(limits.max_drop)}: the drop is "
+                f"{_points(fidelity.loss)}{_interval(fidelity)}"
             )
         others = fidelity.outputs[1:] if fidelity.metric in _OF_THE_FIRST_OUTPUT else ()
         beside = max(others, key=lambda output: output.loss, default=None)
@@ -372,7 +374,8 @@ def _chosen_by(fidelity: Fidelity) -> str:
     if fidelity.judged_apart:
         return f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} others"
     return (
-        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation set is "
+        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation "
+        f"set is "
         f"divided where it has {2 * FEWEST_APART} items or more"
     )
 
@@ -392,7 +395,9 @@ def _range(estimate: Estimate | None) -> str:
 
 
 def _points(fraction: float, beside: float | None = None) -> str:
-    """Hundredths, to two digits, and as many more as it takes to differ from `beside`; what rounds to nothing has no sign."""
+    """Hundredths, to two digits, and as many more as it takes to differ from `beside`; what rounds to nothing has no
+    sign.
+    """
     for digits in range(2, 12):
         shown = f"{round(100 * fraction, digits) + 0.0:.{max(6, digits + 4)}g}"
         if beside is None or fraction == beside or round(100 * fraction, digits) != round(100 * beside, digits):
@@ -411,7 +416,8 @@ def _lost(fidelity: Fidelity, limit: float) -> str:
         found = fidelity.decisions
         new = found.artifact - found.kept
         return (
-            f"it keeps {found.kept} of the original's {found.original} boxes and adds {new} on {items}{_interval(fidelity)}: "
+            f"it keeps {found.kept} of the original's {found.original} boxes and adds {new} on "
+            f"{items}{_interval(fidelity)}: "
             f"{lost} % of decisions differ"
         )
     if output is not None:

@@ -4,8 +4,8 @@
         workspace.make(recipe, plan)
     tick()                          # in a loop: costs nothing where nobody set a limit
 
-Rules: a limit holds for the thread that set it and for what it calls; it is raised between two steps of a loop, so that what
-was begun is whole or not there; it is no Exception, so that no converter takes it for a failure of the model.
+Rules: a limit holds for the thread that set it and for what it calls; it is raised between two steps of a loop, so that
+what was begun is whole or not there; it is no Exception, so that no converter takes it for a failure of the model.
 """
 
 from __future__ import annotations

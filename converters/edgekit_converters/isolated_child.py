@@ -1,6 +1,7 @@
 """The process in which a stranger's model is opened: a wall first, then Keras, TensorFlow or PyTorch.
 
-python -m edgekit_converters.isolated_child FOLDER MODEL KERAS_HOME BYTES   # by `sources.isolated`, asked over standard input
+python -m edgekit_converters.isolated_child FOLDER MODEL KERAS_HOME BYTES   # by `sources.isolated`, asked over standard
+input
 """
 
 from __future__ import annotations

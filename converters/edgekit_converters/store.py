@@ -1,12 +1,12 @@
 """What was made once and need not be made again: bytes under a key that says what they were made from.
 
 Rules:
-- a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own code
-  and of the tools that make artifacts. Nothing ever needs to be declared stale;
+- a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own
+  code and of the tools that make artifacts. Nothing ever needs to be declared stale;
 - a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
   made again next time;
-- an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a power
-  cut leave whole entries or none;
+- an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a
+  power cut leave whole entries or none;
 - the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
   nobody went on with.
 
@@ -210,7 +210,9 @@ def default_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def key(*parts: Any) -> str:
-    """A digest of the parts (bytes, or what JSON can say, where a tuple is a list), of edgekit's code and of the tools' versions."""
+    """A digest of the parts (bytes, or what JSON can say, where a tuple is a list), of edgekit's code and of the tools'
+    versions.
+    """
     state = hashlib.sha256(_made_by().encode())
     for part in parts:
         binary = isinstance(part, (bytes, bytearray, memoryview))

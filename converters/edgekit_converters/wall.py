@@ -1,13 +1,15 @@
-"""What a process that opens a stranger's model may still do: read its tools and the model, write in one folder, and compute.
+"""What a process that opens a stranger's model may still do: read its tools and the model, write in one folder, and
+compute.
 
     missing = build_wall(Wall(readable=[model], writable=[folder]))       # () where all of it holds
 
 Rules:
 - the wall is built before anything is imported that starts threads, and can never be taken down; children inherit it;
-- files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is written
-  but in what is named;
-- network: seccomp. No socket of any kind is made, no file's rights, owner, times or attributes are changed, no other process is
-  traced or signalled, and no limits or priorities of another one are changed. A child that was forked cannot signal its own
+- files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is
+  written but in what is named;
+- network: seccomp. No socket of any kind is made, no file's rights, owner, times or attributes are changed, no other
+  process is traced or signalled, and no limits or priorities of another one are changed. A child that was forked cannot
+  signal its own
   threads: its abort() ends it by a fault instead;
 - where a part is not to be had the rest is built, and the part is named.
 """
@@ -69,8 +71,8 @@ _FCNTL, _SET_OWNER = (72, 25), (8, 15)  # F_SETOWN, F_SETOWN_EX: the kernel woul
 
 @dataclass(frozen=True)
 class Wall:
-    """readable, writable: files and folders that may be read, or written too, beside the system's own. What is missing is
-    left out."""
+    """readable, writable: files and folders that may be read, or written too, beside the system's own. What is missing
+    is left out."""
 
     readable: Sequence[Path] = ()
     writable: Sequence[Path] = ()
@@ -79,7 +81,8 @@ class Wall:
 def build_wall(wall: Wall) -> tuple[str, ...]:
     """Around this process, for good. The parts that this system does not have: `files`, `network`.
 
-    Raises RuntimeError where this process has other threads, which would stay outside, and OSError where building fails.
+    Raises RuntimeError where this process has other threads, which would stay outside, and OSError where building
+    fails.
     """
     if sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("other threads would stay outside of the wall")

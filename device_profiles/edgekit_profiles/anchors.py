@@ -4,8 +4,8 @@
     blended(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation
 
 Rules:
-- the roofline's error on the anchor is carried over whole for the kind of work that the anchor spends most time on, half
-  (in the logarithm) for what it does not do; so the anchor gets its own time, and more work never takes less;
+- the roofline's error on the anchor is carried over whole for the kind of work that the anchor spends most time on,
+  half (in the logarithm) for what it does not do; so the anchor gets its own time, and more work never takes less;
 - a ratio measured on the workstation counts three quarters, the roofline's one quarter: both are off, in other ways;
 - an anchor holds for its kernels, precision and threads, and a measured one for its engine and that engine's version;
 - in a file the median counts, as in the published tables; a run whose conditions changed (`steady` false) is refused;
@@ -221,8 +221,8 @@ def _can_be(one: Timed) -> bool:
 
 
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
-    """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names no
-    board belongs to every profile of its machine's architecture."""
+    """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names
+    no board belongs to every profile of its machine's architecture."""
     return tuple(_anchor(one, file, profile) for file in files if _is_of(file, profile) for one in file.times)
 
 

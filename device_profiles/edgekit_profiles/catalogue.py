@@ -12,8 +12,8 @@ Rules:
 - two files for one board are an error when that board is asked for, which names both: none hides the other, because
   bundles and fleets know a board by its name;
 - a broken file spoils its own profiles and no others; `validate` says every mistake at once;
-- `measured_here` is for the profiles that come with edgekit: a user's file that was copied from one of them must not pass
-  this machine's times off as the board's.
+- `measured_here` is for the profiles that come with edgekit: a user's file that was copied from one of them must not
+  pass this machine's times off as the board's.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Source:
         found = _built_in_profiles(self.board) if self.origin == _OWN else read(_text(self), self.where, self.board)
         if self.origin != _OWN and found[0].measured_here:
             raise ProfileError(
-                "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of the board",
+                "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of "
+                "the board",
                 where=self.where,
                 do="Remove the line, or build with --profile x86-64",
                 key="measured_here",
@@ -231,7 +232,9 @@ def _of_package(plugin: importlib.metadata.EntryPoint) -> list[Source]:
 
 
 def _file_named(name: str) -> tuple[Source | None, str | None]:
-    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode); (None, None) for other names."""
+    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode); (None, None) for other
+    names.
+    """
     found = re.fullmatch(r"(?s)(.*\.toml)(?:@([^@/\\]*))?", name)
     if found is None:
         return None, None
@@ -298,7 +301,9 @@ def load(name: str) -> Profile:
 
 
 def parse(text: str, file: str, name: str) -> Profile:
-    """A profile from TOML text, of the board's first image. file: what errors call it. name: what its `name` key must be."""
+    """A profile from TOML text, of the board's first image. file: what errors call it. name: what its `name` key must
+    be.
+    """
     return read(text, file, name)[0]
 
 

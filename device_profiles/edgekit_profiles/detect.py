@@ -5,8 +5,9 @@
     Path("my-board.toml").write_text(starting_toml(read_facts(), load("cortex-a72")))
 
 Rules:
-- the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its cores,
-  for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these (`unknown`);
+- the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its
+  cores, for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these
+  (`unknown`);
 - the user land, cores and clock tell which image and mode it runs. Every difference says what follows from it;
 - a starting profile is valid as it is: a figure that was read says so in its source, one of another profile names that;
   a figure that no file tells, the memory's bandwidth above all, is marked to look up.
@@ -108,7 +109,9 @@ _CLOCK = 0.03
 
 @dataclass(frozen=True)
 class Deviation:
-    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`. here, profile: the two values, in words."""
+    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`. here, profile: the two values, in
+    words.
+    """
 
     what: str
     here: str

@@ -2,8 +2,8 @@
 
 Rules:
 - `measured` is a time taken on that board. `anchored` goes from the time of MobileNetV1 on that board, with the same
-  kernels, precision and threads, to the artifact's: by the ratio of the two on the workstation and by the roofline's, or
-  by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
+  kernels, precision and threads, to the artifact's: by the ratio of the two on the workstation and by the roofline's,
+  or by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
 - The range holds what 90 % of the published latencies held on boards that the fit had not seen, each way of estimating
   with its own band (`roofline.toml`). What was never tested has a wider one, and says so.
 - What the evidence does not cover is refused with CannotEstimateError, not extrapolated: uncounted operations, a batch,
@@ -55,7 +55,8 @@ Band = tuple[float, float]
 class Estimate:
     """Milliseconds for one item. dominated_by: the largest term in words, None where the time was measured.
 
-    source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a workstation
+    source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a
+    workstation
     that were known, whether they were used or not: they do not depend on the board.
     """
 
@@ -118,7 +119,8 @@ def measured(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, sourc
 def estimate(
     profile: Profile, workload: Workload, framework: str, *, threads: int | None = None, known: Known | None = None
 ) -> Estimate:
-    """The range for one inference of `workload` on `profile` by an engine of the runtime (`litert`, `onnxruntime`, ...).
+    """The range for one inference of `workload` on `profile` by an engine of the runtime (`litert`, `onnxruntime`,
+    ...).
 
     threads: default the profile's. Raises CannotEstimateError.
     """
@@ -128,7 +130,9 @@ def estimate(
 
 
 def has_rates(profile: Profile) -> bool:
-    """Whether anything can be estimated for its cores: the others are measured, by a build on such a machine or by `bench`."""
+    """Whether anything can be estimated for its cores: the others are measured, by a build on such a machine or by
+    `bench`.
+    """
     return profile.core.type in constants()["cores"]
 
 
@@ -186,7 +190,8 @@ def _estimate(case: _Case, known: Known) -> Estimate:
         shape = "dense" if 2 * dense > workload.macs else "convolutional"
         low, mid, high = constants()["dynamic"][case.engine][shape]
         notes = (
-            f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a board",
+            f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a "
+            f"board",
             *base.notes,
         )
         return replace(base.scaled(low, mid, high), grade="estimated", notes=notes)
@@ -279,7 +284,8 @@ def caution(profile: Profile) -> str:
         return ""
     low, high = spread["boards"]
     return (
-        f"estimates err most for {profile.soc}: the {spread['times']} published times of its boards are apart by x {low:.2g} to "
+        f"estimates err most for {profile.soc}: the {spread['times']} published times of its boards are apart by x "
+        f"{low:.2g} to "
         f"{high:.2g} in the median, so the range is wider; `edgekit profiles measure` on your board settles it"
     )
 

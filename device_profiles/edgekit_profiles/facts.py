@@ -1,8 +1,8 @@
 """What a board says of itself, read from the files in which Linux says it.
 
-Rules: nothing is run and nothing but files is read, so that a copy of them tells the same anywhere (`root`); what a file
-does not say is empty, never guessed; the user land decides what installs, not the kernel: a Raspberry Pi with a 64-bit
-kernel and a 32-bit user land is a 32-bit board, which the machine name of the kernel would hide.
+Rules: nothing is run and nothing but files is read, so that a copy of them tells the same anywhere (`root`); what a
+file does not say is empty, never guessed; the user land decides what installs, not the kernel: a Raspberry Pi with a
+64-bit kernel and a 32-bit user land is a 32-bit board, which the machine name of the kernel would hide.
 
     facts = read_facts()                     # this machine
     facts = read_facts(Path("captured"))     # captured/proc/cpuinfo, captured/etc/os-release, ...

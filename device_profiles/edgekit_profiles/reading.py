@@ -5,7 +5,8 @@
 Rules:
 - all mistakes of a file are found at once; a value of the wrong kind is not complained of again;
 - a figure is covered by a source under its own dotted key or its table's, and a source covers something;
-- threads and modes stay within the cores; the mode that is set is the clock that is written; a name says what it is once;
+- threads and modes stay within the cores; the mode that is set is the clock that is written; a name says what it is
+  once;
 - a core's SIMD features are those of its machine;
 - a pin names an engine and an exact version of it that edgekit knows.
 """

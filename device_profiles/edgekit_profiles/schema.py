@@ -6,10 +6,10 @@
 
 Rules:
 - a missing key, a wrong type and a key that nobody asked for are mistakes; each names the file and the dotted key;
-- a mistake is noted and a stand-in returned, so that one reading finds all of a file; of one key the first mistake counts,
-  and none within a table that is a mistake itself;
-- `stop` ends a part that has no stand-in, and `part` goes on after it; `done` notes the keys that were not read; `refuse`
-  raises what was noted, before a caller uses the values;
+- a mistake is noted and a stand-in returned, so that one reading finds all of a file; of one key the first mistake
+  counts, and none within a table that is a mistake itself;
+- `stop` ends a part that has no stand-in, and `part` goes on after it; `done` notes the keys that were not read;
+  `refuse` raises what was noted, before a caller uses the values;
 - a pipe or a device may never end, so it is refused before it is read, and so is a file that is too large;
 - a file is opened first and looked at then: it cannot be exchanged in between.
 """
@@ -247,7 +247,9 @@ def _near(word: str, known: Sequence[str]) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """To be read, without waiting for anybody. Raises OSError, with a sentence as its strerror, for what is no regular file."""
+    """To be read, without waiting for anybody. Raises OSError, with a sentence as its strerror, for what is no regular
+    file.
+    """
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file

@@ -4,11 +4,11 @@
     terms = predict(Machine("cortex-a72", 1.5, 12.8, threads=4), mobilenet_v1("int8"), "int8", "xnnpack")
     sum(terms.values())                         # milliseconds, here about 23
 
-The formula and its constants stand in `roofline.toml`, with what they were fitted to; what is known of engines stands in
-`engines.toml`.
+The formula and its constants stand in `roofline.toml`, with what they were fitted to; what is known of engines stands
+in `engines.toml`.
 
-Rules: a core, precision or kind of operation without a fitted rate is refused, never replaced by a neighbour's; the time of a
-network is the sum of its operations' times, so that a table of layers adds up to the whole.
+Rules: a core, precision or kind of operation without a fitted rate is refused, never replaced by a neighbour's; the
+time of a network is the sum of its operations' times, so that a table of layers adds up to the whole.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def predict(
 ) -> dict[str, float]:
     """Milliseconds by term: each kind of operation's arithmetic, `memory` for traffic, `overhead` for dispatch.
 
-    precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload says. fitted: constants other than
-    `roofline.toml`'s, in its shape. Raises CannotEstimateError.
+    precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload says. fitted: constants other
+    than `roofline.toml`'s, in its shape. Raises CannotEstimateError.
     """
     pace = _pace(machine, precision, framework, constants() if fitted is None else fitted)
     terms: dict[str, float] = {}

@@ -1,6 +1,7 @@
 """A network that INT8 breaks by itself: it finds a handwritten digit in a picture and says where and which it is.
 
-    python finder.py            # writes, into the current folder, the model, its contract, two sets of pictures, digit.png
+    python finder.py            # writes, into the current folder, the model, its contract, two sets of pictures,
+    digit.png
 
 Its one output holds a box in pixels of the camera's picture (0 to 640) beside ten scores (0 to 1), as those of many
 detectors do. Trained on the digits of scikit-learn in half a minute; nothing is scaled to make it fail.
@@ -37,8 +38,9 @@ score_threshold = 0.5
 
 
 def found(outputs: dict[str, NDArray[Any]], labels: Any) -> float:
-    """The metric: how many digits are found. One is if the best score is over 0.5 and its class is right, and the box and
-    the true one have half of their common area in common. labels: rows [x, y, width, height, class]; x, y: the centre."""
+    """The metric: how many digits are found. One is if the best score is over 0.5 and its class is right, and the box
+    and the true one have half of their common area in common. labels: rows [x, y, width, height, class]; x, y: the
+    centre."""
     (answers,) = outputs.values()
     truth = np.asarray(labels, np.float32)
     boxes, scores = answers[:, :4], answers[:, 4:]

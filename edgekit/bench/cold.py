@@ -6,8 +6,8 @@
 Rules:
 - it counts from the moment at which the process is asked for to the one at which its model is ready: Python's own start
   and the imports are in it, as they are on a board that boots;
-- the first open of a bundle on a machine also tests and tunes it, and keeps the verdicts; where that has happened it is told
-  by itself, and the start is measured again;
+- the first open of a bundle on a machine also tests and tunes it, and keeps the verdicts; where that has happened it is
+  told by itself, and the start is measured again;
 - where no process can be started, as under emulation, nothing is told, and nothing fails.
 """
 

@@ -6,8 +6,9 @@
     told.ratios             # p50_ms: 0.81, beyond the noise
 
 Rules:
-- what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off. Everything
-  else is a condition, and one that differs, or that only one of the two tells, refuses the comparison by name;
+- what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off.
+  Everything else is a condition, and one that differs, or that only one of the two tells, refuses the comparison by
+  name;
 - a run during which the machine was throttled is compared with nothing;
 - what a run was too short to tell, such as what other processes took, is no condition of it;
 - a ratio whose two ranges overlap is noise, and says so.

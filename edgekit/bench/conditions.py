@@ -5,8 +5,8 @@
     conditions() | {"during": observed.figures()}
 
 Rules:
-- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and after),
-  and is None where there is none;
+- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and
+  after), and is None where there is none;
 - the board is told by what it says of itself: a record belongs to no other;
 - what changes while something runs is read before it, after it, and every half second between;
 - throttled means throttled during the run, not at some time since the machine was started.
@@ -97,9 +97,11 @@ def facts_of(told: object) -> Facts | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine at one moment. at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest sensor.
+    """The machine at one moment. at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest
+    sensor.
 
-    bits: the Raspberry Pi firmware's throttling bits. trips: how often the cores have throttled themselves since the start.
+    bits: the Raspberry Pi firmware's throttling bits. trips: how often the cores have throttled themselves since the
+    start.
     busy_s: processor time that all processes have used; own_s: this one and its children.
     """
 

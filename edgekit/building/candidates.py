@@ -5,12 +5,12 @@
     manifest = with_memory(draft, manifest, {"tflite-int8": 64_000_000}, store)
 
 Rules:
-- what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is known;
-  a file that cannot be timed here costs the estimate its ratio, no more;
-- a bundle's promise is the same in every build of the same inputs: no time of the workstation gets in, and figures have six
-  digits, so that a logarithm of another C library makes no other file;
-- memory is promised for each artifact and engine: the estimate from the file with HEADROOM. The trial of `edgekit install`
-  runs here too, in a child; where it takes more than the estimate allows, its figure is promised;
+- what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is
+  known; a file that cannot be timed here costs the estimate its ratio, no more;
+- a bundle's promise is the same in every build of the same inputs: no time of the workstation gets in, and figures have
+  six digits, so that a logarithm of another C library makes no other file;
+- memory is promised for each artifact and engine: the estimate from the file with HEADROOM. The trial of `edgekit
+  install` runs here too, in a child; where it takes more than the estimate allows, its figure is promised;
 - evidence (where a candidate was damaged, by what, and what it answers otherwise) never fails a build.
 """
 
@@ -94,7 +94,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Clocks:
-    """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1 on
+    """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1
+    on
     this machine, None where it cannot be had. anchors: files that were measured on boards."""
 
     here: Callable[[Made], Estimate]
@@ -131,8 +132,8 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
 def lasting_estimate(
     profile: Profile, support: Sequence[RuntimeSupport], made: Made, anchors: Sequence[AnchorFile]
 ) -> Estimate | None:
-    """What a bundle may say: of the file, the profile and what was measured on boards alone, so that another day's build
-    says the same. No time of this machine is in it; None where nothing is left then."""
+    """What a bundle may say: of the file, the profile and what was measured on boards alone, so that another day's
+    build says the same. No time of this machine is in it; None where nothing is left then."""
     try:
         return _estimate(profile, support, made, anchors)
     except CannotEstimateError:
@@ -176,8 +177,8 @@ def is_here(profile: Profile, machine: str | None = None) -> bool:
 
 
 def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Made], Estimate]:
-    """Times all artifacts on this machine one after the other, when the first is asked for: times of another day, when the
-    machine did other work, are not compared with today's. Kept for a build of the very same artifacts.
+    """Times all artifacts on this machine one after the other, when the first is asked for: times of another day, when
+    the machine did other work, are not compared with today's. Kept for a build of the very same artifacts.
     """
     existing = [one for one in made if one.artifact is not None]
 
@@ -202,8 +203,8 @@ def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Mad
 
 
 def workstation(store: Store, made: Sequence[Made]) -> Callable[[Made], HostTimes | None]:
-    """Times what can be timed for boards and MobileNetV1 in one run, when the first is asked for. Kept for a build of the
-    very same artifacts on this machine."""
+    """Times what can be timed for boards and MobileNetV1 in one run, when the first is asked for. Kept for a build of
+    the very same artifacts on this machine."""
     fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
 
     def taken() -> dict[str, HostTimes]:
@@ -281,8 +282,8 @@ def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def promise_of(budget_ms: float | None, estimate: Mapping[str, Any] | None) -> Promise | None:
-    """What the board is held to. The upper end of an estimate is what nine in ten boards keep at the median; where no budget
-    was given it stands for the 99th percentile too, from a millisecond up."""
+    """What the board is held to. The upper end of an estimate is what nine in ten boards keep at the median; where no
+    budget was given it stands for the 99th percentile too, from a millisecond up."""
     high = None if estimate is None else float(estimate["high_ms"])
     p99 = budget_ms if budget_ms is not None else None if high is None else max(high, _LEAST_P99_MS)
     p50 = None if high is None or p99 is None else min(high, p99)
@@ -296,7 +297,9 @@ def with_memory(
     store: Store,
     secret: Secret | None = None,
 ) -> Manifest:
-    """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe -> bytes, from its file."""
+    """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe
+    -> bytes, from its file.
+    """
     ask = _Measuring(draft, manifest, store, secret)
     on_boards = {wheel.engine for wheel in wheels()}
     entries = []
@@ -317,7 +320,8 @@ def with_memory(
 
 
 def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | None) -> float | None:
-    """MB that a process may take. estimated: bytes, by the model's file, with the process that opens it. A bundle that is open is
+    """MB that a process may take. estimated: bytes, by the model's file, with the process that opens it. A bundle that
+    is open is
     in memory twice for a moment: as it was read, and blob by blob."""
     by_file = 0.0 if estimated is None else HEADROOM * (estimated + 2 * bundle_bytes) / 1e6
     if measured_mb is not None and LEAST_SPARE * measured_mb > by_file:
@@ -388,8 +392,8 @@ def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progr
 
 
 def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
-    """Layer by layer against the float file of the same format; where channels were equalised, against the float file after
-    that, which answers the same with other values inside."""
+    """Layer by layer against the float file of the same format; where channels were equalised, against the float file
+    after that, which answers the same with other values inside."""
     artifact, form = made.artifact, made.recipe.format
     assert artifact is not None
 
@@ -419,9 +423,9 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
 
 
 def _items(subject: Subject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
-    """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation set,
-    because damage that only its items suffer does not show on those that ranges were made from. A model that keeps a state
-    is run on calibration samples, whose states are known.
+    """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation
+    set, because damage that only its items suffer does not show on those that ranges were made from. A model that keeps
+    a state is run on calibration samples, whose states are known.
     """
     if subject.contract.state != "none":
         return "calibration", list(islice(workspace.feeds(form), _SAMPLES))

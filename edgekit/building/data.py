@@ -1,7 +1,7 @@
 """The two sets of a build: opened, linted, and never overlapping.
 
-Rules: a file that cannot be read is left out, and said; an item of both sets is left out of calibration; made-up examples
-are used only where they were asked for, and then every report says so.
+Rules: a file that cannot be read is left out, and said; an item of both sets is left out of calibration; made-up
+examples are used only where they were asked for, and then every report says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that noth
 class Sets:
     """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it.
 
-    calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were at the
+    calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were
+    at the
     first look. random: made up, one of them or both.
     """
 
@@ -47,8 +48,8 @@ class Sets:
 
 @dataclass(frozen=True)
 class Opener:
-    """How sets are opened and looked through. source: the original; where it keeps a state, sets are sequences of frames that
-    it is run along."""
+    """How sets are opened and looked through. source: the original; where it keeps a state, sets are sequences of
+    frames that it is run along."""
 
     contract: Contract
     store: Store
@@ -133,7 +134,9 @@ def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Fin
 
 
 def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) -> tuple[Finding, ...]:
-    """A note where the evaluation set has labels that no metric reads. labelled: it has some. used: a metric reads them."""
+    """A note where the evaluation set has labels that no metric reads. labelled: it has some. used: a metric reads
+    them.
+    """
     if used or not labelled:
         return ()
     shape = contract.outputs[0].shape

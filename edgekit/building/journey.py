@@ -1,14 +1,16 @@
 """The build: load, reference, convert, compare, repair, choose, assemble, write.
 
 Rules:
-- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the signing
-  key, tools that writing needs;
+- what can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
+  signing key, tools that writing needs;
 - one board's refusal never costs another board its bundle; every conversion and comparison is made once for all boards;
-- nothing that was made is lost: each bundle is written as soon as it is chosen, and what costs time is kept for the next
-  build, also where this one is interrupted;
-- one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build holds none;
+- nothing that was made is lost: each bundle is written as soon as it is chosen, and what costs time is kept for the
+  next build, also where this one is interrupted;
+- one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build
+  holds none;
 - a cache folder that cannot be written is done without; a path that is no folder is refused;
-- `--recipe` decides for every board; else a profile's own `recipes` are made for it, and no other board is offered those.
+- `--recipe` decides for every board; else a profile's own `recipes` are made for it, and no other board is offered
+  those.
 """
 
 from __future__ import annotations
@@ -246,7 +248,8 @@ def _as_is(request: BuildRequest, recipes: Sequence[Recipe]) -> BuildRequest:
         return request
     if len(recipes) > 1:
         raise ConversionError(
-            f"{next(recipe.name for recipe in recipes if recipe.finished)} packs the file as it is, and other recipes make "
+            f"{next(recipe.name for recipe in recipes if recipe.finished)} packs the file as it is, and other "
+            f"recipes make "
             "another of it",
             do="Name it alone, or leave it out",
         )

@@ -1,7 +1,7 @@
 """What a build remembers of the one before: the stages that cost most, each under a key of all that it depends on.
 
-Rules: what the store gives back is read as data, never run, and what cannot be read is made again; a person's own function
-(examples, metric) is code that edgekit cannot see through, so what it has a hand in is made anew each time.
+Rules: what the store gives back is read as data, never run, and what cannot be read is made again; a person's own
+function (examples, metric) is code that edgekit cannot see through, so what it has a hand in is made anew each time.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ Rules:
   float is made in its place;
 - recipes are worked on side by side; what an earlier build made of the same model, data and tools is not made again;
 - an artifact that fails on silence or another odd input, which the float file answers, is no candidate;
-- a classifier's differing items are those whose best class differs, those first that the original was surest of; pictures
-  are small, and come from the evaluation set's own pixels.
+- a classifier's differing items are those whose best class differs, those first that the original was surest of;
+  pictures are small, and come from the evaluation set's own pixels.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Watcher:
         return sorted(self._found, key=lambda item: (-item["original"]["score"], item["index"]))[:MOST]
 
     def _best(self, values: NDArray[Any]) -> dict[str, Any]:
-        """As `Answer.top` gives it to an application, so that logits are shown as the probabilities that they stand for."""
+        """As `Answer.top` gives it to an application, so that logits are shown as the probabilities that they stand
+        for.
+        """
         best = top({self._contract.outputs[0].name: values}, self._contract, 1)[0]
         return {
             "index": best.index,
@@ -141,13 +143,14 @@ ALIKE = 0.99
 
 @dataclass(frozen=True)
 class Made:
-    """One recipe's outcome: the artifact and how far it drifted, or why there is none and what to do about that. missing_extra:
-    its tools are not installed here.
+    """One recipe's outcome: the artifact and how far it drifted, or why there is none and what to do about that.
+    missing_extra: its tools are not installed here.
 
-    variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the rest.
-    differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came of
-    repairing the recipe it was made from, or of repairing it. judge: what it was compared on, None for the whole evaluation
-    set.
+    variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the
+    rest.
+    differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came
+    of repairing the recipe it was made from, or of repairing it. judge: what it was compared on, None for the whole
+    evaluation set.
     """
 
     recipe: Recipe
@@ -326,7 +329,9 @@ def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> _Comp
 
 
 def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
-    """In the order of the recipes, each followed by what was made in its place. Work begins with one of each format, so that neither waits for the other's conversion."""
+    """In the order of the recipes, each followed by what was made in its place. Work begins with one of each format, so
+    that neither waits for the other's conversion.
+    """
     places = dict[str, int]()
     ranked = []
     for recipe in recipes:
@@ -351,6 +356,7 @@ def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
 
 def _unlike(found: Fidelity) -> str:
     return (
-        f"it is float32 and yet does not answer what the original does: cosine {found.likeness:.4f} on {found.items} items, "
+        f"it is float32 and yet does not answer what the original does: cosine {found.likeness:.4f} on {found.items} "
+        f"items, "
         f"where {ALIKE} is the least; the conversion is wrong for this model"
     )

@@ -6,10 +6,10 @@ Rules:
 - only what the limit refuses is repaired; the artifact that missed stays among the candidates, for the report;
 - a repair is chosen by one half of the evaluation set and judged once by the other. Where the set is too small for two
   halves, the same items do both, and the story and the artifact's fidelity say so;
-- a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short and
-  has more time now;
-- the artifact itself tells what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is made
-  once, however many boards want it, and the first form stays among the candidates.
+- a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short
+  and has more time now;
+- the artifact itself tells what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is
+  made once, however many boards want it, and the first form stays among the candidates.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str,
         why = f"{story['what']} keeps {limit}: the drop is {drop} on {found.items} items that it was not chosen by"
     elif story["met"]:
         why = (
-            f"{limit} is not kept: {story['what']} keeps it on the {found.chosen_by} items that it was chosen by, and the "
+            f"{limit} is not kept: {story['what']} keeps it on the {found.chosen_by} items that it was chosen by, "
+            f"and the "
             f"drop is {drop} on {found.items} others"
         )
     else:

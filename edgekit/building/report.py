@@ -99,7 +99,9 @@ class BuildReport:
 
     command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
     repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
-    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML file, None where the tools to write it are not installed, or where it could not be written, and then page_failure says why.
+    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML
+    file, None where the tools to write it are not installed, or where it could not be written, and then page_failure
+    says why.
     """
 
     model: dict[str, str]
@@ -250,7 +252,8 @@ def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
         said += f", {last['sqnr_db']:.0f} dB at {last['first']} to {last['last']}, least {low['sqnr_db']:.0f} dB"
     worst = max(span["worst"] for span in spans)
     yield (
-        f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: signal over "
+        f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: "
+        f"signal over "
         f"noise {said}; worst value off by {worst:.3g}"
     )
 

@@ -25,14 +25,18 @@ _SAVED_MODEL = "saved_model"
 class BuildRequest:
     """max_drop: points of the metric, 0.05 for 5 %, None for no limit. budget_ms: None for no limit.
 
-    calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the model.
-    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. signing: with
-    which keys, none for an unsigned bundle.
-    options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s: seconds
-    that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle. batches: sizes for which a
-    variant is packed where the chosen file has a fixed batch. jobs: how much is
-    done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for, for
-    the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure` wrote on boards.
+    calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the
+    model.
+    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. signing:
+    with which keys, none for an unsigned bundle.
+    options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s:
+    seconds
+    that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each bundle.
+    batches: sizes for which a variant is packed where the chosen file has a fixed batch. jobs: how much is
+    done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for,
+    for
+    the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure` wrote
+    on boards.
     terms: licence, roll-out and boards that the bundles may be installed on. secret: encrypts what the bundles hold.
     """
 
@@ -80,7 +84,9 @@ class BuildRequest:
 
 
 def _called(model: Path) -> str:
-    """A file's name without its suffix; of a SavedModel the folder's, or that of the folder around it where it says nothing."""
+    """A file's name without its suffix; of a SavedModel the folder's, or that of the folder around it where it says
+    nothing.
+    """
     place = model.parent if model.name == f"{_SAVED_MODEL}.pb" else model
     if not place.is_dir():
         return place.stem

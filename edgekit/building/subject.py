@@ -1,4 +1,6 @@
-"""What every artifact of a build is made from and compared with: the model, its contract, the data, the original's answers."""
+"""What every artifact of a build is made from and compared with: the model, its contract, the data, the original's
+answers.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ _SAME = 1e-6
 @dataclass(frozen=True)
 class Subject:
     """findings: of the data, and what was guessed of the model. metric: None for the task's own. scratch: where an
-    interrupted stage leaves what it has, None for nowhere. indexes: of a part of the evaluation set, its items' places in it.
+    interrupted stage leaves what it has, None for nowhere. indexes: of a part of the evaluation set, its items' places
+    in it.
     """
 
     source: SourceModel
@@ -170,14 +173,17 @@ def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store
 
 
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
-    """A warning where one changed answer is already more than the limit; a note where it is for the half that judges a repair."""
+    """A warning where one changed answer is already more than the limit; a note where it is for the half that judges a
+    repair.
+    """
     halved = items >= 2 * calibration.FEWEST_APART
     if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
         return ()
     needed = math.ceil(1 / max_drop - _SAME)
     if 1 / items <= max_drop + _SAME:
         what = (
-            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more than the "
+            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more "
+            f"than the "
             f"limit of {100 * max_drop:.4g} %"
         )
         return (
@@ -186,7 +192,8 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
             ),
         )
     what = (
-        f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} %, so "
+        f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} "
+        f"%, so "
         "an artifact keeps it only where no answer changes for the worse"
     )
     return (Finding("limit-too-fine", "warning", what, f"Give {needed} items or more, or a larger --max-drop"),)
@@ -223,8 +230,8 @@ def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Fin
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
     """A warning where the original itself is right no more often than guessing: labels and classes do not fit together.
 
-    Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one class
-    of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.
+    Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one
+    class of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.
     """
     if reference.best is None or reference.labels is None:
         return ()

@@ -1,7 +1,7 @@
 """Independent work side by side: in threads, because the engines and converters leave Python alone while they compute.
 
-Rules: results come in the order of the tasks; the first error ends the rest and is raised; the caller's thread only waits,
-so that Ctrl-C is answered at once, and what is still running stops at its next sign of progress.
+Rules: results come in the order of the tasks; the first error ends the rest and is raised; the caller's thread only
+waits, so that Ctrl-C is answered at once, and what is still running stops at its next sign of progress.
 
     with Workers(2, progress) as workers:
         found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])
@@ -28,7 +28,9 @@ class _StoppedError(BaseException):
 
 
 class Workers:
-    """jobs: how many tasks run at once. Threads are daemons: one that a tool keeps busy does not keep the process alive."""
+    """jobs: how many tasks run at once. Threads are daemons: one that a tool keeps busy does not keep the process
+    alive.
+    """
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         if jobs < 1:

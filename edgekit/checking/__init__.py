@@ -3,9 +3,9 @@
     checked = check(Request(Path("net.ekb"), load("raspberry-pi-4")))
     checked.ok, [(finding.code, finding.what) for finding in checked.findings]
 
-Rules: first what can be told from the files alone, in under a second and without an engine; then the golden examples are
-replayed on that very version of the runtime, beside this environment or under emulation. Every finding has a code of the
-catalogue, and `explain` knows each of them.
+Rules: first what can be told from the files alone, in under a second and without an engine; then the golden examples
+are replayed on that very version of the runtime, beside this environment or under emulation. Every finding has a code
+of the catalogue, and `explain` knows each of them.
 """
 
 from __future__ import annotations

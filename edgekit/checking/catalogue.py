@@ -4,8 +4,8 @@
     matching("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
     finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
 
-Rules: a code is explained once, whoever prints it; an error of edgekit is found by its code, or by the words of its entry; a message
-of other software by a regular expression, whatever stands around it.
+Rules: a code is explained once, whoever prints it; an error of edgekit is found by its code, or by the words of its
+entry; a message of other software by a regular expression, whatever stands around it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class UnexplainedError(EdgekitError):
 
 @dataclass(frozen=True)
 class Entry:
-    """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command or
-    is raised to an application, `data` is said of data and models, `damage` is what a build's page blames, `message` is other software's. messages: regular
+    """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a
+    command or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
+    `message` is other software's. messages: regular
     expressions. sources: where the facts are from."""
 
     code: str

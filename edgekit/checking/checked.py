@@ -3,9 +3,9 @@
     for found in static(subject, profile, chosen_runtimes(profile)):
         print(found.code, found.what)
 
-Rules: the runtime that the board will use is the first that installs, and what stands in its way is an error; what stands in
-the way of another that installs there too is a warning, because boards differ from their profile. The rules themselves are
-the build's: `needs.barriers`, `installable`, `beyond_memory`.
+Rules: the runtime that the board will use is the first that installs, and what stands in its way is an error; what
+stands in the way of another that installs there too is a warning, because boards differ from their profile. The rules
+themselves are the build's: `needs.barriers`, `installable`, `beyond_memory`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Chosen:
 
 
 def runtime_named(text: str) -> tuple[str, str]:
-    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too, and so will `2.14`, which installers
-    take for the same. Raises UnknownRuntimeError."""
+    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too, and so will `2.14`, which
+    installers take for the same. Raises UnknownRuntimeError."""
     name, separator, version = (part.strip() for part in text.partition("=="))
     engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
     if name not in engines or not separator or not all(part.isdecimal() for part in version.split(".")):
@@ -62,7 +62,9 @@ def runtime_named(text: str) -> tuple[str, str]:
 
 
 def _in_three(version: str) -> str:
-    """As engines themselves say it, so that what was asked for is found again in what was installed: `1.21` -> `1.21.0`."""
+    """As engines themselves say it, so that what was asked for is found again in what was installed: `1.21` ->
+    `1.21.0`.
+    """
     numbers = [int(part) for part in version.split(".")]
     while len(numbers) > 3 and numbers[-1] == 0:
         numbers.pop()
@@ -70,8 +72,8 @@ def _in_three(version: str) -> str:
 
 
 def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:
-    """For each format what the board will use first, then what else installs there. named: instead of what the profile says,
-    for the formats that those engines run."""
+    """For each format what the board will use first, then what else installs there. named: instead of what the profile
+    says, for the formats that those engines run."""
     has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
     found = [Chosen(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
     told = {one.format for one in found}
@@ -141,13 +143,16 @@ def _way_out(barrier: Barrier, one: Checkable, subject: Subject, chosen: Chosen)
         return ""
     model, pin = (subject.path.name if subject.made_up else "MODEL"), chosen.runtime
     return (
-        f"edgekit build {model} --recipe {form} --profile NAME makes the form that runs there; for a profile whose [pins] say "
+        f"edgekit build {model} --recipe {form} --profile NAME makes the form that runs there; for a profile whose "
+        f"[pins] say "
         f'{pin.engine} = "{pin.version}" the build makes it by itself'
     )
 
 
 def _form(recipe: str, barrier: Barrier, subject: Subject) -> str | None:
-    """The recipe that helps: of a bare file the one that changes nothing else, None where only the model it is from does."""
+    """The recipe that helps: of a bare file the one that changes nothing else, None where only the model it is from
+    does.
+    """
     if subject.made_up:
         return "tflite-as-is-per-tensor" if barrier.remedy == "per-tensor" else None
     known = RECIPES.get(recipe)
@@ -175,7 +180,8 @@ _ANSWERED = ("replay-refused", "replay-crashed", "replay-differs", "replay-late"
 
 @dataclass(frozen=True)
 class Request:
-    """path: a bundle, or a .tflite or .onnx file. runtimes: (engine, version) pairs instead of what the profile installs.
+    """path: a bundle, or a .tflite or .onnx file. runtimes: (engine, version) pairs instead of what the profile
+    installs.
     replay: whether anything is run at all. emulate: on the profile's processor too. secret: of an encrypted bundle, see
     `open_bundle`."""
 
@@ -274,7 +280,9 @@ def _replayed(
 
 
 def _loaded_only(subject: Subject, runtimes: Sequence[Chosen], progress: Progress) -> list[Finding]:
-    """A file that this machine's engine cannot answer for: whether the board's own version of the engine loads it at all."""
+    """A file that this machine's engine cannot answer for: whether the board's own version of the engine loads it at
+    all.
+    """
     found = [finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay)]
     for one in subject.artifacts:
         chosen = next((each for each in runtimes if each.format == one.format and each.first), None)

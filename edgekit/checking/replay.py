@@ -4,13 +4,13 @@
     python = environment("tflite-runtime", "2.14.0")         # a virtual environment with it and NumPy, and nothing else
 
 Rules:
-- the board's own self-test is run, with its tolerances: with the engine and version that made the golden answers, values
-  agree within steps; across runtimes the best class and the direction do;
-- tflite-runtime answers with its reference kernels, which give the same bits on every processor. Where they cannot run a file
-  that its other kernels do run, those answer, class and direction alone are compared, and a warning says so;
+- the board's own self-test is run, with its tolerances: with the engine and version that made the golden answers,
+  values agree within steps; across runtimes the best class and the direction do;
+- tflite-runtime answers with its reference kernels, which give the same bits on every processor. Where they cannot run
+  a file that its other kernels do run, those answer, class and direction alone are compared, and a warning says so;
 - a child that crashes is a finding, never this process's end;
-- an environment is made once and kept in the state folder; one that is half made is never taken for one, and two processes
-  that make the same one do not disturb each other; uv is used where it is there, pip where it is not.
+- an environment is made once and kept in the state folder; one that is half made is never taken for one, and two
+  processes that make the same one do not disturb each other; uv is used where it is there, pip where it is not.
 """
 
 from __future__ import annotations
@@ -136,9 +136,11 @@ Where = Literal["native", "emulated"]
 
 @dataclass(frozen=True)
 class Replayed:
-    """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None where
-    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether its outputs
-    are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the engine."""
+    """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None
+    where
+    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether its
+    outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the
+    engine."""
 
     runtime: str
     where: Where
@@ -167,7 +169,9 @@ def natively(
 
 
 def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[Finding]:  # noqa: A002 - the manifest's word
-    """Load a bare model file in that version of the runtime. An error where it refuses or crashes, nothing where it loads."""
+    """Load a bare model file in that version of the runtime. An error where it refuses or crashes, nothing where it
+    loads.
+    """
     python = _python_with(runtime, recipe)
     if isinstance(python, Finding):
         return [python]
@@ -181,8 +185,10 @@ def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
         return environment(runtime.engine, runtime.version)
     except NoEnvironmentError as error:
         do = error.do or (
-            f"Run it where the index can be reached and has {ENGINES[runtime.engine].distribution} {runtime.version} for this "
-            "machine and this Python (3.11 has all that boards use); or name a version that there is with --runtime, or pass "
+            f"Run it where the index can be reached and has {ENGINES[runtime.engine].distribution} {runtime.version} "
+            f"for this "
+            "machine and this Python (3.11 has all that boards use); or name a version that there is with --runtime, "
+            "or pass "
             "--emulate"
         )
         return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
@@ -200,7 +206,8 @@ def _by_kernels(job: dict[str, Any], runtime: Runtime, python: Path) -> tuple[Re
     if others and others[0].code in ("replay-crashed", "replay-refused"):
         return replayed, others
     what = (
-        f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were held to class "
+        f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were held to "
+        f"class "
         "and likeness alone, since theirs here are not those of an ARM board"
     )
     return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
@@ -245,7 +252,8 @@ def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[R
 def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
 ) -> tuple[list[Replayed], list[Finding]]:
-    """One for each artifact that the board's engine runs, on its processor, the primary one first. What is missing for it
+    """One for each artifact that the board's engine runs, on its processor, the primary one first. What is missing for
+    it
     is an error with the command that installs it: it was asked for."""
     try:
         from edgekit.emulation import replay
@@ -290,7 +298,9 @@ def _emulated_failure(found: Emulated, bundle: Path) -> Finding:
 
 @contextmanager
 def _only_the_runtime() -> Iterator[Path]:
-    """A folder with `edgekit_runtime` in it and nothing else: what stands beside it here was installed for another Python."""
+    """A folder with `edgekit_runtime` in it and nothing else: what stands beside it here was installed for another
+    Python.
+    """
     import edgekit_runtime
 
     with tempfile.TemporaryDirectory(prefix="edgekit-replay-") as folder:

@@ -1,4 +1,5 @@
-"""Run in another environment: the golden examples of one artifact on the engine that is there, or a bare model file loaded.
+"""Run in another environment: the golden examples of one artifact on the engine that is there, or a bare model file
+loaded.
 
 It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`, NumPy and an engine.
 """
@@ -19,8 +20,8 @@ from edgekit_runtime.selftest import replay
 
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """model, format: a bare file, loaded and never run. Otherwise `bundle_job`, the recipe, and whether values are compared
-    exactly where the engine is the one that made the golden answers."""
+    """model, format: a bare file, loaded and never run. Otherwise `bundle_job`, the recipe, and whether values are
+    compared exactly where the engine is the one that made the golden answers."""
     if "model" in job:
         data = Path(job["model"]).read_bytes()
         check_model(job["format"], data)

@@ -3,8 +3,9 @@
     with opened(Path("net.tflite")) as subject:
         subject.artifacts[0].format, subject.bundle
 
-Rules: a model file is put into a bundle of its own, its golden answers are those of this machine's engine to inputs that are
-made up (seeded), so that it is replayed like any other; a file that this machine cannot run is checked without a replay.
+Rules: a model file is put into a bundle of its own, its golden answers are those of this machine's engine to inputs
+that are made up (seeded), so that it is replayed like any other; a file that this machine cannot run is checked without
+a replay.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Checkable:
 @dataclass(frozen=True)
 class Subject:
     """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
-    why_no_replay says why, and do_for_replay what helps, if something does. target: what a bundle was built for. made_up: its golden inputs are. secret: its blobs' key."""
+    why_no_replay says why, and do_for_replay what helps, if something does. target: what a bundle was built for.
+    made_up: its golden inputs are. secret: its blobs' key."""
 
     path: Path
     size: int

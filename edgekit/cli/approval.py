@@ -22,8 +22,8 @@ class CheckFailedError(EdgekitError):
 
 
 def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve | None:
-    """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is not here: now, and
-    not after wheels were fetched."""
+    """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is
+    not here: now, and not after wheels were fetched."""
     if skip:
         return None
     from edgekit_runtime.bundle import read_bundle

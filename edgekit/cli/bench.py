@@ -62,7 +62,8 @@ _OF_SIMILARITY = ("engine", "threads", "pin", "frames_per_s")
     "--rate",
     type=FiniteRange(0.001, 1_000_000),
     metavar="R",
-    help="Ask R times a second whether or not there are answers yet. A latency then counts from the moment at which the "
+    help="Ask R times a second whether or not there are answers yet. A latency then counts from the moment at which "
+    "the "
     "request was meant to be made.",
 )
 @click.option(
@@ -91,7 +92,8 @@ _OF_SIMILARITY = ("engine", "threads", "pin", "frames_per_s")
     "--similarity",
     type=PATH,
     metavar="DIR",
-    help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR. Takes --engine, "
+    help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR. Takes "
+    "--engine, "
     "--threads, --pin, --frames-per-s and -o.",
 )
 @click.option(
@@ -113,7 +115,8 @@ def bench(
     similarity: Path | None,
     **asked: Any,
 ) -> int:
-    """Open BUNDLE, or the active one of an install ROOT, ask for its golden inputs, and print latencies by stage, cold start, memory and conditions.
+    """Open BUNDLE, or the active one of an install ROOT, ask for its golden inputs, and print latencies by stage, cold
+    start, memory and conditions.
 
     \b
     edgekit bench net.ekb                                 # one caller, 200 requests, cache off

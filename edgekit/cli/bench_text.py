@@ -47,7 +47,8 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
             + "   ".join(f"{s} {ms:.3f} ({p99[s]:.3f})" for s, ms in found["stages_ms"].items())
         )
     lines.append(
-        f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy {c['numpy']}"
+        f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy "
+        f"{c['numpy']}"
     )
     return [*lines, *_during(c)]
 
@@ -123,7 +124,8 @@ def similarity_lines(found: dict[str, Any]) -> list[str]:
         f"{found['bundle']}: {found['recipe']} on {found['frames']:,} frames, an inference {found['infer_ms']:.3g} ms, "
         f"a look {found['look_ms']:.3g} ms",
         f"  from one frame to the next: p50 {changes['p50']:.3g}, p90 {changes['p90']:.3g}, p99 {changes['p99']:.3g}",
-        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'at least':>9} {'wrong':>6} {'cosine':>8} {'least':>8} {'saved a frame':>14}",
+        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'at least':>9} {'wrong':>6} {'cosine':>8} "
+        f"{'least':>8} {'saved a frame':>14}",
     ]
     for row in found["thresholds"]:
         figures = [row["agreement"], row["agreement_low"], row["cosine_mean"], row["cosine_min"]]
@@ -135,7 +137,8 @@ def similarity_lines(found: dict[str, Any]) -> list[str]:
     worst = [row["worst"] for row in found["thresholds"] if row["worst"] and not row["worst"]["agrees"]]
     if worst:
         lines.append(
-            f"  first wrong at {worst[0]['frame']}: distance {worst[0]['distance']:.3g}, cosine {worst[0]['cosine']:.4f}"
+            f"  first wrong at {worst[0]['frame']}: distance {worst[0]['distance']:.3g}, cosine "
+            f"{worst[0]['cosine']:.4f}"
         )
     if found["unreadable"]:
         lines.append(

@@ -1,7 +1,7 @@
 """edgekit build: a trained model in, a checked bundle for each board out.
 
-Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one goes on from
-where it was, and ends at once, whatever a conversion tool is doing.
+Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one goes on
+from where it was, and ends at once, whatever a conversion tool is doing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     multiple=True,
     required=True,
     metavar="NAME",
-    help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards: they share the work.",
+    help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards: they share the "
+    "work.",
 )
 @profile_path
 @_option(
@@ -93,7 +94,8 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then told from that. Repeatable.",
+    help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then told from that. "
+    "Repeatable.",
 )
 @_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
 @_option(
@@ -130,13 +132,15 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 @_option(
     "--calibration",
     metavar="SET",
-    help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which INT8 must "
+    help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which "
+    "INT8 must "
     "know. A folder of images or .wav files, .npy, .npz, bytes:DIR or text:DIR for other files, or module:function.",
 )
 @_option(
     "--evaluation",
     metavar="SET",
-    help="Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in an .npz) "
+    help="Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in "
+    "an .npz) "
     "accuracy is measured. Default: a part of --calibration is held out.",
 )
 @_option(
@@ -235,10 +239,10 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 def build(as_json: bool, model_version: str, **options: Any) -> int:
     """Make MODEL small and fast for your boards, prove how good it still is, and pack it.
 
-    MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch. It is
-    converted in several ways, most of them with 8-bit numbers (INT8), which are smaller and faster but round. Each result is
-    run and compared with your model; for each board the best one that keeps your limits is packed into a bundle (.ekb), and a
-    report shows what was measured, what was refused and why.
+    MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch. It
+    is converted in several ways, most of them with 8-bit numbers (INT8), which are smaller and faster but round. Each
+    result is run and compared with your model; for each board the best one that keeps your limits is packed into a
+    bundle (.ekb), and a report shows what was measured, what was refused and why.
     """
     import edgekit.building
 
@@ -255,7 +259,9 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
 
 
 def _request(**options: Any) -> Any:
-    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense, SecretError."""
+    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense,
+    SecretError.
+    """
     import edgekit.building
     from edgekit.packaging import refuse_past, terms_of
     from edgekit_converters.sources.model import LoadOptions

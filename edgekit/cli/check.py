@@ -52,11 +52,12 @@ def check(
     secret: str | None,
     as_json: bool,
 ) -> int:
-    """Say before a board is at hand whether a bundle (or the active one of an install ROOT, a .tflite or .onnx file) will load
-    and agree there.
+    """Say before a board is at hand whether a bundle (or the active one of an install ROOT, a .tflite or .onnx file)
+    will load and agree there.
 
-    What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory. Then
-    the golden examples are replayed with that very version of the runtime, which is installed beside this environment and
+    What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory.
+    Then the golden examples are replayed with that very version of the runtime, which is installed beside this
+    environment and
     kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
 
     \b

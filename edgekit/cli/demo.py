@@ -27,8 +27,8 @@ __all__ = ["demo"]
 )
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
-    """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask one
-    of them about real photos. Every command is printed before it runs: type them yourself on your own model.
+    """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask
+    one of them about real photos. Every command is printed before it runs: type them yourself on your own model.
 
     \b
     edgekit demo
@@ -100,7 +100,8 @@ def _fallback(folder: Path, as_json: bool) -> int:
     checks = []
     with FallbackDemo(folder) as running:
         click.echo(
-            f"\nA device, a host that answers when the device would need more than {BUDGET_MS:g} ms, and the fleet page:\n\n"
+            f"\nA device, a host that answers when the device would need more than {BUDGET_MS:g} ms, and the fleet "
+            f"page:\n\n"
             f"    {running.url}\n",
             err=as_json,
         )

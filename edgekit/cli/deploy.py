@@ -111,11 +111,13 @@ def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]
 )
 @as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Bring BUNDLE to a board, with edgekit, its engine and all they need: exact wheels with hashes, licences, an installer.
+    """Bring BUNDLE to a board, with edgekit, its engine and all they need: exact wheels with hashes, licences, an
+    installer.
 
-    To USER@HOST it goes over the system's own ssh, which never prompts: look what board that is, copy what changed, install,
-    self-test and time it. The active bundle stays active until the new one has given its golden answers there.
-    With -o it is a package for a board without a network: copy the folder there (a USB stick will do) and run `sh install.sh`.
+    To USER@HOST it goes over the system's own ssh, which never prompts: look what board that is, copy what changed,
+    install, self-test and time it. The active bundle stays active until the new one has given its golden answers there.
+    With -o it is a package for a board without a network: copy the folder there (a USB stick will do) and run `sh
+    install.sh`.
 
     \b
     edgekit deploy net.ekb pi@raspberrypi

@@ -24,7 +24,8 @@ __all__ = ["detect"]
     "root",
     type=PATH,
     metavar="DIR",
-    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) and not this machine's.",
+    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) and not "
+    "this machine's.",
 )
 @click.option("--toml", "as_toml", is_flag=True, help="Print a profile to begin with, and nothing else.")
 @profile_path

@@ -68,15 +68,16 @@ _FEW = 5
 @secret
 @as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
-    """How long ARTIFACT (a bundle, an install ROOT, a .tflite or an .onnx file) will take on a board: a range, its grade, what it rests on.
+    """How long ARTIFACT (a bundle, an install ROOT, a .tflite or an .onnx file) will take on a board: a range, its
+    grade, what it rests on.
 
     \b
     edgekit estimate net-raspberry-pi-4.ekb
     edgekit estimate net.tflite --profile raspberry-pi-5 --profile jetson-nano --measure-here
     edgekit estimate net.ekb --profile raspberry-pi-4 --anchor our-pi.json
 
-    `anchored` goes from the time of MobileNetV1 on that board, `estimated` from a fit to published times of many boards,
-    `measured` was taken there. Exits 1 where a board's time cannot be told.
+    `anchored` goes from the time of MobileNetV1 on that board, `estimated` from a fit to published times of many
+    boards, `measured` was taken there. Exits 1 where a board's time cannot be told.
     """
     from edgekit.estimating import answer, open_subjects
     from edgekit.estimating.answer import refuse_unused, refuse_unused_anchors

@@ -59,14 +59,17 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
     rate = found["made"] / found["seconds"] if found["seconds"] else 0.0
     click.echo(
         f"{found['disk_cache']}: {found['made']:,} answers made, {found['there']:,} were there, "
-        f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on {found['engine']}"
+        f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on "
+        f"{found['engine']}"
     )
     for one in found["unreadable"]:
         say(f"left out: {one['file']}: {one['why']}", err=True)
     if found["too_large"]:
         click.echo(
-            f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, {found['largest_mb']:g} MiB. "
-            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_mb of CacheOptions",
+            f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, "
+            f"{found['largest_mb']:g} MiB. "
+            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_mb of "
+            f"CacheOptions",
             err=True,
         )
     if lost := found["not_kept"] - found["too_large"]:

@@ -22,9 +22,9 @@ __all__ = ["rollback", "status", "tell_switch"]
 def status(root: Path, as_json: bool) -> None:
     """Show what answers in the root DIR, where a rollback would lead, and what became of the last install.
 
-    Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the active and
-    the previous version stay, the one on trial, what an application has open, and the download of an interrupted install.
-    Exits 0 wherever the root can be read.
+    Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the
+    active and the previous version stay, the one on trial, what an application has open, and the download of an
+    interrupted install. Exits 0 wherever the root can be read.
 
     \b
     edgekit status --root /var/lib/edgekit/camera
@@ -95,7 +95,8 @@ def _named(made: Generation) -> str:
 @trust
 @as_json
 def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
-    """Go back to the generation before; one that is on trial is given up. With --to, go to another one that is still here.
+    """Go back to the generation before; one that is on trial is given up. With --to, go to another one that is still
+    here.
 
     \b
     edgekit rollback --root /var/lib/edgekit/camera

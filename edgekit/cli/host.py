@@ -48,7 +48,8 @@ def host() -> None:
     default="127.0.0.1:8000",
     show_default=True,
     metavar="ADDRESS:PORT",
-    help="Where to listen; port 0 for any free one. There is no TLS and no password: keep it on loopback or behind a proxy.",
+    help="Where to listen; port 0 for any free one. There is no TLS and no password: keep it on loopback or behind a "
+    "proxy.",
 )
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Engine threads. Default: what the bundle says.")
 @click.option(
@@ -103,7 +104,8 @@ def _announce(repository: Repository, sock: socket.socket, as_json: bool) -> Non
     for manifest, described in served:
         engine = described["engine"]
         click.echo(
-            f"{manifest.name} version {manifest.version}: {described['recipe']} with {engine['name']} {engine['version']}, "
+            f"{manifest.name} version {manifest.version}: {described['recipe']} with {engine['name']} "
+            f"{engine['version']}, "
             f"threads {engine['threads']}"
         )
     click.echo(f"listening on {url}; Ctrl-C stops")

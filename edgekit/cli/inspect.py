@@ -37,8 +37,8 @@ __all__ = ["inspect"]
 def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: bool, as_json: bool) -> None:
     """Check BUNDLE, or what answers in an install ROOT (every digest and its signature), and show what it holds.
 
-    With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is asked, and
-    what it says is shown.
+    With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is
+    asked, and what it says is shown.
 
     \b
     edgekit inspect net.ekb

@@ -2,8 +2,8 @@
 
 for line in terms_lines(bundle.manifest): click.echo(line)
 
-Rule: what an artifact's reports hold is not checked when a bundle is read, so that later versions may say more; a report
-that is not understood is pointed at, never guessed from.
+Rule: what an artifact's reports hold is not checked when a bundle is read, so that later versions may say more; a
+report that is not understood is pointed at, never guessed from.
 """
 
 from __future__ import annotations

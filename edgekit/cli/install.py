@@ -32,7 +32,8 @@ __all__ = ["board_of", "install", "remembered"]
     "--profile",
     shell_complete=completion.profiles,
     metavar="NAME",
-    help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit profiles detect` "
+    help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit "
+    "profiles detect` "
     "finds.",
 )
 @click.option(
@@ -49,8 +50,8 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
     """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and
     switched to at once.
 
-    Whatever goes wrong, what answered before answers on. A cut download goes on where it stopped, and an install that was
-    cut off is finished by the same command.
+    Whatever goes wrong, what answered before answers on. A cut download goes on where it stopped, and an install that
+    was cut off is finished by the same command.
 
     \b
     edgekit install net.ekb --root /var/lib/edgekit/camera --trust key.pub.pem
@@ -135,7 +136,9 @@ _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
 
 
 def board_of(profile: str | None, *, quiet: bool = False) -> Board:
-    """The names that this board answers to: given, or found; none where nothing certain is known, which is told unless quiet."""
+    """The names that this board answers to: given, or found; none where nothing certain is known, which is told unless
+    quiet.
+    """
     from edgekit_runtime.install import Board
 
     if profile is not None:
@@ -239,7 +242,8 @@ def _lines(done: Installed, before: str | None) -> list[str]:
     if done.state == "trial":
         lines.append(f"generation {made.number} is on trial: {named}")
         lines.append(
-            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit install --commit or edgekit rollback decides now"
+            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit install --commit or edgekit rollback "
+            f"decides now"
         )
     else:
         again = " again; its file was damaged or lost, and was put back" if done.repaired else ""

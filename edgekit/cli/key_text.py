@@ -85,7 +85,8 @@ def print_store(store: TrustStore | None) -> None:
         return
     late = store.expires_s is not None and judge(issued_s=store.issued_s).at_s >= store.expires_s
     click.echo(
-        f"trust: {store.where}, version {store.version}, {'EXPIRED' if late else 'good until'} {tell_time(store.expires_s or 0)}"
+        f"trust: {store.where}, version {store.version}, {'EXPIRED' if late else 'good until'} "
+        f"{tell_time(store.expires_s or 0)}"
     )
     click.echo(f"  fingerprint {store.fingerprint}")
     _say_roles(store)
@@ -164,7 +165,8 @@ sign = click.option(
 signer = click.option(
     "--signer",
     metavar="CMD",
-    help="A command that signs for the keys of --sign that are public ones: it reads the bytes on its standard input, or in "
+    help="A command that signs for the keys of --sign that are public ones: it reads the bytes on its standard "
+    "input, or in "
     "the file that {} stands for, and prints the signature.",
 )
 passphrase_file = click.option(

@@ -93,14 +93,15 @@ def trust(
 ) -> int:
     """Say in root.json that each KEY (a name, or a public PEM file) is trusted to sign bundles.
 
-    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards trust.
-    Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a new version, signed by the one before. Where several keys must sign, the version lies beside
-    root.json until `edgekit keys sign` has added the others.
+    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards
+    trust. Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a
+    new version, signed by the one before. Where several keys must sign, the version lies beside root.json until
+    `edgekit keys sign` has added the others.
 
     \b
     edgekit keys trust alice                                             one person
-    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either key signs bundles
-    edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
+    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either key signs
+    bundles edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
     """
     from edgekit.keys import Member, first_root, with_keys
 
@@ -189,7 +190,9 @@ def renew(as_json: bool, **options: Any) -> int:
 
 
 class _Desk:
-    """What the commands that write a version have in common. signed: the version in force, None where there is none yet."""
+    """What the commands that write a version have in common. signed: the version in force, None where there is none
+    yet.
+    """
 
     def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
         from edgekit.keys import Dates, read_signed
@@ -224,12 +227,13 @@ class _Desk:
         return open_signers(asked, self.own)
 
     def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
-        """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it is
-        another than signing bundles, and the one that everything hangs on."""
+        """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it
+        is another than signing bundles, and the one that everything hangs on."""
         own = [found.name for each in entries if (found := self.own.of(each.keyid)) is not None and found.private]
         if not self._asked.keys and len(own) > 1:
             raise click.UsageError(
-                f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, and so "
+                f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, "
+                f"and so "
                 f"decide whom boards trust, such as --sign {own[0]}."
             )
         return self.signers([entry.keyid for entry in entries])
@@ -311,7 +315,8 @@ def print_secrets(entries: Sequence[SecretEntry]) -> None:
     shell_complete=completion.keys,
     required=True,
     metavar="KEY",
-    help="The PEM file of a P-256, P-384 or P-521 key, or its name where it lies among the others; edgekit's own keys are "
+    help="The PEM file of a P-256, P-384 or P-521 key, or its name where it lies among the others; edgekit's own "
+    "keys are "
     "of another kind, which that format does not know.",
 )
 @signer

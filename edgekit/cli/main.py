@@ -2,8 +2,9 @@
 
 Rules:
 - `--help` imports no framework: a command's module is loaded when it is run, and its rooms when it starts to work;
-- an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE` explains; with `--json` it is the one object on stdout, and so is
-  an interruption and a fault of edgekit's own (whose traceback goes to stderr);
+- an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE`
+  explains; with `--json` it is the one object on stdout, and so is an interruption and a fault of edgekit's own (whose
+  traceback goes to stderr);
 - a reader that stops reading is no error, a full disk and too little memory are one sentence;
 - what stdout or stderr cannot spell, the name of a file that is not UTF-8 for one, is printed escaped;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.

@@ -61,14 +61,16 @@ trust = click.option(
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this machine "
+    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this "
+    "machine "
     "trusts, as `edgekit keys list` shows it.",
 )
 
 allow_unsigned = click.option(
     "--allow-unsigned",
     is_flag=True,
-    help="Take a bundle that nobody vouches for: not signed, signed by nobody or too few who are trusted here, or on a machine "
+    help="Take a bundle that nobody vouches for: not signed, signed by nobody or too few who are trusted here, or on "
+    "a machine "
     "that was never told whom to trust; every report then says so.",
 )
 
@@ -147,7 +149,8 @@ threads = click.option(
 pin = click.option(
     "--pin",
     type=click.Choice(["primary"]),
-    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the fastest here.",
+    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the "
+    "fastest here.",
 )
 
 

@@ -1,7 +1,7 @@
 """What a command prints, and whether a file can be written, asked before the work whose result goes there.
 
-Rule: a line with words of a bundle, a model or a folder in it is printed by `say`: what cannot be seen, or turns the writing
-round, is printed escaped.
+Rule: a line with words of a bundle, a model or a folder in it is printed by `say`: what cannot be seen, or turns the
+writing round, is printed escaped.
 """
 
 from __future__ import annotations

@@ -73,14 +73,15 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 @secret
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
-    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE, or the active one of an install ROOT.
+    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE, or the active one of an
+    install ROOT.
 
-    A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and inputs that
-    are single frames follow one another, up to the next sequence.
+    A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and
+    inputs that are single frames follow one another, up to the next sequence.
 
     Exits 1 when an input got no answer, or a folder holds none. Ctrl-C ends it with 130, and with --json the
-    one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then exits 0:
-    whatever could not be answered meanwhile was told when it came.
+    one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then
+    exits 0: whatever could not be answered meanwhile was told when it came.
 
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
@@ -235,7 +236,9 @@ class _Told:
             self._answers.append(value)
 
     def finish(self, *, interrupted: bool = False) -> bool:
-        """What is left to say. False where an interruption is for others to tell, because nothing here is cut off by it."""
+        """What is left to say. False where an interruption is for others to tell, because nothing here is cut off by
+        it.
+        """
         if interrupted and not (self._begun and self._as_json and not self._streams):
             return False
         if self._as_json and not self._streams:
@@ -308,7 +311,8 @@ def _lines(given: str, answer: Answer, k: int) -> list[str]:
 def _box(box: Box) -> str:
     """Whole pixels are enough to look at."""
     return (
-        f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to {box.right:.0f},{box.bottom:.0f} "
+        f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
+        f"{box.right:.0f},{box.bottom:.0f} "
         f"({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
     )
 

@@ -10,7 +10,9 @@ __all__ = ["encrypt", "secret"]
 
 
 class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretError (secret-format), which repeats no key."""
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretError (secret-format), which repeats
+    no key.
+    """
 
     name = "source"
 
@@ -25,13 +27,15 @@ secret = click.option(
     "--secret",
     type=_Source(),
     metavar="SOURCE",
-    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET names, "
+    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
+    "names, "
     "~/.config/edgekit/secret, /etc/edgekit/secret.",
 )
 encrypt = click.option(
     "--encrypt",
     type=_Source(),
     metavar="SOURCE",
-    help="Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys secret). "
+    help="Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys "
+    "secret). "
     "Labels and names stay readable.",
 )

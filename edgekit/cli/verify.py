@@ -33,7 +33,8 @@ __all__ = ["verify"]
 @click.option(
     "--replay",
     is_flag=True,
-    help="Also load it, in a child within limits of memory and time, and replay its golden examples; then choose how to run "
+    help="Also load it, in a child within limits of memory and time, and replay its golden examples; then choose how "
+    "to run "
     "it, replay and warm up as an application does.",
 )
 @engine
@@ -50,12 +51,12 @@ __all__ = ["verify"]
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
 def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: Any) -> int:
-    """Check everything in BUNDLE, or in the active bundle of an install ROOT, and print each check: digests, who signed it,
-    dates and by which clock, the board, the structure of every model file and its operators, the golden examples.
+    """Check everything in BUNDLE, or in the active bundle of an install ROOT, and print each check: digests, who signed
+    it, dates and by which clock, the board, the structure of every model file and its operators, the golden examples.
 
     Without BUNDLE it is the install root that this folder is, or the only *.ekb in it, and a line says which.
-    Exits 1 with the first reason against it, and where --replay finds an answer out of tolerance. A machine without trusted
-    keys says so, and goes on only with --allow-unsigned.
+    Exits 1 with the first reason against it, and where --replay finds an answer out of tolerance. A machine without
+    trusted keys says so, and goes on only with --allow-unsigned.
 
     \b
     edgekit verify net.ekb --trust key.pub.pem
@@ -127,7 +128,8 @@ def _replay_lines(verification: Verification, replayed: dict[str, Any]) -> list[
         same = "" if engine["arithmetic"] == "exact" else " with the same bits on the golden examples"
         where = "" if made is None else f"generation {made.number}, {verification.state}: "
         lines.append(
-            f"{where}{manifest.name} version {manifest.version}: {replayed['recipe']} gives its {examples} on {engine['name']} "
+            f"{where}{manifest.name} version {manifest.version}: {replayed['recipe']} gives its {examples} on "
+            f"{engine['name']} "
             f"{engine['version']}, {by}: at most {replayed['worst_steps']:.3g} steps apart, cosine "
             f"{replayed['worst_cosine']:.5f}, {engine['arithmetic']} arithmetic{same}"
         )

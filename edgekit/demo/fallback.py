@@ -4,8 +4,9 @@
         print(demo.server.url)
         failed = [check for check in demo.checks() if check.problem]
 
-Rules: one device is real, and its answers are of the demo's bundle; others are made up. On a terminal the fleet runs until
-Ctrl-C; elsewhere it asks its own pages whether they show what happened. The host answers from the same build's bundle.
+Rules: one device is real, and its answers are of the demo's bundle; others are made up. On a terminal the fleet runs
+until Ctrl-C; elsewhere it asks its own pages whether they show what happened. The host answers from the same build's
+bundle.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runs on the emulated board, with what the wheelhouse installed there and nothing else of this tree.
 
-`python3 guest.py TASKS.json RESULTS.jsonl`: a list of tasks in, one JSON line for each out, after a first line that says what
-system this is and where every package came from. A line is written when its task is done: where the engine takes the
-process down with it, the lines before it stand.
+`python3 guest.py TASKS.json RESULTS.jsonl`: a list of tasks in, one JSON line for each out, after a first line that
+says what system this is and where every package came from. A line is written when its task is done: where the engine
+takes the process down with it, the lines before it stand.
 
-A region whose instructions are counted begins and ends with an fsync of a descriptor that does not exist: the counter in
-the emulator sees the number, and the kernel refuses it.
+A region whose instructions are counted begins and ends with an fsync of a descriptor that does not exist: the counter
+in the emulator sees the number, and the kernel refuses it.
 """
 
 from __future__ import annotations

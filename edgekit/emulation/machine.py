@@ -7,12 +7,13 @@
 Rules:
 - the emulator translates a program's instructions and passes its system calls to this host's kernel; files are looked
   for in the board's folder first;
-- a machine is a folder of links, made in a moment and removed with the `with` block; several of one user land, each with
-  another processor, run at once;
+- a machine is a folder of links, made in a moment and removed with the `with` block; several of one user land, each
+  with another processor, run at once;
 - the environment and the current folder are the machine's own: nothing of the caller's comes through;
 - nothing is left behind: what runs too long is ended with all that it started.
 
-A guest cannot start other programs (the kernel would have to know what an ARM executable is): self-tests stay in process.
+A guest cannot start other programs (the kernel would have to know what an ARM executable is): self-tests stay in
+process.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def emulator_version(image: Image) -> str:
 class Machine:
     """One board: a user land, a processor, and what is installed in `site`.
 
-    site: a folder of packages, as `installed` makes it; None for the bare system. cores: how many a program sees. model: what
-    /proc/device-tree/model says. Raises EmulatorMissingError, NotEmulatedError.
+    site: a folder of packages, as `installed` makes it; None for the bare system. cores: how many a program sees.
+    model: what /proc/device-tree/model says. Raises EmulatorMissingError, NotEmulatedError.
     """
 
     def __init__(self, land: Userland, cpu: Cpu, *, site: Path | None = None, cores: int = 1, model: str = "") -> None:
@@ -119,8 +120,8 @@ class Machine:
         options: Sequence[str] = (),
         said: str = "",
     ) -> Finished:
-        """Run Python in the board's virtual environment. env: added to the machine's own. options: QEMU's own. said: to its
-        standard input.
+        """Run Python in the board's virtual environment. env: added to the machine's own. options: QEMU's own. said: to
+        its standard input.
 
         The guest may read and write this host's files where the board has none of that path: hand over absolute ones.
         """

@@ -4,12 +4,12 @@
     found.ok, found.runtime, found.worst, found.said
 
 Rules:
-- what is installed is what would be shipped: the wheelhouse alone, by the emulated board's own pip, every file checked against
-  its hash; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
-- the verdict is the runtime's own self-test, in process, which is what decides on the board; all tasks take one start of its
-  Python, and a missing answer belongs to the task during which the program ended;
-- where the golden answers are from the same engine version, they are x86's, and `as_on_x86` says whether the difference is
-  no larger than it was ever seen to be between the two;
+- what is installed is what would be shipped: the wheelhouse alone, by the emulated board's own pip, every file checked
+  against its hash; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
+- the verdict is the runtime's own self-test, in process, which is what decides on the board; all tasks take one start
+  of its Python, and a missing answer belongs to the task during which the program ended;
+- where the golden answers are from the same engine version, they are x86's, and `as_on_x86` says whether the difference
+  is no larger than it was ever seen to be between the two;
 - a bundle that fails is a result. An error means that the replay itself was not possible.
 
 It proves resolution, wheel tags, glibc, imports, operators and numbers. It proves nothing about time, heat or memory.
@@ -167,7 +167,8 @@ _TIMEOUT_S = 500.0
 class GoldenVerdict:
     """One output of one golden example of one artifact.
 
-    fits: the runtime's own verdict. steps: the difference, in quantization steps, or in 1e-4 of the largest golden value of
+    fits: the runtime's own verdict. steps: the difference, in quantization steps, or in 1e-4 of the largest golden
+    value of
     a float output. same_engine: the golden answer is of the very engine version, computed on x86. as_on_x86: the
     difference is within what was measured between x86 and ARM; None where that was not measured, or the engines differ.
     """
@@ -186,9 +187,11 @@ class GoldenVerdict:
 
 @dataclass(frozen=True)
 class Replayed:
-    """runtime: engine and version, as it ran; empty where it never came to that. worst: the largest difference in steps.
+    """runtime: engine and version, as it ran; empty where it never came to that. worst: the largest difference in
+    steps.
 
-    cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a sentence,
+    cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a
+    sentence,
     empty when ok. said: the last lines of the board's stderr, on a failure.
     """
 
@@ -231,8 +234,10 @@ def replay(
 ) -> Replayed:
     """Install and replay a bundle on an emulated board.
 
-    cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine: None
-    for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises EmulationError's kinds, ShippingError's, BundleError.
+    cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine:
+    None
+    for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises EmulationError's
+    kinds, ShippingError's, BundleError.
     """
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)
@@ -284,7 +289,8 @@ def judged(profile: Profile, cpu: Cpu, tasks: list[dict[str, Any]], told: Told) 
     )
 
 
-# The largest difference seen between x86-64 and emulated ARM with one engine version: a 41-model sweep, a trained CNN and a
+# The largest difference seen between x86-64 and emulated ARM with one engine version: a 41-model sweep, a trained CNN
+# and a
 # MobileNetV2 with random weights. In quantization steps of a quantized output, or in 1e-4 of a float output's largest.
 _SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "float32"): 0.1, ("litert", "float16"): 0.1,
                ("tflite-runtime", "int8"): 0.0, ("tflite-runtime", "float32"): 0.1,

@@ -4,13 +4,14 @@
     land.root / "usr/bin/python3"
 
 Rules:
-- nothing is installed: no root, no chroot; the host's own apt lists, packages, hooks and architectures stay as they are;
-- the mirror is the one this host installs from, where the host is a Debian; elsewhere EDGEKIT_APT_SOURCES names a file of
-  Debian sources. A mirror in mid-sync is asked again after a while;
+- nothing is installed: no root, no chroot; the host's own apt lists, packages, hooks and architectures stay as they
+  are;
+- the mirror is the one this host installs from, where the host is a Debian; elsewhere EDGEKIT_APT_SOURCES names a file
+  of Debian sources. A mirror in mid-sync is asked again after a while;
 - the folder appears whole or not at all: one process makes it while others wait, and the next one removes what an
   interrupted one left;
-- a kept folder is never changed, only removed to be made anew. The one exception is Python's bytecode beside its source:
-  without it every start would compile the standard library under the emulator.
+- a kept folder is never changed, only removed to be made anew. The one exception is Python's bytecode beside its
+  source: without it every start would compile the standard library under the emulator.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def fetch(
 
 
 def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> tuple[str, str]:
-    """This host's Debian sources, or those of EDGEKIT_APT_SOURCES, for another release: (`list` or `sources`, the text).
+    """This host's Debian sources, or those of EDGEKIT_APT_SOURCES, for another release: (`list` or `sources`, the
+    text).
 
     root: where /etc is, for tests. Raises UserlandError where there are none.
     """
@@ -98,7 +100,8 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
             return kind, moved
     raise UserlandError(
         f"no Debian sources in {' or '.join(map(str, wanted))}",
-        do=f"Set {SOURCES} to a file with a line such as 'deb MIRROR bookworm main', and install debian-archive-keyring",
+        do=f"Set {SOURCES} to a file with a line such as 'deb MIRROR bookworm main', and install "
+        f"debian-archive-keyring",
     )
 
 

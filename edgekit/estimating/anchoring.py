@@ -9,8 +9,8 @@ Rules:
 - three runs to warm up, then thirty, or as many as three seconds hold and at least five: best, median, 95th percentile;
 - clock, governor, throttling, temperature and power mode are read before and after; a run during which the board slowed
   down, or changed its mode, or shared its cores, says so, and the workstation then refuses the file;
-- on a workstation both are timed in turn, one thread each, and the least counts, because what else the machine does makes any
-  other figure larger; the clock is the thread's own processor time;
+- on a workstation both are timed in turn, one thread each, and the least counts, because what else the machine does
+  makes any other figure larger; the clock is the thread's own processor time;
 - rounds go on until the two best of each agree; where they never do, the machine is too busy, and nothing is told;
 - only what was tested is offered there: x86-64, LiteRT, float32 and int8.
 """
@@ -53,7 +53,9 @@ _MODES = ("etc/nvpmodel/nvp_status", "var/lib/nvpmodel/status")
 
 @dataclass(frozen=True)
 class Plan:
-    """threads: numbers of threads to time, each. profile: the board's name, empty where nobody knows it. root: for tests."""
+    """threads: numbers of threads to time, each. profile: the board's name, empty where nobody knows it. root: for
+    tests.
+    """
 
     threads: tuple[int, ...]
     profile: str = ""
@@ -63,7 +65,8 @@ class Plan:
 
 
 def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """What an anchor file holds. folder: the network's files; None to make them here, where what writes them is installed.
+    """What an anchor file holds. folder: the network's files; None to make them here, where what writes them is
+    installed.
 
     Raises AnchorError where no engine can be timed.
     """
@@ -249,9 +252,9 @@ def can_time_here(format: str, precision: str) -> str:  # noqa: A002
 def time_here(
     asked: Sequence[Asked], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
 ) -> list[HostTimes]:
-    """Of each artifact, in their order; about a third of a second for each and for each precision's MobileNetV1, more for
-    what takes longer than that. Raises CannotEstimateError where an input's size is free or this machine is too busy,
-    EngineError for a file that the engine refuses."""
+    """Of each artifact, in their order; about a third of a second for each and for each precision's MobileNetV1, more
+    for what takes longer than that. Raises CannotEstimateError where an input's size is free or this machine is too
+    busy, EngineError for a file that the engine refuses."""
     from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 
     precisions = sorted({precision for _, _, precision in asked})

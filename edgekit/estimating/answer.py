@@ -6,12 +6,12 @@
 
 Rules:
 - a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
-- a record proves its board by what that board says of itself (`conditions.board`), never by the bundle's profile; one that
-  does not tell is refused, and so is one in which more than one request in ten failed;
+- a record proves its board by what that board says of itself (`conditions.board`), never by the bundle's profile; one
+  that does not tell is refused, and so is one in which more than one request in ten failed;
 - a record that fits nothing that was asked for is an error, never silence;
 - the engine is the one that the board would have, unless another is asked for;
-- a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer costs
-  most is known better than what it costs.
+- a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer
+  costs most is known better than what it costs.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Misfit(NamedTuple):
-    """why: a record is not one of what was asked for. do: what to do about it. apart: the larger, the further from a fit."""
+    """why: a record is not one of what was asked for. do: what to do about it. apart: the larger, the further from a
+    fit.
+    """
 
     apart: int
     why: str
@@ -241,8 +243,8 @@ _KINDS = {
 @dataclass(frozen=True)
 class Given:
     """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle tells.
-    records: of `edgekit bench`, with the files they are from. catalogue: of the profiles that a record's board may be; None
-    for those that come with edgekit."""
+    records: of `edgekit bench`, with the files they are from. catalogue: of the profiles that a record's board may be;
+    None for those that come with edgekit."""
 
     engine: str | None = None
     threads: int | None = None
@@ -276,7 +278,9 @@ def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
 
 
 def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
-    """Of one record of `edgekit bench`: the whole request as an application sees it, which is never less than the engine."""
+    """Of one record of `edgekit bench`: the whole request as an application sees it, which is never less than the
+    engine.
+    """
     stage = (record.get("stages_ms") or {}).get("engine")
     of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
     least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))

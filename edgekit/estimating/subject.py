@@ -3,8 +3,9 @@
     subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
     subject.workload.macs, subject.host          # the times that the build took on its workstation, of its report
 
-Rules: a bundle itself holds no time of a workstation, so that a build can be repeated; the report beside it has them. It
-belongs to the bundle where it is of the same source model, and a time to an artifact by the SHA-256 of its file. Whatever else
+Rules: a bundle itself holds no time of a workstation, so that a build can be repeated; the report beside it has them.
+It belongs to the bundle where it is of the same source model, and a time to an artifact by the SHA-256 of its file.
+Whatever else
 lies there, or was damaged, is no report: an estimate without the times is wider, not wrong.
 """
 
@@ -65,8 +66,8 @@ ESTIMATED = ("float32", "int8", "dynamic")
 @dataclass(frozen=True)
 class Subject:
     """One artifact. name: its recipe in a bundle, its file name otherwise. precision: what it computes in. profile: the
-    bundle's board, empty for a file. host: times of the build's workstation, None where it took none. blob: what its bundle calls
-    it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
+    bundle's board, empty for a file. host: times of the build's workstation, None where it took none. blob: what its
+    bundle calls it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
 
     name: str
     format: str

@@ -1,4 +1,5 @@
-"""Boards that are not there: the code that real boards run, fed with made-up latencies. For the demo, tests and benchmarks.
+"""Boards that are not there: the code that real boards run, fed with made-up latencies. For the demo, tests and
+benchmarks.
 
 Everything from the meter to MQTT is the real thing, spool on disk included; only the inferences are invented.
 

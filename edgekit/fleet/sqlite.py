@@ -1,7 +1,7 @@
 """The store in one SQLite file: what a fleet of some thousand boards needs, and nothing to install.
 
-Raw windows are kept to be looked into and are bounded; pages read `device` and `r15`. One connection writes, in one thread;
-others read.
+Raw windows are kept to be looked into and are bounded; pages read `device` and `r15`. One connection writes, in one
+thread; others read.
 
     store = SqliteStore.open(Path("fleet.db"))
     marks = store.commit(arrivals, changes)
@@ -289,7 +289,8 @@ class _Batch:
             value = json.dumps(asdict(replace(row, changed=changed)))
             self._db.execute(
                 "INSERT INTO device VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET changed = excluded.changed, "
-                "online = excluded.online, seen_ms = excluded.seen_ms, window_s = excluded.window_s, row = excluded.row",
+                "online = excluded.online, seen_ms = excluded.seen_ms, window_s = excluded.window_s, row = "
+                "excluded.row",
                 (name, changed, int(row.online), row.seen_ms, row.window_s, value),
             )
 

@@ -49,7 +49,8 @@ _MOST_AHEAD_MS = 5 * 60 * 1000
 def quantiles(latency: Mapping[str, Histogram], wanted: Sequence[float]) -> list[float | None]:
     """Milliseconds at each of the ascending ranks, over all sources together.
 
-    Buckets of different scales are laid side by side and not joined, so a coarse cache costs a fine device no precision.
+    Buckets of different scales are laid side by side and not joined, so a coarse cache costs a fine device no
+    precision.
     """
     pieces: list[tuple[float, int]] = []
     for histogram in latency.values():

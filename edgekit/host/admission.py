@@ -45,7 +45,8 @@ class Service:
 def expected_ms(ahead: int, items: int, max_batch: int, service: Service) -> float | None:
     """Milliseconds until the last of `items` is answered, with `ahead` items before it.
 
-    None, for no estimate to refuse by, with nothing ahead and where nothing is known. Everything but the last inference is reckoned at its median, the last at its 95th percentile.
+    None, for no estimate to refuse by, with nothing ahead and where nothing is known. Everything but the last inference
+    is reckoned at its median, the last at its 95th percentile.
     """
     known = service.quantiles()
     if known is None or ahead == 0:

@@ -3,8 +3,8 @@
     api = Api(repository)
     response = await api.handle(Request(head, body, arrived=clock()))
 
-Every failure is a status and `{"error": "..."}`; what is an edgekit error has a word for the client, anything else is a 500
-without details, and goes to the log.
+Every failure is a status and `{"error": "..."}`; what is an edgekit error has a word for the client, anything else is a
+500 without details, and goes to the log.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from edgekit_runtime.strict_json import MOST_VALUES
 __all__ = ["Api", "Request", "refusal"]
 
 _LONG_JSON = 32 * 2**10
-"""Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory that
-parsing takes is that of one body, whatever the number of connections."""
+"""Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
+that parsing takes is that of one body, whatever the number of connections."""
 
 _LOG = logging.getLogger("edgekit.host")
 
 
 @dataclass(frozen=True)
 class Request:
-    """arrived: when its first byte came, on the api's clock. reserve: memory for the answer, before it is worked out; raises
-    RequestError where there is none left."""
+    """arrived: when its first byte came, on the api's clock. reserve: memory for the answer, before it is worked out;
+    raises RequestError where there is none left."""
 
     head: Head
     body: bytearray

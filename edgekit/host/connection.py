@@ -3,8 +3,8 @@
 idle -> head -> body -> busy -> idle ...       lingering: said no, waits for the client to hear it
 
 Rules:
-- a body is received where it will be decoded; memory is taken for it only after its length was accepted, and for an answer
-  only after its size was; both count until they are gone;
+- a body is received where it will be decoded; memory is taken for it only after its length was accepted, and for an
+  answer only after its size was; both count until they are gone;
 - every state but `busy` has a time after which the connection is ended, so that slow clients hold nothing for long;
 - a client that leaves while its request waits takes the request with it;
 - requests sent one behind another are answered in their order, the next one only after its predecessor's response went.

@@ -14,8 +14,8 @@ class ServeError(EdgekitError):
 
 
 class RequestError(EdgekitError):
-    """One request that gets no answer. status: of HTTP. close: nothing more can be read from this connection. allow: the
-    method that would have been taken."""
+    """One request that gets no answer. status: of HTTP. close: nothing more can be read from this connection. allow:
+    the method that would have been taken."""
 
     code = "request"
 

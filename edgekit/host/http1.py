@@ -6,8 +6,8 @@
 Rules:
 - a body has a Content-Length or is not there; chunked bodies are refused, and so is every head that two readers could
   understand in two ways (folded lines, spaces before a colon, two lengths);
-- a body that is too large is refused by its length, before a byte of it is read; JSON, without binary tensors, must be smaller
-  than a body with them, because parsing takes several times its size;
+- a body that is too large is refused by its length, before a byte of it is read; JSON, without binary tensors, must be
+  smaller than a body with them, because parsing takes several times its size;
 - what is refused before the body was read ends the connection.
 """
 

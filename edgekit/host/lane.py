@@ -6,8 +6,8 @@
 Rules:
 - no more items are handed to the Runtime than keep its engine busy; the rest waits here, where it can still be dropped;
 - refused at once (503): a queue that is full, and whoever would be late by what is ahead of him;
-- dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run; one
-  whose caller has gone is dropped silently;
+- dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run;
+  one whose caller has gone is dropped silently;
 - an item that the engine has is never taken back, and keeps its place until the engine is done with it.
 """
 

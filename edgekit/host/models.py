@@ -5,8 +5,8 @@
 
 Rules:
 - two bundles of one name need two versions; without a version the one given last answers;
-- an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took (floats),
-  and nothing that was made ready for one artifact;
+- an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took
+  (floats), and nothing that was made ready for one artifact;
 - a request of N items is N items: each is answered as if it had come alone.
 """
 
@@ -162,7 +162,9 @@ class Repository:
         cache: CacheOptions | bool = True,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Repository:
-        """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises, and ServeError."""
+        """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises,
+        and ServeError.
+        """
         served: list[Served] = []
         try:
             for path in paths:

@@ -5,8 +5,8 @@
     ...
     await server.stop()
 
-One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1 in the clear and knows no passwords: on
-anything but a trusted network it stands behind a proxy.
+One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1 in the clear and knows no passwords:
+on anything but a trusted network it stands behind a proxy.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ def is_input(name: str) -> bool:
 
 
 def listed(given: Sequence[str]) -> Iterator[str | InputsError]:
-    """Each folder replaced by its files, and by an error for each folder at or below it that has none or cannot be read."""
+    """Each folder replaced by its files, and by an error for each folder at or below it that has none or cannot be
+    read.
+    """
     for one in given:
         if Path(one).is_dir():
             yield from _in_folder(Path(one))
@@ -81,7 +83,9 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
 
 
 def _is_there(file: Path) -> bool:
-    """False for a pipe, and for a link that leads nowhere. What may not be looked at is there: whoever reads it says why."""
+    """False for a pipe, and for a link that leads nowhere. What may not be looked at is there: whoever reads it says
+    why.
+    """
     try:
         return stat.S_ISREG(file.stat().st_mode)
     except PermissionError:

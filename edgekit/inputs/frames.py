@@ -4,7 +4,8 @@
         answer = session.predict(frame)                  # name: "speech.wav, frame 12"
 
 Rules:
-- a .wav is cut into what the model takes at once, each piece a hop after the last one (the contract's, else its length);
+- a .wav is cut into what the model takes at once, each piece a hop after the last one (the contract's, else its
+  length);
 - an array with one axis more than the model's input is a sequence of frames, a .npz of several such arrays too;
 - a file that is a single frame is none of this: it is the next frame of whatever sequence it belongs to.
 """
@@ -28,7 +29,8 @@ _MOST_BYTES = 1 << 28
 
 
 def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
-    """(name, frame) of each, None where the file is one frame or nothing that is known here. contract: the caller's view.
+    """(name, frame) of each, None where the file is one frame or nothing that is known here. contract: the caller's
+    view.
 
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """

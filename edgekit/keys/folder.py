@@ -6,8 +6,8 @@
     create_secret(folder, "camera").id
 
 Rules:
-- the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that others may
-  enter is refused;
+- the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that
+  others may enter is refused;
 - nothing is ever overwritten: a lost secret takes with it every bundle that was encrypted with it;
 - a name is a file's name; a name with a separator, or one that is there as a file, is a path;
 - a secret is 32 bytes of the system's random source, in hex, below a remark that says what it is.
@@ -38,7 +38,8 @@ _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
 
 @dataclass(frozen=True)
 class KeyEntry:
-    """private: None where only the public half is there. raw: the 32 bytes of the public key. encrypted: a passphrase is asked
+    """private: None where only the public half is there. raw: the 32 bytes of the public key. encrypted: a passphrase
+    is asked
     for. open_to_others: somebody else could read the private half, or write it."""
 
     name: str
@@ -64,7 +65,9 @@ class KeyFolder:
     path: Path
 
     def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
-        """A new Ed25519 pair. Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
+        """A new Ed25519 pair. Raises KeysError where the name is taken, makes no file's name, or the folder is open to
+        others.
+        """
         _check_name(name)
         if passphrase == b"":
             raise KeysError("the passphrase is empty", do="Give one, or leave the option out")
@@ -110,7 +113,9 @@ class KeyFolder:
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, TrustError or SignatureError."""
+        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, TrustError or
+        SignatureError.
+        """
         path = self._file(named, _PUBLIC)
         refuse_unsafe(path)
         raw = raw_key(load_public_key(path))

@@ -3,14 +3,16 @@
     signer = open_elliptic("release.pem", Signing(), KeyFolder(default_folder()))      # P-256, P-384 or P-521
     text = model_signature("net.ekb", data, signer)                                    # to net.ekb.sig
 
-The format, by its specification 1.0 (github.com/ossf/model-signing-spec): a Sigstore bundle of media type v0.3 that carries a
-public key's SHA-256 and a DSSE envelope; in it an in-toto statement, whose predicate lists the files that were signed.
+The format, by its specification 1.0 (github.com/ossf/model-signing-spec): a Sigstore bundle of media type v0.3 that
+carries a public key's SHA-256 and a DSSE envelope; in it an in-toto statement, whose predicate lists the files that
+were signed.
 
 Rules:
-- the one file that is listed is the bundle, under its own name. That is the specification's form of a single file and of a
-  folder that holds it alike. (The reference verifier lists a lone file as "."; it verifies this one by the folder.)
-- the hash is SHA-256, SHA-384 or SHA-512, by the curve's size (FIPS 186-5, section 6.1.1); a key of another kind is refused
-  with the command that makes a good one;
+- the one file that is listed is the bundle, under its own name. That is the specification's form of a single file and
+  of a folder that holds it alike. (The reference verifier lists a lone file as "."; it verifies this one by the
+  folder.)
+- the hash is SHA-256, SHA-384 or SHA-512, by the curve's size (FIPS 186-5, section 6.1.1); a key of another kind is
+  refused with the command that makes a good one;
 - a public key needs a command that signs, as elsewhere, and what it prints is verified;
 - edgekit itself never verifies these signatures.
 """

@@ -2,16 +2,17 @@
 
     signed = first_root([Member("alice", raw)], [Member("builds", raw_2)], Dates(issued_s, expires_s))
     signed = revoked(signed, keyid, "laptop stolen", Dates(...))         # a pure function of the version before
-    written = write_root(Path("trust/root.json"), signed, signers)       # trust/root-4.json; root.json once it is signed
-    taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
+    written = write_root(Path("trust/root.json"), signed, signers)       # trust/root-4.json; root.json once it is
+    signed taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
 
 Rules:
 - every change is a new version, and no version is written over by another: machines need each of them in turn;
-- a rotated key that signs bundles is accepted until a date; one that signs roots is out at once. A revoked key is never added
-  again. No change leaves a role with fewer keys than must sign;
-- root.json is replaced only by a version that every machine which has it accepts; until then a draft says who is missing;
-- a machine takes its first root on the word of who runs the command, who may pin its fingerprint; every later one only when
-  the one in force says so. Versions follow one another and none is left out;
+- a rotated key that signs bundles is accepted until a date; one that signs roots is out at once. A revoked key is never
+  added again. No change leaves a role with fewer keys than must sign;
+- root.json is replaced only by a version that every machine which has it accepts; until then a draft says who is
+  missing;
+- a machine takes its first root on the word of who runs the command, who may pin its fingerprint; every later one only
+  when the one in force says so. Versions follow one another and none is left out;
 - the file in force is replaced whole or not at all, never when it is damaged, and not by a version that has expired.
 """
 
@@ -67,7 +68,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Written:
-    """path: the file of this version. root: root.json where it is this version now, else None. missing: why not, as names of
+    """path: the file of this version. root: root.json where it is this version now, else None. missing: why not, as
+    names of
     keys of which more must sign. store: what the version says, for showing it; nobody is asked to trust it."""
 
     path: Path
@@ -121,7 +123,8 @@ def _settle(
     for signer in signers:
         if keyid_of(signer.public) not in allowed:
             raise KeysError(
-                f"key {keyid_of(signer.public)[:8]} signs no root: it has the role 'root' neither in this version nor in "
+                f"key {keyid_of(signer.public)[:8]} signs no root: it has the role 'root' neither in this version "
+                f"nor in "
                 "the one before",
                 do="Name a key with --sign that has it (edgekit keys list shows them)",
             )
@@ -176,7 +179,9 @@ Signed = dict[str, Any]
 
 @dataclass(frozen=True)
 class Member:
-    """name: what people call the key. public: its raw 32 bytes. expires_s: seconds since 1970, None for as long as the root."""
+    """name: what people call the key. public: its raw 32 bytes. expires_s: seconds since 1970, None for as long as the
+    root.
+    """
 
     name: str
     public: bytes
@@ -244,7 +249,9 @@ def rotated(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: f
 
 
 def revoked(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
-    """Without `keyid`, for good. threshold: of the role bundle from now on, where too few keys are left for the old one."""
+    """Without `keyid`, for good. threshold: of the role bundle from now on, where too few keys are left for the old
+    one.
+    """
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
     del new["keys"][keyid]
@@ -316,8 +323,8 @@ class Taken:
 
 
 def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now: Moment | None = None) -> Taken:
-    """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback, root-expired), KeysError,
-    OutputError; what is in force stays as it is then."""
+    """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback,
+    root-expired), KeysError, OutputError; what is in force stays as it is then."""
     candidates = sorted(
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,

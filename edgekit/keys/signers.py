@@ -6,12 +6,13 @@
 
 Rules:
 - a private key signs by itself; a public one needs the command that signs for it. One that is named twice signs once;
-- a private key that other users can read signs, with a warning: a build machine's modes are not always its owner's to choose;
-- the command is split as a shell would, and no shell runs it. It gets the bytes on its standard input and, where an argument
-  has `{}`, in a file of that name that goes away afterwards. Its standard error and the terminal are its own;
+- a private key that other users can read signs, with a warning: a build machine's modes are not always its owner's to
+  choose;
+- the command is split as a shell would, and no shell runs it. It gets the bytes on its standard input and, where an
+  argument has `{}`, in a file of that name that goes away afterwards. Its standard error and the terminal are its own;
 - it prints the signature raw, as base64 or as hex, and what it prints is verified before it is used;
-- a bundle is checked whole before it is signed again; its manifest, blobs and older signatures stay the same byte for byte,
-  and the file is replaced whole or not at all.
+- a bundle is checked whole before it is signed again; its manifest, blobs and older signatures stay the same byte for
+  byte, and the file is replaced whole or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 
 @dataclass(frozen=True)
 class ExternalSigner:
-    """command: a line. public: the raw 32 bytes of the key it signs with. timeout_s: a person may have to touch something."""
+    """command: a line. public: the raw 32 bytes of the key it signs with. timeout_s: a person may have to touch
+    something.
+    """
 
     command: str
     public: bytes
@@ -146,7 +149,8 @@ def _hex(printed: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Signing:
-    """keys: names or PEM files. signer: a command for those of them that are public. passphrase: asked for a key that is
+    """keys: names or PEM files. signer: a command for those of them that are public. passphrase: asked for a key that
+    is
     encrypted, given its file. warn: called with the file of a private key that other users could read or write."""
 
     keys: tuple[str, ...] = ()

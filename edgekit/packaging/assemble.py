@@ -5,11 +5,12 @@
 
 Rules:
 - golden answers are computed here, by the board's engine;
-- what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC. What no board
-  could ever install is refused before it is built, by this machine's clock, which the error names;
-- a stateful artifact's golden answers are every frame's outputs, stacked, from a fresh state. What another processor rounds
-  otherwise in one frame may grow with the state, so the sequence is run again with every number that goes in, states too,
-  moved by what kernels differ by (a step of 8 bits, 1e-5 of the largest float): twice the furthest move is allowed.
+- what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC. What no
+  board could ever install is refused before it is built, by this machine's clock, which the error names;
+- a stateful artifact's golden answers are every frame's outputs, stacked, from a fresh state. What another processor
+  rounds otherwise in one frame may grow with the state, so the sequence is run again with every number that goes in,
+  states too, moved by what kernels differ by (a step of 8 bits, 1e-5 of the largest float): twice the furthest move is
+  allowed.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def terms_of(
     expires: str | None = None,
     compatible: Sequence[str] = (),
 ) -> Terms:
-    """Checked. not_before, expires: a day, or a second as "2027-01-31T12:00:00Z". Raises PackagingError naming the option."""
+    """Checked. not_before, expires: a day, or a second as "2027-01-31T12:00:00Z". Raises PackagingError naming the
+    option.
+    """
     if licence is not None and not (licence.strip() and len(licence) <= MAX_TEXT and licence.isprintable()):
         raise PackagingError(
             f"a licence is one line of 1 to {MAX_TEXT} characters",
@@ -97,13 +100,14 @@ def terms_of(
 
 
 def refuse_past(terms: Terms, now_s: float | None = None) -> None:
-    """now_s: seconds since 1970, None for this machine's clock. Raises PackagingError where no board could install the bundle
-    any more."""
+    """now_s: seconds since 1970, None for this machine's clock. Raises PackagingError where no board could install the
+    bundle any more."""
     now = time.time() if now_s is None else now_s
     last = None if terms.expires is None else seconds_of(terms.expires)
     if last is not None and last <= now:
         raise PackagingError(
-            f"{terms.expires} is past, and no board would install the bundles: it is {moment_of(now)} by this machine's clock",
+            f"{terms.expires} is past, and no board would install the bundles: it is {moment_of(now)} by this "
+            f"machine's clock",
             where="--expires",
             do="Name a later day, of which the first second counts, or a moment, such as 2027-01-31T12:00:00Z, in UTC",
         )
@@ -193,11 +197,14 @@ class Shipped:
 class Content:
     """What goes into one bundle.
 
-    artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning on
-    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden: canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
+    artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning
+    on
+    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden:
+    canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
     sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
     engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be
-    installed. promise: what the board is held to. secret: encrypts every blob with its first key, None to leave them readable.
+    installed. promise: what the board is held to. secret: encrypts every blob with its first key, None to leave them
+    readable.
     """
 
     name: str
@@ -328,7 +335,8 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
     for spec, value in zip(artifact.outputs, raw, strict=True):
         if spec.name in told and not np.isfinite(value).all():
             raise PackagingError(
-                f"'{spec.name}' of {artifact.recipe.name} answers NaN or infinity to an example: nothing could be compared "
+                f"'{spec.name}' of {artifact.recipe.name} answers NaN or infinity to an example: nothing could be "
+                f"compared "
                 "with that on a board",
                 where=engine.info.name,
                 do="Look for a division by zero or an overflow in the model, or evaluate with other examples",

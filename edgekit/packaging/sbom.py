@@ -2,9 +2,9 @@
 
     document = sbom(read_bundle(path))          # json.dumps(document): what scanners and registries take
 
-Rules: it says what the manifest says and no more: the model and every file of it with its SHA-256, its licence as it was
-given, the tools and engines with their versions; the same bundle gives the same document (no clock, no random number: the
-serial number is a UUID made of the digest, RFC 9562 version 8).
+Rules: it says what the manifest says and no more: the model and every file of it with its SHA-256, its licence as it
+was given, the tools and engines with their versions; the same bundle gives the same document (no clock, no random
+number: the serial number is a UUID made of the digest, RFC 9562 version 8).
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> 
 
 
 def merged(signatures: Iterable[Signature]) -> list[dict[str, str]]:
-    """Entries of a signature block: each key once, the last that is given, in the order of the keyids, so that who signed
-    first does not show."""
+    """Entries of a signature block: each key once, the last that is given, in the order of the keyids, so that who
+    signed first does not show."""
     return [
         {"keyid": name, "sig": base64.b64encode(signature).decode()}
         for name, signature in sorted(dict(signatures).items())

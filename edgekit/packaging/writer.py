@@ -5,11 +5,12 @@
     write_bundle(path, draft, manifest, keys)
 
 Rules:
-- the same draft gives the same bytes, with the same key also where it is encrypted; nothing of the machine or clock gets in;
+- the same draft gives the same bytes, with the same key also where it is encrypted; nothing of the machine or clock
+  gets in;
 - every blob is encrypted, model files and golden examples alike, and named by the SHA-256 of its encrypted bytes; the
   manifest stays readable;
-- only an ordinary file, or a link to one, is ever replaced: who names /dev/null or /dev/stdout does not mean that a file
-  should take its place.
+- only an ordinary file, or a link to one, is ever replaced: who names /dev/null or /dev/stdout does not mean that a
+  file should take its place.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ __all__ = ["BundleDraft", "Encryption", "canonical_json", "write_bundle", "write
 def write_whole(path: Path, data: bytes, what: str) -> None:
     """Durably, so that no reader ever sees half a file. what: in the error's words.
 
-    Raises OutputError when the folder cannot be written, the disk is full, or something that is no ordinary file has that name;
-    nothing is left behind then.
+    Raises OutputError when the folder cannot be written, the disk is full, or something that is no ordinary file has
+    that name; nothing is left behind then.
     """
     _refuse_what_is_no_file(path, what)
     try:
@@ -78,7 +79,9 @@ class Encryption:
 
 
 class BundleDraft:
-    """Collects blobs in the order they are first added. encryption: of every one of them, None to leave them as they are."""
+    """Collects blobs in the order they are first added. encryption: of every one of them, None to leave them as they
+    are.
+    """
 
     def __init__(self, encryption: Encryption | None = None) -> None:
         self._encryption = encryption
@@ -114,7 +117,9 @@ class BundleDraft:
         return tuple(entries)
 
     def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
-        """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open."""
+        """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would
+        open.
+        """
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
         # The reader's own checks: what it refuses is not written in the first place. blobs: those that are not
         # encrypted.
@@ -137,8 +142,8 @@ class BundleDraft:
 
 
 def check_tools(extra: str = "convert") -> None:
-    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work. extra: the one
-    that a person would install for what they have."""
+    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work. extra:
+    the one that a person would install for what they have."""
     try:
         import rfc8785  # noqa: F401
     except ImportError as error:

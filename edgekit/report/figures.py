@@ -4,8 +4,8 @@
     frame = Frame.of([(0.25, 0.58), (0.6, 1.4)], Marks([0.998, 1.0], share=True))
     frame.x_axis, frame.y_axis, frame.places([Dot("tflite-int8", 0.33, 0.998, 20.0)])
 
-Rules: an axis has two ticks at least, whatever little it shows; a share has none above 1; a name stands where it covers the
-least of the dots and of the names before it.
+Rules: an axis has two ticks at least, whatever little it shows; a share has none above 1; a name stands where it covers
+the least of the dots and of the names before it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Dot:
 
 @dataclass(frozen=True)
 class Marks:
-    """What the vertical axis shows. share: of 1. turned: less is better, and stands higher. least: the least height of the axis."""
+    """What the vertical axis shows. share: of 1. turned: less is better, and stands higher. least: the least height of
+    the axis.
+    """
 
     values: Sequence[float]
     share: bool = False
@@ -222,7 +224,9 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
 
 
 def _marks(shown: Sequence[Candidate], report: Report) -> Marks:
-    """What the vertical axis is of: a share that ends at 1, or a metric in its own unit, turned where less of it is better."""
+    """What the vertical axis is of: a share that ends at 1, or a metric in its own unit, turned where less of it is
+    better.
+    """
     found = [float(c.quality) for c in shown if c.quality is not None]
     if not report.in_points:
         return Marks(found, turned=any(c.counts_errors for c in shown))
@@ -301,7 +305,9 @@ def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
 
 
 def histogram(item: Histogram) -> Figure:
-    """A layer's values in float and as the artifact holds them, as shares on a logarithmic axis: tails are what matters."""
+    """A layer's values in float and as the artifact holds them, as shares on a logarithmic axis: tails are what
+    matters.
+    """
     edges = list(item.json["edges"])
     middles = [(a + b) / 2 for a, b in pairwise(edges)]
     traces = [

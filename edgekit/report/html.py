@@ -1,7 +1,7 @@
 """A build's JSON -> one self-contained page.
 
-Rule: names of layers and labels come from models and files of others: what cannot be seen, or turns the writing round, is shown
-escaped, in words as in figures.
+Rule: names of layers and labels come from models and files of others: what cannot be seen, or turns the writing round,
+is shown escaped, in words as in figures.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     rows = grouped(story)                      # a repair's attempts
     [row.remedy for row in rows if row.kept]
 
-Rules: a way that was measured for its noise first and compared afterwards is one row; of the same remedy with several methods
-for the ranges the best is shown, and how many there were; the one that was kept is marked; where nothing was compared, the
-reason is given.
+Rules: a way that was measured for its noise first and compared afterwards is one row; of the same remedy with several
+methods for the ranges the best is shown, and how many there were; the one that was kept is marked; where nothing was
+compared, the reason is given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SAME = 1e-12
 
 @dataclass(frozen=True)
 class Row:
-    """noise_db: the best of the variants, None where there is none. drop: the least, as the limit counts it; None where it was
+    """noise_db: the best of the variants, None where there is none. drop: the least, as the limit counts it; None where
+    it was
     not compared, and then `why` says why not. kept: what the search ended with."""
 
     remedy: str
@@ -132,8 +133,8 @@ class Candidate:
 
     @property
     def quality(self) -> float | None:
-        """0..1, what the trade-off plots: the artifact's metric where there are labels, else what is left of 1 by the measure
-        that the limit is held against."""
+        """0..1, what the trade-off plots: the artifact's metric where there are labels, else what is left of 1 by the
+        measure that the limit is held against."""
         found = self.fidelity
         if found.get("metric") is not None:
             return found.get("artifact")
@@ -181,7 +182,9 @@ class Candidate:
 
     @property
     def repair(self) -> Json | None:
-        """The story of the search that made it; on the artifact that missed the limit only where nothing better was found."""
+        """The story of the search that made it; on the artifact that missed the limit only where nothing better was
+        found.
+        """
         story: Json | None = self.json.get("repair")
         return story if story is not None and story["recipe"] == self.recipe else None
 

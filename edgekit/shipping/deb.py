@@ -1,9 +1,11 @@
 """The same package as a .deb: files that dpkg owns, and nothing that pip would have to do on the board.
 
 Rules:
-- the environment is packed as it will stand, wheels unpacked, in /opt/edgekit/NAME/env: dpkg owns it and `dpkg -V` checks it;
+- the environment is packed as it will stand, wheels unpacked, in /opt/edgekit/NAME/env: dpkg owns it and `dpkg -V`
+  checks it;
 - setting it up runs `edgekit install` with the bundle that came along, into /var/lib/edgekit/NAME/model, to which
-  /opt/edgekit/NAME/model leads; a bundle that is refused there is not set up. Purging removes that folder, removing does not;
+  /opt/edgekit/NAME/model leads; a bundle that is refused there is not set up. Purging removes that folder, removing
+  does not;
 - what has no wheel, Python and the C++ library are Depends; the architecture is the board's;
 - the same content gives the same bytes (SOURCE_DATE_EPOCH, where it is set, dates the files).
 
@@ -71,8 +73,8 @@ def _packed(request: PackageRequest, draft: Path, output: Path) -> Packed:
 
 
 def unpack_wheel(wheel: Path, site: Path) -> None:
-    """A wheel's modules into `site`, as an installer lays them. Programs, headers and compiled modules are left out: those
-    are made where they are used, and are not dpkg's to check."""
+    """A wheel's modules into `site`, as an installer lays them. Programs, headers and compiled modules are left out:
+    those are made where they are used, and are not dpkg's to check."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             name = _installed_name(entry.filename)
@@ -163,7 +165,8 @@ def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
 
 
 def _built(tool: str, tree: Path, path: Path) -> Path:
-    """Compressed by zstd, which every release with a Python for edgekit unpacks; by xz where this dpkg-deb has no zstd. One
+    """Compressed by zstd, which every release with a Python for edgekit unpacks; by xz where this dpkg-deb has no zstd.
+    One
     thread: how many there are would show in the bytes."""
     environment = os.environ | {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _EPOCH)}
     for options in (["-Zzstd", "-z9", "--threads-max=1"], ["-Zxz", "-z1"]):

@@ -1,9 +1,9 @@
 """Wheel files from an index into a folder, once: kept by their SHA-256, gone on with where it was interrupted.
 
-Rules: bytes are believed only when their SHA-256 is the one that the resolution named, and no more of them are read than the
-index promised, or 4 GiB where it promised nothing; a file is there whole or not at all;
-what has been fetched before is not asked for again, so that a second package needs no network for it; two processes that fetch
-the same file write to two drafts.
+Rules: bytes are believed only when their SHA-256 is the one that the resolution named, and no more of them are read
+than the index promised, or 4 GiB where it promised nothing; a file is there whole or not at all; what has been fetched
+before is not asked for again, so that a second package needs no network for it; two processes that fetch the same file
+write to two drafts.
 
     fetch(locked.wheel, Path("usb/wheels"), kept=state_dir() / "wheels")
 """
@@ -39,8 +39,8 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path) -> Path:
-    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next try,
-    and OutputError where `kept` cannot be written."""
+    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next
+    try, and OutputError where `kept` cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     place, store = folder / wheel.name, kept / wheel.sha256
     if place.is_file() and sha256_of(place) == wheel.sha256:
@@ -87,7 +87,9 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
 
 @contextlib.contextmanager
 def _draft(part: Path) -> Iterator[Path]:
-    """`part`, locked, to go on with what came before; where another is at it, a file of this one's own, gone at the end."""
+    """`part`, locked, to go on with what came before; where another is at it, a file of this one's own, gone at the
+    end.
+    """
     handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if _is_ours(handle, part):

@@ -14,7 +14,9 @@ class ShippingError(EdgekitError):
 
 
 class NoWheelError(ShippingError):
-    """Something that the bundle needs has neither a wheel for the board's Python, glibc and machine nor a Debian package."""
+    """Something that the bundle needs has neither a wheel for the board's Python, glibc and machine nor a Debian
+    package.
+    """
 
     code = "no-wheel"
 

@@ -1,8 +1,10 @@
 """The folder that a package is put into: a new one, an empty one such as a USB stick, or that of an earlier package.
 
 Rules:
-- what the earlier package's SHA256SUMS does not list is somebody's: the folder is refused, and nothing in it is touched;
-- a folder that is there is filled where it is (it may be a mount point), SHA256SUMS last: until then no installer takes it;
+- what the earlier package's SHA256SUMS does not list is somebody's: the folder is refused, and nothing in it is
+  touched;
+- a folder that is there is filled where it is (it may be a mount point), SHA256SUMS last: until then no installer takes
+  it;
 - a draft is locked as long as its process lives; the next one removes those that a killed process has left.
 
     with draft(output) as folder:
@@ -56,7 +58,9 @@ def check_free(output: Path) -> None:
 
 @contextlib.contextmanager
 def draft(output: Path) -> Iterator[Path]:
-    """A folder on the same file system, gone at the end: in `output` where it is there, whose parent may not be writable."""
+    """A folder on the same file system, gone at the end: in `output` where it is there, whose parent may not be
+    writable.
+    """
     place = output if output.is_dir() else output.parent
     place.mkdir(parents=True, exist_ok=True)
     for folder in place.glob(f"{_DRAFT}*"):

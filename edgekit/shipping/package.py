@@ -8,8 +8,8 @@ Rules:
 - the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
 - an installer takes the folder whole or not at all, and nothing that somebody else put into it is ever lost;
 - the board's side is two short shell scripts; they say what they do, and the second undoes the first;
-- the licences that wheels declare are listed, not judged, with every text that the wheels carry. Texts of Debian's packages
-  are on the board already, in /usr/share/doc.
+- the licences that wheels declare are listed, not judged, with every text that the wheels carry. Texts of Debian's
+  packages are on the board already, in /usr/share/doc.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ What is in this package, and under which licence. The words are those of each pa
 
 @dataclass(frozen=True)
 class Licence:
-    """name, version: of the distribution. says: the licence in its own words. texts: path in the wheel's dist-info -> text."""
+    """name, version: of the distribution. says: the licence in its own words. texts: path in the wheel's dist-info ->
+    text.
+    """
 
     name: str
     version: str
@@ -137,14 +139,15 @@ licences   licences/{list}
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """bundle: an .ekb. output: the folder to make, or to fill. engine: None to choose. service: a command for a systemd unit.
+    """bundle: an .ekb. output: the folder to make, or to fill. engine: None to choose. service: a command for a systemd
+    unit.
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
     anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
-    trust: a root.json or public keys that come along, for the board's install root. allow_unsigned: the board installs the
-    bundle although no trusted key signed it.
-    approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package is
-    put together; it raises to refuse.
+    trust: a root.json or public keys that come along, for the board's install root. allow_unsigned: the board installs
+    the bundle although no trusted key signed it.
+    approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package
+    is put together; it raises to refuse.
     """
 
     bundle: Path
@@ -188,7 +191,9 @@ class Packed:
 
 
 def pack(request: PackageRequest) -> Packed:
-    """Make the folder. Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and OutputError."""
+    """Make the folder. Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and
+    OutputError.
+    """
     from edgekit_runtime.bundle import read_bundle
 
     bundle = read_bundle(request.bundle)
@@ -269,7 +274,9 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
 
 
 def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
-    """The files' names in the package. Raises ShippingError, and SignatureError for a bundle that the board would refuse."""
+    """The files' names in the package. Raises ShippingError, and SignatureError for a bundle that the board would
+    refuse.
+    """
     from edgekit_runtime.bundle import read_vouched
 
     if not request.trust:

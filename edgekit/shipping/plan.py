@@ -5,12 +5,13 @@
     unit("digits", "digits version 2", "python3 /home/pi/app.py {bundle}")
 
 Rules:
-- the engine is the one that the profile's image can install for the bundle's first artifact, in the runtime's order; its
-  version is the one that made the bundle's golden answers, where the index still has it for the board;
+- the engine is the one that the profile's image can install for the bundle's first artifact, in the runtime's order;
+  its version is the one that made the bundle's golden answers, where the index still has it for the board;
 - names are fit for files, for Debian and for systemd, whatever the bundle is called;
 - a service's program without a path is looked for in the package's own environment first; `{bundle}`, `{python}` and
   `{prefix}` stand for the installed places;
-- the unit gives the application a user of its own, its state folder, the network and devices, and nothing else to write;
+- the unit gives the application a user of its own, its state folder, the network and devices, and nothing else to
+  write;
 - it waits for no network; systemd restarts it where the runtime stops saying that its models are healthy.
 """
 
@@ -168,7 +169,9 @@ def user_name(name: str) -> str:
 
 
 def unit(name: str, title: str, command: str) -> str:
-    """The unit's text, with @PREFIX@ and @USER@ for the installer to fill in. Raises ShippingError for what is no command."""
+    """The unit's text, with @PREFIX@ and @USER@ for the installer to fill in. Raises ShippingError for what is no
+    command.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -3,8 +3,8 @@
 Rules:
 - what is there is asked for before anything is sent, and a board that cannot take it is refused then;
 - files are sent into the prefix and nowhere else: its parent may belong to somebody else;
-- the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what came
-  is believed only when its SHA-256 is right;
+- the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what
+  came is believed only when its SHA-256 is right;
 - `edgekit install` of the board decides whether the bundle becomes active, as for every install.
 
     pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
@@ -38,7 +38,8 @@ _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels,
 _INSTALL_S, _BENCH_S = 3600.0, 3600.0
 _AS_BEFORE = "What was installed there before goes on as it was"
 _NO_KEY = (
-    "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, of mode 600, "
+    "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, "
+    "of mode 600, "
     "and deploy again. What was installed there before goes on as it was"
 )
 Say = Callable[[str], None]
@@ -48,8 +49,8 @@ Say = Callable[[str], None]
 class PushRequest:
     """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
 
-    bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs there.
-    service, engine, wheel, extras, approve, trust, allow_unsigned: as for a package.
+    bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs
+    there. service, engine, wheel, extras, approve, trust, allow_unsigned: as for a package.
     """
 
     bundle: Path
@@ -110,7 +111,8 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         )
         packed = pack(asked)
         say(
-            f"packed {packed.bytes / 1e6:,.1f} MB for Python {packed.python} with {packed.engine} {packed.engine_version}"
+            f"packed {packed.bytes / 1e6:,.1f} MB for Python {packed.python} with {packed.engine} "
+            f"{packed.engine_version}"
         )
         _check_room(board, packed, request.address.to)
         sent, kept, size = _send(connection, packed, prefix, say)
@@ -172,7 +174,9 @@ def _check_room(board: RemoteBoard, packed: Packed, where: str) -> None:
 
 
 def _send(connection: Connection, packed: Packed, prefix: str, say: Say) -> tuple[int, int, int]:
-    """(files sent, files that were there, bytes sent). Two rounds: what arrived damaged is sent once more, from its start."""
+    """(files sent, files that were there, bytes sent). Two rounds: what arrived damaged is sent once more, from its
+    start.
+    """
     files = packed_files(packed.path)
     places = {digest: packed.path / name for name, digest in files.items()}
     sent, size = 0, 0

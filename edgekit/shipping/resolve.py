@@ -5,10 +5,11 @@
     resolve(target, ["ai-edge-litert>=2.1.3", "pillow"])[0].version
 
 Rules:
-- markers are evaluated with the board's values: uv does for the platforms it knows; for 32-bit ARM, which it does not, it
-  resolves for every platform and the markers of its answer are evaluated here;
+- markers are evaluated with the board's values: uv does for the platforms it knows; for 32-bit ARM, which it does not,
+  it resolves for every platform and the markers of its answer are evaluated here;
 - a wheel's tag is compared with the board's glibc, newest first, as pip does there; wheels only, nothing is compiled;
-- the index and its settings are uv's own (`UV_DEFAULT_INDEX`, `uv.toml`); the folder that a command runs in says nothing.
+- the index and its settings are uv's own (`UV_DEFAULT_INDEX`, `uv.toml`); the folder that a command runs in says
+  nothing.
 """
 
 from __future__ import annotations
@@ -206,7 +207,8 @@ def _refused(target: Target, stderr: str) -> NoWheelError | DownloadError:
     if _UNREACHED.search(told) and "No solution" not in told:
         return DownloadError(
             f"the package index cannot be asked: {told}",
-            do="Connect this machine, or name another index in UV_DEFAULT_INDEX, then run it again: what is here is kept",
+            do="Connect this machine, or name another index in UV_DEFAULT_INDEX, then run it again: what is here is "
+            "kept",
         )
     return NoWheelError(
         f"no set of wheels fits {target}: {told}",

@@ -6,14 +6,15 @@
         board.detected.profile.name, board.pythons, board.free_mb
 
 Rules:
-- the user's ssh configuration, agent and known hosts decide; nothing is asked (BatchMode) and no password is ever handled;
+- the user's ssh configuration, agent and known hosts decide; nothing is asked (BatchMode) and no password is ever
+  handled;
 - one connection is opened and shared by every command (ControlMaster), and it is closed at the end, whatever happened;
 - a key that was named is the one that is used: ssh itself only warns where there is no such file, and takes another;
 - what ssh says when it fails is turned into what to do about it;
 - the probe needs only sh: it reads a fixed list of small files and writes nothing; the code that looks at a board here
   answers;
-- the installed user land decides which wheels are packed, not the image that a profile was written for; a board that cannot
-  take them is refused before a byte is copied.
+- the installed user land decides which wheels are packed, not the image that a profile was written for; a board that
+  cannot take them is refused before a byte is copied.
 """
 
 from __future__ import annotations
@@ -290,7 +291,8 @@ def probe(connection: Connection, catalogue: Catalogue, folder: str = "") -> Rem
 
 
 def suited(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
-    """The profile to pack for: the one asked for where the board is such a one, else the detected, with its real user land.
+    """The profile to pack for: the one asked for where the board is such a one, else the detected, with its real user
+    land.
 
     Raises BoardRefusedError: no profile stands for it, another machine, no Python that edgekit runs on, an older glibc.
     """

@@ -8,8 +8,8 @@ Rules:
 - on 32-bit ARM everything compiled that the image's Debian release has comes from there, so that a wheel never meets a
   compiled library of another origin; Debian's version must satisfy every wheel that needs it;
 - pip's own wheel comes along: a board needs Python and nothing else to install from the folder;
-- edgekit's own wheel is what this machine runs: built of a source tree, or put together again of the installed files, which
-  needs no network and no tool. The same input gives the same bytes.
+- edgekit's own wheel is what this machine runs: built of a source tree, or put together again of the installed files,
+  which needs no network and no tool. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def collect(
     """Fill `dest` with what a bundle for `engine` needs on that board.
 
     wheel: edgekit's own, built or put together where it is None. extras: of edgekit, beside the engine's. Wheels of an
-    earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError, ShippingError.
+    earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError,
+    ShippingError.
     """
     try:
         import packaging.tags  # noqa: F401

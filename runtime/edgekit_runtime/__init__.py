@@ -8,9 +8,9 @@ with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verifi
 
 Every error is in `edgekit_runtime.errors`; the three that a caller meets while it asks are here, too.
 
-Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29 on
-`import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only a variable
-that is set before that import prevents both, and any converter or application may be the first to import it.
+Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29
+on `import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only
+a variable that is set before that import prevents both, and any converter or application may be the first to import it.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Answer:
 
     source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
     no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
-    where the network's picture lies in the caller's, for a detector. artifact, engine: the recipe that computed it, and the engine
-    with its version; None where a host did. It can be copied and pickled, for a queue to another
+    where the network's picture lies in the caller's, for a detector. artifact, engine: the recipe that computed it, and
+    the engine with its version; None where a host did. It can be copied and pickled, for a queue to another
     process for one: what comes out there is read-only as well.
     """
 

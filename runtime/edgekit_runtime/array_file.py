@@ -2,9 +2,9 @@
 
     declared(Path("x.npz"))          # {"x": Declared((40000000, 8, 8, 1), float32)}: 10 GB, told by a few bytes
 
-Rules: only regular files are opened, because a pipe or a device may never end; a header that promises more than its file
-holds is a damaged file; no more of a header is unpacked than NumPy would parse, because 1 MB of zeros packed may call itself a
-header of 1 GB; all arrays of a file together are held against the limit; nothing is ever unpickled.
+Rules: only regular files are opened, because a pipe or a device may never end; a header that promises more than its
+file holds is a damaged file; no more of a header is unpacked than NumPy would parse, because 1 MB of zeros packed may
+call itself a header of 1 GB; all arrays of a file together are held against the limit; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
 
 
 def refuse_irregular(path: Path, do: str = _AGAIN) -> None:
-    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder; what does not exist is the opener's business."""
+    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder; what does not exist is the
+    opener's business.
+    """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # ValueError: a path with a NUL in it

@@ -6,7 +6,8 @@
 Rules:
 - a verdict measured on one board is never believed on another: the fingerprint goes into its key;
 - what cannot be read is left out, never an error: a container without /proc still runs;
-- a user without a home keeps verdicts in a folder of his own among the temporary ones, or nowhere where others could write.
+- a user without a home keeps verdicts in a folder of his own among the temporary ones, or nowhere where others could
+  write.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ _NOWHERE = Path(os.devnull) / "edgekit"
 
 
 def _temporary_dir() -> Path:
-    """This user's own folder among the temporary ones; where another may write to what has that name, a path that cannot be."""
+    """This user's own folder among the temporary ones; where another may write to what has that name, a path that
+    cannot be.
+    """
     import tempfile
 
     folder = Path(tempfile.gettempdir()) / f"edgekit-{os.getuid() if hasattr(os, 'getuid') else 'state'}"

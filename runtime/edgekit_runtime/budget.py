@@ -5,12 +5,14 @@
 Rules, in this order:
 - without a budget the device answers;
 - the device answers where its 90th percentile fits what is left, and where nothing is known of it yet;
-- else the ready host with the lowest 90th percentile answers, where that fits; one that was never measured is not asked;
+- else the ready host with the lowest 90th percentile answers, where that fits; one that was never measured is not
+  asked;
 - else the device answers where what is expected of it fits: it may well be late, and is counted as such;
 - else nobody is asked and the caller hears so at once.
 
-Every learnt estimate that can refuse keeps exploring. What is expected of the device is the smaller of its median and its last
-inference, so one good answer is enough to be asked again; where all are refused, `device` runs a copy twice a second.
+Every learnt estimate that can refuse keeps exploring. What is expected of the device is the smaller of its median and
+its last inference, so one good answer is enough to be asked again; where all are refused, `device` runs a copy twice a
+second.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ JUDGED_FOR_S = 1e-3
 
 @dataclass(frozen=True)
 class Prospect:
-    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is open.
+    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is
+    open.
 
     expected_ms: what a request that came now would take, as far as it may be hoped; None for what p90_ms says.
     """
@@ -110,7 +113,9 @@ class Learned:
 
     @property
     def expected_ms(self) -> float | None:
-        """The smaller of the median and the last one: noise makes an inference slow, but never fast. None before the first."""
+        """The smaller of the median and the last one: noise makes an inference slow, but never fast. None before the
+        first.
+        """
         median_ms, _ = self.quantiles_ms()
         return None if median_ms is None else min(median_ms, self._last[-1][1])
 

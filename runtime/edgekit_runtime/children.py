@@ -4,17 +4,19 @@
     limit_this_process(model_bytes=entry.bytes, threads=4)      # in the child, before it loads anything
 
 Rules:
-- a fresh interpreter, never a fork: the application may have threads. It finds packages where this process does, and nothing in
-  the folder the application happens to stand in; where none can be started (a frozen application, user-mode emulation) the
-  caller does without;
+- a fresh interpreter, never a fork: the application may have threads. It finds packages where this process does, and
+  nothing in the folder the application happens to stand in; where none can be started (a frozen application, user-mode
+  emulation) the caller does without;
 - a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
-- a crash is the fault of what ran in the child, and so is the end of its processor time; any other signal came from outside, and
-  tells nothing about it;
-- a child whose parent is gone has nobody to tell: it ends, wherever it is, and takes its own children with it (on Linux);
+- a crash is the fault of what ran in the child, and so is the end of its processor time; any other signal came from
+  outside, and tells nothing about it;
+- a child whose parent is gone has nobody to tell: it ends, wherever it is, and takes its own children with it (on
+  Linux);
 - a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
   gets on no disk by way of a child's core;
-- memory is limited as what the process has written to or may write to (RLIMIT_DATA): `MEMORY_BYTES`, and `PER_MODEL_BYTE` times
-  the file, never more than the machine has. A stricter limit stays, and a system without limits goes without.
+- memory is limited as what the process has written to or may write to (RLIMIT_DATA): `MEMORY_BYTES`, and
+  `PER_MODEL_BYTE` times the file, never more than the machine has. A stricter limit stays, and a system without limits
+  goes without.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def python_code(code: str, *arguments: str) -> list[str]:
-    """The command that runs these lines with the arguments in `sys.argv[1:]`; they import nothing from the current folder."""
+    """The command that runs these lines with the arguments in `sys.argv[1:]`; they import nothing from the current
+    folder.
+    """
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-c", code, *arguments]
     return [sys.executable, "-c", f"import sys; del sys.path[0]\n{code}", *arguments]
@@ -96,10 +100,11 @@ def environment() -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """In a child, before anything else: the kernel ends it when the thread that started it is gone, even inside an engine.
+    """In a child, before anything else: the kernel ends it when the thread that started it is gone, even inside an
+    engine.
 
-    Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the limit
-    of processor time is what ends a child that nobody waits for.
+    Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the
+    limit of processor time is what ends a child that nobody waits for.
     """
     if sys.platform != "linux":
         return
@@ -139,7 +144,9 @@ def crashed(code: int) -> str:
 
 
 def interrupted(code: int) -> str:
-    """The signal that came from outside: from a terminal, a supervisor, the kernel short of memory. Empty for any other end."""
+    """The signal that came from outside: from a terminal, a supervisor, the kernel short of memory. Empty for any other
+    end.
+    """
     return "" if crashed(code) else _signal(code)
 
 
@@ -153,7 +160,9 @@ def _signal(code: int) -> str:
 
 
 def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with `capture_output` and `text`, but timeout is the longest that stdout may be silent, seconds."""
+    """As `subprocess.run` with `capture_output` and `text`, but timeout is the longest that stdout may be silent,
+    seconds.
+    """
     import subprocess
 
     given = options.pop("input", None)

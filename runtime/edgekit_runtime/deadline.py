@@ -1,7 +1,8 @@
 """One point in time that a whole exchange must keep: connecting, sending, every single read; and a limit of its bytes.
 
-A socket's own timeout starts anew with each read, so a server that sends a byte now and then holds a caller for ever. Here
-each step gets what is left, and no more. A reader such as http.client consumes headers, chunk extensions and trailers on its
+A socket's own timeout starts anew with each read, so a server that sends a byte now and then holds a caller for ever.
+Here each step gets what is left, and no more. A reader such as http.client consumes headers, chunk extensions and
+trailers on its
 own, without end: so time and bytes are limited here, below it.
 
     deadline = Deadline(0.050)

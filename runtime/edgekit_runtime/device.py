@@ -42,10 +42,11 @@ WATCH_EVERY_S = 0.5
 
 
 class Device:
-    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find out.
+    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find
+    out.
 
-    batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of the bundle's primary artifact, whose form callers
-    may pass; None for the form of the artifact that runs.
+    batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of
+    the bundle's primary artifact, whose form callers may pass; None for the form of the artifact that runs.
     """
 
     def __init__(

@@ -210,7 +210,9 @@ class SecretError(BundleError):
 
 
 class ModelFileError(BundleError):
-    """A model file whose structure no engine should be shown: it points outside itself, or asks for what is not allowed."""
+    """A model file whose structure no engine should be shown: it points outside itself, or asks for what is not
+    allowed.
+    """
 
     code = "model-file"
 
@@ -319,7 +321,8 @@ class InstallError(EdgekitError):
     reasons: ClassVar[dict[str, str]] = {
         "install-root": "the folder is not an install root, or its state cannot be read",
         "install-busy": "another install in this root did not end in time",
-        "planted": "the root holds something that edgekit did not put there: a link, a second name, a folder for a file",
+        "planted": "the root holds something that edgekit did not put there: a link, a second name, a folder for a "
+        "file",
         "incompatible": "the bundle is for other boards",
         "downgrade": "its rollout_seq is older than one accepted before",
         "rollout-seq-reused": "another bundle with its rollout_seq was accepted before",
@@ -389,9 +392,10 @@ class MissingExtraError(EdgekitError):
 def visible(text: str) -> str:
     """Text from elsewhere as a person may be shown it: nothing unseen, and nothing that turns the direction of writing.
 
-    Controls, line ends, what orders or joins words without being seen (zero-width spaces, marks and overrides of direction, soft
-    hyphens, tags) and halves of pairs become the escape that Python writes for them. All writing stays as it is, with the two
-    joiners that words of Persian and Hindi, and emoji, are made with. What is shown as JSON is escaped by that.
+    Controls, line ends, what orders or joins words without being seen (zero-width spaces, marks and overrides of
+    direction, soft hyphens, tags) and halves of pairs become the escape that Python writes for them. All writing stays
+    as it is, with the two joiners that words of Persian and Hindi, and emoji, are made with. What is shown as JSON is
+    escaped by that.
     """
     if text.isprintable():
         return text

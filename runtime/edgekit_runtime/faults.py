@@ -5,7 +5,8 @@
     faults.counts()                                     # {"cache": 1}
 
 Rules:
-- such a fault never takes an answer away: the caller of the part catches it, notes it here and continues without the part;
+- such a fault never takes an answer away: the caller of the part catches it, notes it here and continues without the
+  part;
 - each part's first fault is an ERROR of the logger `edgekit_runtime`, with its traceback; all are counted;
 - a part that raised is used again for the next request;
 - what is wrong with a request itself (an EdgekitError) is no fault of a part.

@@ -7,8 +7,8 @@
 Rules:
 - the mark is set by the fork itself, in the child, so that no request asks the system who it is;
 - a lock is in the child as some thread of the parent left it, for ever: where the mark is set, none is touched;
-- a future that the parent promised ends in the child too, with the error, and without its callbacks: whatever they would wait
-  for may be locked.
+- a future that the parent promised ends in the child too, with the error, and without its callbacks: whatever they
+  would wait for may be locked.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 Rules:
 - the only input may be passed as it is, one of several by name;
 - what is far too large is refused before it is hashed, decoded or copied;
-- an array of the right shape takes the shortest way: around a network of milliseconds every line of code that is touched
-  has to come from memory again.
+- an array of the right shape takes the shortest way: around a network of milliseconds every line of code that is
+  touched has to come from memory again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ Named = Mapping[str, Any]
 
 
 class Intake:
-    """contract: of the inputs that a caller passes. tensors: those of the artifact. placed: whether it matters where a picture
-    lies, as for a detector. only, only_shape: of the one input, an array of which needs no `take`; None of several. Thread-safe."""
+    """contract: of the inputs that a caller passes. tensors: those of the artifact. placed: whether it matters where a
+    picture
+    lies, as for a detector. only, only_shape: of the one input, an array of which needs no `take`; None of several.
+    Thread-safe."""
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
         ready = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors if tensor.quantization is not None}

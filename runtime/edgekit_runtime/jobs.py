@@ -6,13 +6,14 @@
     sys.exit(serve(work))                # the child; work(job, say) returns the result
 
 Rules:
-- the job is one JSON object on standard input, the key of an encrypted bundle in it: a command line is everybody's to read;
-- the child writes JSON objects to standard output, a line each: facts while it works, then a "result" or an "error". Any other
-  line is an engine's notice and is skipped;
+- the job is one JSON object on standard input, the key of an encrypted bundle in it: a command line is everybody's to
+  read;
+- the child writes JSON objects to standard output, a line each: facts while it works, then a "result" or an "error".
+  Any other line is an engine's notice and is skipped;
 - an EdgekitError of the child is one of the same type in the parent, by its code; too little memory is MemoryExceeded;
 - what a child said before it died counts; it dies with its parent;
-- who is asked many times has frames instead: the isolated engine (`engines.isolated`), and the process that opens strangers'
-  model files.
+- who is asked many times has frames instead: the isolated engine (`engines.isolated`), and the process that opens
+  strangers' model files.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def bundle_job(bundle: Bundle, source: str | None = None) -> dict[str, Any]:
 
 
 def bundle_of(job: dict[str, Any]) -> Bundle:
-    """In the child: the very bundle that the parent verified. Raises BundleError where another file has its name by now."""
+    """In the child: the very bundle that the parent verified. Raises BundleError where another file has its name by
+    now.
+    """
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
 

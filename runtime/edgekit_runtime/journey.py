@@ -12,7 +12,8 @@ Rules:
 - outputs never alias an engine's buffer, and are read-only: the cache may hold the same arrays;
 - every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
 - a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
-- a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in time.
+- a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in
+  time.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ _LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
 
 
 class Journey:
-    """Thread-safe. After `close` every request fails with ClosedError. meter: counts what goes through this bundle alone.
+    """Thread-safe. After `close` every request fails with ClosedError. meter: counts what goes through this bundle
+    alone.
 
     cache: None where there is nothing to keep. faults: of the parts beside the answer.
     """
@@ -183,7 +185,8 @@ class Journey:
             self.opened.held.close()
 
     def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_Landed] | _Away | Tensors:
-        """identify, look up, join, decode, compare, decide, adapt: an answer, a flight to follow, or the tensors to run.
+        """identify, look up, join, decode, compare, decide, adapt: an answer, a flight to follow, or the tensors to
+        run.
 
         keep: the caller may reuse its arrays before the engine has read them.
         """
@@ -232,8 +235,8 @@ class Journey:
         return own(tensors, named) if keep else tensors
 
     def _look_up(self, cache: Cache, request: Request, named: Named) -> tuple[Answer | Future[_Landed] | None, Named]:
-        """The exact answer, or the flight of an identical request; None where this one has to be computed. The inputs, which
-        may have been read meanwhile."""
+        """The exact answer, or the flight of an identical request; None where this one has to be computed. The inputs,
+        which may have been read meanwhile."""
         hit = None
         try:
             request.key, named = identify(named, self._namespace)

@@ -3,19 +3,20 @@
     budget = MemoryBudget(300)
     faces = open_bundle("faces.ekb", limits=ModelLimits(memory=budget))
     voice = open_bundle("voice.ekb", limits=ModelLimits(memory=budget))      # gets what is left, or MemoryExceeded
-    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache of 12 MB instead of 64 MB")
+    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache of 12 MB instead of
+    64 MB")
 
 Rules:
 - what is optional goes first: variants for batches, the largest first; then the cache shrinks, and at last goes;
 - caches are the elastic part: what models leave is shared fairly among them, no cache gets more than it wants, and each
   grows and shrinks as models come and go;
 - a model that does not fit with no cache anywhere is refused, and the error says what would fit;
-- a model counts with what it needs itself, never with what the process happened to grow by meanwhile: what measuring on this
-  board found, else an estimate from its bytes, the same for each variant that stays; in a process of its own with all that
-  this process has resident;
+- a model counts with what it needs itself, never with what the process happened to grow by meanwhile: what measuring on
+  this board found, else an estimate from its bytes, the same for each variant that stays; in a process of its own with
+  all that this process has resident;
 - a model that is closed gives back what it took;
-- without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the minute,
-  only degrades; what runs out of memory all the same is told as that, whatever it failed with.
+- without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the
+  minute, only degrades; what runs out of memory all the same is told as that, whatever it failed with.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ _SHARE = 0.9
 
 @dataclass(frozen=True)
 class Need:
-    """What a model would like, in MB (1e6 bytes). batches_mb: variant for a batch size -> what it takes beside the model."""
+    """What a model would like, in MB (1e6 bytes). batches_mb: variant for a batch size -> what it takes beside the
+    model.
+    """
 
     model_mb: float
     batches_mb: Mapping[int, float] = field(default_factory=dict)
@@ -116,7 +119,8 @@ def _lost_cache(cache_mb: float, wanted_mb: float) -> tuple[str, ...]:
 class MemoryBudget:
     """total_mb: what all models opened with it may take together, caches included, in MB (1e6 bytes). Thread-safe.
 
-    It bounds what models take, not the process: Python, NumPy, the engines' libraries and the application are not in it.
+    It bounds what models take, not the process: Python, NumPy, the engines' libraries and the application are not in
+    it.
     """
 
     def __init__(self, total_mb: float) -> None:
@@ -188,9 +192,11 @@ class MemoryBudget:
 
 
 class Claim:
-    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take. cache_mb: what its cache may.
+    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take. cache_mb: what its
+    cache may.
 
-    wanted_mb: what the cache would take. In a budget that is shared cache_mb changes as models come and go, and `follow` tells.
+    wanted_mb: what the cache would take. In a budget that is shared cache_mb changes as models come and go, and
+    `follow` tells.
     """
 
     def __init__(
@@ -276,7 +282,9 @@ def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 
 @contextmanager
 def scarce(where: object) -> Iterator[None]:
-    """Tell whatever the lack of memory broke as MemoryExceeded: an allocation, a library that cannot be mapped, a thread."""
+    """Tell whatever the lack of memory broke as MemoryExceeded: an allocation, a library that cannot be mapped, a
+    thread.
+    """
     try:
         yield
     except (MemoryError, OSError, ImportError, RuntimeError, EngineError) as error:

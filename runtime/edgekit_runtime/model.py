@@ -52,16 +52,20 @@ MOST_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Stats:
-    """meter: answers and latencies, since the model was opened. cache: None when it is off. queued: requests waiting now.
+    """meter: answers and latencies, since the model was opened. cache: None when it is off. queued: requests waiting
+    now.
 
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
     which that was more than was left of their budget, though its median was not, so that the device answered them all
-    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After `swap`
-    cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the bundle that answers now.
-    engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has none.
-    faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were answered
-    without it, and the first of each part is in the log.
-    arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their bits.
+    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After
+    `swap` cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the bundle that answers
+    now.
+    engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has
+    none.
+    faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were
+    answered without it, and the first of each part is in the log.
+    arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their
+    bits.
     artifact, engine: the recipe that answers, and the engine with its version.
     """
 
@@ -89,7 +93,8 @@ class Companion(Protocol):
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread.
 
-    In a child that was forked afterwards they raise ForkedError; `health` tells, `describe` describes, `close` does nothing.
+    In a child that was forked afterwards they raise ForkedError; `health` tells, `describe` describes, `close` does
+    nothing.
 
     opener: opens another bundle the way this one was opened, for `swap`.
     """
@@ -132,7 +137,8 @@ class Model:
         opened with; `answer.met_budget` says whether it held. priority: higher ones go first where requests wait.
         stale_ok: where the budget cannot be met, take a cached answer past its time, if there is one.
         Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when nobody is expected to make it;
-        SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without Pillow.
+        SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
+        Pillow.
         """
         if budget_ms is None and priority == 0 and not stale_ok:
             request = Request(self._budget_ms)  # as `_request`, without a call
@@ -170,9 +176,9 @@ class Model:
     def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
         """Answer with another bundle from now on. Returns once the old one's requests are answered and it is closed.
 
-        The new bundle is verified, self-tested and warmed up first, while the old one goes on answering; where it fails,
-        nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may drain.
-        Raises ContractError, ClosedError, and what `open_bundle` raises.
+        The new bundle is verified, self-tested and warmed up first, while the old one goes on answering; where it
+        fails, nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may
+        drain. Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
         self._journey.guard.check()
         check_number("timeout_s", timeout_s)
@@ -269,8 +275,8 @@ class Model:
         return measured(self._journey, healthy=self.health().ok)
 
     def throttle(self, delay_ms: float) -> None:
-        """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the budget
-        and whether a host takes over. 0 ends it.
+        """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the
+        budget and whether a host takes over. 0 ends it.
         """
         self._journey.device.throttle(delay_ms)
 
@@ -307,7 +313,8 @@ class Model:
     def close(self, timeout_s: float = 5.0) -> None:
         """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
 
-        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a forked child
+        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a
+        forked child
         nothing is done: what there is to free, end or send is the parent's.
         """
         self._closed = True

@@ -46,12 +46,15 @@ class Opened:
 
     @property
     def why_alternate(self) -> str:
-        """Why answers may differ from those of other machines: an alternate artifact runs. Empty where the primary does."""
+        """Why answers may differ from those of other machines: an alternate artifact runs. Empty where the primary
+        does.
+        """
         primary, runs = self.bundle.artifact().recipe, self.prepared.entry.recipe
         if runs == primary:
             return ""
         return (
-            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another machine may run "
+            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another "
+            f"machine may run "
             "another artifact"
         )
 

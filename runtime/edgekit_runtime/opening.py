@@ -46,11 +46,12 @@ def open_bundle(
     """Open a bundle and return a model that is ready to answer.
 
     path: an .ekb file, or an install root, whose active bundle is opened (see `install`).
-    trust: a root.json, or one or several PEM files of Ed25519 public keys, that must have signed the bundle. Empty for the
-    machine's trusted keys (`edgekit keys list`); without any, signatures are not checked.
-    allow_unsigned: accept a bundle that no trusted key has signed; `describe()` says so. An install root keeps its own record.
-    secret: where the key of an encrypted bundle is (`file:PATH`, `env:NAME`, `cmd:COMMAND`, a path), or its 32 bytes. None
-    for EDGEKIT_SECRET, ~/.config/edgekit/secret, then /etc/edgekit/secret.
+    trust: a root.json, or one or several PEM files of Ed25519 public keys, that must have signed the bundle. Empty for
+    the machine's trusted keys (`edgekit keys list`); without any, signatures are not checked.
+    allow_unsigned: accept a bundle that no trusted key has signed; `describe()` says so. An install root keeps its own
+    record.
+    secret: where the key of an encrypted bundle is (`file:PATH`, `env:NAME`, `cmd:COMMAND`, a path), or its 32 bytes.
+    None for EDGEKIT_SECRET, ~/.config/edgekit/secret, then /etc/edgekit/secret.
     engine: name of an engine, None for the fastest of those installed.
     threads: engine threads, 1 to 256, None for the fastest number.
     delegate: path of a TFLite delegate's library, measured like any other candidate. None for EDGEKIT_DELEGATE.
@@ -63,9 +64,9 @@ def open_bundle(
     hosts: http(s)://name:port of hosts with the same contract, which answer requests that the device would answer late.
     telemetry: the broker to report to, None for no reports. docs/telemetry-format.md lists what is sent.
 
-    Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError, MemoryExceeded;
-    TelemetryError (telemetry-spool), CacheFileError, HostError (host-address); OptionError, a ValueError, which names the
-    option that makes no sense.
+    Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError,
+    MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address); OptionError, a
+    ValueError, which names the option that makes no sense.
     """
     from edgekit_runtime.memory import scarce
 

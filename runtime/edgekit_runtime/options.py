@@ -5,7 +5,8 @@
 
 Rules:
 - every check stands in one table, `_RULES`; what fails is one OptionError, which names the option and its owner;
-- what only the bundle or this machine can tell (an engine that is not installed, a broker that is away) is not checked here.
+- what only the bundle or this machine can tell (an engine that is not installed, a broker that is away) is not checked
+  here.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 Rules:
 - ready means warm: every batch size in use has run before anybody is told;
 - a variant for a batch that does not pay on this board is freed again: it would only take memory;
-- no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child loaded;
+- no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child
+  loaded;
 - what answers is what was tested: the golden examples are replayed by the very engine that will serve;
 - a candidate that passed its trial and does not load now makes way for the next, with its reason;
 - under a memory limit the model goes without batches and with a smaller cache, and says so, before it is refused.
@@ -36,7 +37,9 @@ from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, wa
 __all__ = ["Preparation", "Prepared", "Ready", "check_fits", "prepare"]
 
 PROCESS_MB = 40.0
-"""The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled afterwards."""
+"""The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled
+afterwards.
+"""
 _ESTIMATE = 3.0
 """Memory of a loaded artifact by its bytes, where nothing was measured: the file, its packed weights, activations."""
 
@@ -286,7 +289,8 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuning:
     if left is not None and how.isolate:
         if left <= PROCESS_MB:
             raise MemoryExceeded(
-                f"a process of its own takes {shown(PROCESS_MB)} MB before it loads anything, and {shown(max(0.0, left))} MB "
+                f"a process of its own takes {shown(PROCESS_MB)} MB before it loads anything, and "
+                f"{shown(max(0.0, left))} MB "
                 "are left",
                 where=f"{bundle.manifest.name} ({bundle.path.name})",
                 do="Allow more, close another model, or open it with isolate=False",

@@ -33,7 +33,8 @@ class Settling(threading.local):
         finish: Callable[[Any], Told],
         failed: Callable[[BaseException, bool], object],
     ) -> None:
-        """finish: makes the caller's result, in the thread that ends `pending`. failed: told of an error, and whether it is
+        """finish: makes the caller's result, in the thread that ends `pending`. failed: told of an error, and whether
+        it is
         one that counts: False where the caller had withdrawn the request."""
 
         def settle(done: Future[Any]) -> None:

@@ -1,10 +1,12 @@
-"""Whose SQLite file lies at a path, told by its first hundred bytes: nobody's file of another is ever written to or moved.
+"""Whose SQLite file lies at a path, told by its first hundred bytes: nobody's file of another is ever written to or
+moved.
 
     owner(Path("answers.db"), 0x656B6163)           # "nobody", "ours", "unmarked" or "other"
     set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2
 
 Rules:
-- ours is what carries the mark: the application id in the header, https://www.sqlite.org/fileformat.html#application_id;
+- ours is what carries the mark: the application id in the header,
+  https://www.sqlite.org/fileformat.html#application_id;
 - nobody's is what holds nothing: an empty file, one that was cut inside SQLite's header, zeros that a power cut left;
 - nothing that was set aside is overwritten. Once there are MOST_SET_ASIDE, a damaged file of ours is deleted.
 """
@@ -22,7 +24,8 @@ _HEADER = 100
 
 
 def owner(path: Path, mark: int) -> Literal["nobody", "ours", "unmarked", "other"]:
-    """unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or somebody else's.
+    """unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or somebody
+    else's.
 
     Raises OSError.
     """

@@ -5,7 +5,8 @@
         outputs = stepper.step({"audio": frame})        # named, dequantized, without the states that are carried
     stepper.reset()                                     # the next frame is a first one
 
-Rules: canonical items in (a caller's inputs only), finished outputs out; a frame that fails leaves an explicit state as it
+Rules: canonical items in (a caller's inputs only), finished outputs out; a frame that fails leaves an explicit state as
+it
 was. A model without state is stepped too: no frame knows of another. One thread at a time.
 """
 

@@ -5,17 +5,17 @@
     value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical: ... twice
 
 Rules:
-- the values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory; commas and
-  brackets within strings count too, so the count is never too low;
+- the values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory; commas
+  and brackets within strings count too, so the count is never too low;
 - NaN and the infinities are no JSON;
-- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name given
-  twice in one object, a byte order mark and half a surrogate pair;
-- what is signed has one spelling (`parse_canonical`), so that no two readers can understand it differently. Refused are: bytes
-  that are no UTF-8; a key twice in one object, or out of order (by UTF-16 code units); white space between tokens; a number in
-  another form than ECMAScript's shortest; nesting beyond MAX_DEPTH;
-- canonical is narrower than RFC 8785: a string holds no control character, no line separator and none that turns the direction
-  of writing, so that what is shown is what is there; the only escapes left are \\" and \\\\. A whole number beyond
-  +-(2**53 - 1) is a float, as everywhere in JSON; no field that counts takes one.
+- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name
+  given twice in one object, a byte order mark and half a surrogate pair;
+- what is signed has one spelling (`parse_canonical`), so that no two readers can understand it differently. Refused
+  are: bytes that are no UTF-8; a key twice in one object, or out of order (by UTF-16 code units); white space between
+  tokens; a number in another form than ECMAScript's shortest; nesting beyond MAX_DEPTH;
+- canonical is narrower than RFC 8785: a string holds no control character, no line separator and none that turns the
+  direction of writing, so that what is shown is what is there; the only escapes left are \\" and \\\\. A whole number
+  beyond +-(2**53 - 1) is a float, as everywhere in JSON; no field that counts takes one.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def number_text(value: float) -> str:
 def canonical_bytes(value: Any) -> bytes:
     """The canonical form of a JSON value: the byte string that is signed.
 
-    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and nesting beyond what the
-    interpreter takes.
+    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and nesting beyond
+    what the interpreter takes.
     """
     try:
         return "".join(_pieces(value)).encode("utf-8")

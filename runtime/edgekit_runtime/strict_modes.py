@@ -1,13 +1,15 @@
 """Who could put another file in the place of one that decides about trust: the rule of sshd's StrictModes.
 
     found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
-    found.where, found.what, found.do                               # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
+    found.where, found.what, found.do                               # "/etc/edgekit", "...", "Run: chmod go-w
+    /etc/edgekit"
 
 Rules:
 - the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
 - each belongs to root or to this user;
-- no group and no other user may write to it. A sticky folder such as /tmp is fine: there nobody else can replace an entry, and
-  the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user, counts as the user;
+- no group and no other user may write to it. A sticky folder such as /tmp is fine: there nobody else can replace an
+  entry, and the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user,
+  counts as the user;
 - what cannot be looked at is left to the reader's own error.
 """
 
@@ -34,7 +36,8 @@ class Unsafe:
 
 
 def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> Unsafe | None:
-    """The first thing by which another user could replace `path`; None where there is none, and on systems without modes.
+    """The first thing by which another user could replace `path`; None where there is none, and on systems without
+    modes.
 
     uid: of the user who relies on the file, None for this process's. above: the folder where looking ends, None for /.
     """
@@ -74,7 +77,8 @@ def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:
             f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
         )
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        return None  # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
+        # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
+        return None
     open_to = stat.S_IWOTH | (0 if _is_private_group(found.st_gid, found.st_uid) else stat.S_IWGRP)
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     if found.st_mode & open_to and not sticky:

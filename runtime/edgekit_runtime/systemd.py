@@ -1,11 +1,12 @@
 """What systemd is told of this process: it is ready once a model is open, and alive while every open model is healthy.
 
-The unit that `edgekit deploy --service` writes sets EDGEKIT_NOTIFY; without it nothing is sent, because an application may
-speak to systemd by itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.
+The unit that `edgekit deploy --service` writes sets EDGEKIT_NOTIFY; without it nothing is sent, because an application
+may speak to systemd by itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.
 
 Rules:
 - READY=1 is sent once, after the first model was opened;
-- WATCHDOG=1 is sent twice in each WATCHDOG_USEC, and is left out while a model is dead: systemd then restarts the service;
+- WATCHDOG=1 is sent twice in each WATCHDOG_USEC, and is left out while a model is dead: systemd then restarts the
+  service;
 - a model that was closed or collected no longer counts;
 - a fault here never reaches the application.
 """

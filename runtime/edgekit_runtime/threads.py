@@ -1,11 +1,12 @@
-"""Starting a thread, also while the interpreter ends: no new thread runs then, and the daemon threads there are stand still.
+"""Starting a thread, also while the interpreter ends: no new thread runs then, and the daemon threads there are stand
+still.
 
     if not begin(thread):       # the interpreter ends: do without
         ...
     ending()                    # whether to wait for no thread
 
-Rule: whoever would wait for a thread asks `ending` first. `Thread.start` itself waits, without end, for a thread that never
-runs; a finalizer that calls `predict` then would hold up the end of the process.
+Rule: whoever would wait for a thread asks `ending` first. `Thread.start` itself waits, without end, for a thread that
+never runs; a finalizer that calls `predict` then would hold up the end of the process.
 """
 
 from __future__ import annotations

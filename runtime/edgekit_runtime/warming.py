@@ -6,11 +6,13 @@
 Rules:
 - ready means warm: the golden examples are replayed, and every batch size in use has run several times; of a model so
   slow that this takes seconds, no more is run than that takes once all examples agreed here;
-- a batch must give each item the answer it gives alone; one that does not is dropped with its reason, the model goes on;
-- a file with a free batch axis has one engine for all sizes, and what changing the size costs counts as part of the batch;
-  a small TFLite file has an interpreter for each instead, where two microseconds count and memory does not;
-- a size pays when its run takes less than the same items in the best smaller runs, by more than the noise; the fastest of a few
-  runs counts, because a busy processor interrupts long runs more often than short ones, and no run is faster than it can be;
+- a batch must give each item the answer it gives alone; one that does not is dropped with its reason, the model goes
+  on;
+- a file with a free batch axis has one engine for all sizes, and what changing the size costs counts as part of the
+  batch; a small TFLite file has an interpreter for each instead, where two microseconds count and memory does not;
+- a size pays when its run takes less than the same items in the best smaller runs, by more than the noise; the fastest
+  of a few runs counts, because a busy processor interrupts long runs more often than short ones, and no run is faster
+  than it can be;
 - it is given up early: when neither of two sizes in a row pays, larger ones are not tried, and never beyond the bound.
 """
 

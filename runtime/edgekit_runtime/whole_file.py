@@ -5,11 +5,13 @@
     if take(descriptor) is False: ...                # another has the lock
 
 Rules:
-- bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a file;
+- bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a
+  file;
 - what is written durably is flushed before it is renamed, and its folder after;
 - whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
 - an install root adds rules of its own to the same steps (`install.disk`);
-- the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system without locks
+- the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
+  without locks
   is told apart: who asks decides whether everybody may come in there.
 """
 

@@ -3,8 +3,9 @@
     with System(land, CPUS["cortex-a15"], folder, emulators / EMULATORS["armv7l"]) as system:
         done = system.run("sh /package/install.sh", {"/package": packed.path})
 
-A private binfmt_misc in a user namespace (Linux 6.7 and later) tells the kernel what an ARM executable is; the emulator is
-static and is opened when it is registered (flag F), so it need not lie inside. Children, shells and pipes are real there.
+A private binfmt_misc in a user namespace (Linux 6.7 and later) tells the kernel what an ARM executable is; the emulator
+is static and is opened when it is registered (flag F), so it need not lie inside. Children, shells and pipes are real
+there.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def check_kernel() -> None:
 
 
 def static_emulators(folder: Path) -> None:
-    """Put QEMU's static programs into `folder`: this host's, or those of Debian's package, which is not installed for it."""
+    """Put QEMU's static programs into `folder`: this host's, or those of Debian's package, which is not installed for
+    it.
+    """
     left = [name for name in EMULATORS.values() if not _linked(name, folder)]
     if not left:
         return

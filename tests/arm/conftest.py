@@ -101,7 +101,8 @@ def boards(cache, tmp_path_factory) -> dict[str, Board]:
 
 @dataclass(frozen=True)
 class Digits:
-    """Bundles of the digits network, a trained one. arm: for a Raspberry Pi 4, with int8, float and ONNX artifacts. debian: for 32 bits
+    """Bundles of the digits network, a trained one. arm: for a Raspberry Pi 4, with int8, float and ONNX artifacts.
+    debian: for 32 bits
     and trixie, ONNX alone. old: its int8 artifact, with the golden answers of tflite-runtime's reference kernels."""
 
     arm: Path

@@ -1,7 +1,7 @@
 """What is shipped, installed by its own install.sh in whole emulated systems, and used there as an owner would use it.
 
-Every child process is real: the self-test's, the trial's, and those that tuning starts. 32 bits first: there Debian's NumPy is
-1.24 on bookworm, and has no wheel that would say what it lacks.
+Every child process is real: the self-test's, the trial's, and those that tuning starts. 32 bits first: there Debian's
+NumPy is 1.24 on bookworm, and has no wheel that would say what it lacks.
 """
 
 from __future__ import annotations

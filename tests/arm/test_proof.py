@@ -1,4 +1,5 @@
-"""On ARM, under QEMU and not on hardware: what is shipped installs, loads, and answers as it does here; what must not, does not.
+"""On ARM, under QEMU and not on hardware: what is shipped installs, loads, and answers as it does here; what must not,
+does not.
 
 Three processors of 64 bits (Raspberry Pi 3 and Zero 2 W, 4, 5), both Debian releases, and both 32-bit systems.
 """

@@ -1,4 +1,6 @@
-"""The figures of batching are those of an application: predict() on a bundle that was packed, beside peers on the same artifacts."""
+"""The figures of batching are those of an application: predict() on a bundle that was packed, beside peers on the same
+artifacts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The estimate's benchmark: what it reads, that nothing is predicted by what it was fitted to, and what the product holds."""
+"""The estimate's benchmark: what it reads, that nothing is predicted by what it was fitted to, and what the product
+holds.
+"""
 
 from __future__ import annotations
 

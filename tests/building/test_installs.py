@@ -1,4 +1,6 @@
-"""Whatever kind of model a bundle holds, it installs on a machine with both engines: its promise is one that its runner-up keeps."""
+"""Whatever kind of model a bundle holds, it installs on a machine with both engines: its promise is one that its
+runner-up keeps.
+"""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def subject_of(items: int, store: Store = NO_STORE) -> Subject:
 
 
 class Lucky:
-    """A maker whose every plan loses a tenth of all items, each plan others: what looks better is better by chance alone.
-    It is its own bench, and counts what it is asked."""
+    """A maker whose every plan loses a tenth of all items, each plan others: what looks better is better by chance
+    alone. It is its own bench, and counts what it is asked."""
 
     units = tuple(Unit(f"u{i}", frozenset({f"u{i}"}), 1 / 16) for i in range(16))
 

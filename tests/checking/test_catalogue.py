@@ -88,10 +88,12 @@ def test_an_entry_says_what_why_and_what_to_do(code):
 MESSAGES = {
     "op-version": """ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'. An older version of this
         builtin might be supported. Are you using an old TFLite binary with a newer model?\nRegistration failed.""",
-    "op-unknown": "Op builtin_code out of range: 150. Are you using old TFLite binary with newer model?Registration failed.",
+    "op-unknown": "Op builtin_code out of range: 150. Are you using old TFLite binary with newer model?Registration "
+    "failed.",
     "op-custom": "RuntimeError: Encountered unresolved custom op: Mine.\nNode number 0 (Mine) failed to prepare.",
     "op-flex": "Select TensorFlow op(s), included in the given model, is(are) not supported by this interpreter.",
-    "numpy-2": "SystemError: <built-in method CreateWrapperFromFile of PyCapsule object at 0x7f> returned a result with an exception set",
+    "numpy-2": "SystemError: <built-in method CreateWrapperFromFile of PyCapsule object at 0x7f> returned a result "
+    "with an exception set",
     "onnx-ir": "Unsupported model IR version: 11, max supported IR version: 10",
     "op-kernel": "NOT_IMPLEMENTED : Could not find an implementation for Conv(11) node with name 'c'",
     "onnx-opset": "NOT_IMPLEMENTED : Could not find an implementation for QuantizeLinear(23) node with name 'q'",
@@ -107,7 +109,8 @@ MESSAGES = {
     "managed-python": "error: externally-managed-environment",
     "tensor-size": "ValueError: Cannot set tensor: Got value of type FLOAT32 but expected type INT8 for input 0",
     "gather-out-of-range": "RuntimeError: gather index out of boundsNode number 3 (GATHER) failed to invoke.",
-    "harmless-schema": "Schema error: Trying to register schema with name TreeEnsembleClassifier (domain: ai.onnx.ml version: 1)",
+    "harmless-schema": "Schema error: Trying to register schema with name TreeEnsembleClassifier (domain: ai.onnx.ml "
+    "version: 1)",
     "no-systemd": "System has not been booted with systemd as init system (PID 1). Can't operate.",
     "emulation-userland": "File has unexpected size (55832 != 55836). Mirror sync in progress?",
     "missing-extra": "ModuleNotFoundError: No module named 'ai_edge_litert.interpreter'",

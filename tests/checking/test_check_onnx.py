@@ -1,6 +1,8 @@
-"""`edgekit check` of ONNX files: what the board's own ONNX Runtime refuses is an error, with and without that version at hand.
+"""`edgekit check` of ONNX files: what the board's own ONNX Runtime refuses is an error, with and without that version
+at hand.
 
-`benchmarks/registered.py --prove` holds the table of kernels against all of ONNX's own examples, for every version in it.
+`benchmarks/registered.py --prove` holds the table of kernels against all of ONNX's own examples, for every version in
+it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ OPTIONS = {
     "status": {"--root"},
     "rollback": {"--root", "--trust"},
 }
-"""Of these five options, what each command about bundles takes. `inspect`, `check` and `estimate` run nothing in trust."""
+"""Of these five options, what each command about bundles takes. `inspect`, `check` and `estimate` run nothing in trust.
+"""
 SHARED = {"--trust", "--allow-unsigned", "--secret", "--pin", "--root"}
 
 

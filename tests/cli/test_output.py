@@ -1,4 +1,6 @@
-"""Words of a bundle, printed: two labels that look the same are told apart, and no line of a model's is an order to a terminal."""
+"""Words of a bundle, printed: two labels that look the same are told apart, and no line of a model's is an order to a
+terminal.
+"""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def test_every_mistake_of_every_file_is_printed_with_its_key(edgekit, tmp_path: 
     ran = edgekit("profiles", "validate", tmp_path)
     assert ran.code == 1
     for mistake in (
-        "bad.toml: 'name' is 'bed', and the file is called 'bad.toml'. Write name = \"bad\" in it, or call the file bed.toml",
+        "bad.toml: 'name' is 'bed', and the file is called 'bad.toml'. Write name = \"bad\" in it, or call the file "
+        "bed.toml",
         "bad.toml: 'threds' is not a key of the format. Did you mean 'threads'?",
         "bad.toml: 'core.count' is a string, not a whole number",
         "bad.toml: 'os' is missing. Add it: it is a table",

@@ -1,4 +1,5 @@
-"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite and .venv-openvino one more.
+"""What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite and .venv-openvino
+one more.
 
 Each runs as it is, in a process of its own, and behind the object that joins batches: the promises are the same.
 """

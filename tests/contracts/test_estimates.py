@@ -1,6 +1,7 @@
 """What every learnt estimate that can refuse must pass: after a slow spell it lets requests in again, within its bound.
 
-Each case is a real part with an injected clock, which moves only by what the engine takes and by the pause between requests.
+Each case is a real part with an injected clock, which moves only by what the engine takes and by the pause between
+requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What README and docs say is done here, block by block, in a folder that holds the demo's files.
 
-- ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file is there,
-  after `<!-- camera.ekb is an encrypted bundle, camera.secret its key -->` both of them.
+- ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file
+  is there, after `<!-- camera.ekb is an encrypted bundle, camera.secret its key -->` both of them.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
   After `<!-- not run: why -->` an `edgekit` command is only parsed.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.

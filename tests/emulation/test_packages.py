@@ -1,5 +1,5 @@
-"""Debian's packages by the host's own apt, from a mirror that this test serves: what it does when the mirror is in mid-sync,
-away, or without the package, and whose sources it asks."""
+"""Debian's packages by the host's own apt, from a mirror that this test serves: what it does when the mirror is in
+mid-sync, away, or without the package, and whose sources it asks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Mirror:
         (self.lists / "Packages").write_text(packages)
         listed = (in_release or packages).encode()
         (self.folder / "dists/bookworm/Release").write_text(
-            "Suite: stable\nCodename: bookworm\nArchitectures: arm64\nComponents: main\nDate: Sat, 01 Nov 2025 00:00:00 UTC\n"
+            "Suite: stable\nCodename: bookworm\nArchitectures: arm64\nComponents: main\nDate: Sat, 01 Nov 2025 "
+            "00:00:00 UTC\n"
             f"SHA256:\n {hashlib.sha256(listed).hexdigest()} {len(listed)} main/binary-arm64/Packages\n"
         )
 

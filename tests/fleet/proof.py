@@ -49,7 +49,8 @@ class Outcome:
     """committed: windows that spools have accepted. stored: of these, in the store. missing: not there.
 
     still_spooled: on a board at the end, so late and not lost. known_lost: given up by boards, and counted.
-    answered, counted: answers by the boards' meters, and by the store's roll-ups. receipts: acknowledged duplicates too.
+    answered, counted: answers by the boards' meters, and by the store's roll-ups. receipts: acknowledged duplicates
+    too.
     """
 
     committed: int

@@ -230,7 +230,9 @@ def test_dark_and_light_are_what_the_reader_prefers(server, browser):
 
 @pytest.fixture
 def started(monkeypatch):
-    """The threads that this test starts, and those that they start: other servers of this process have threads of their own."""
+    """The threads that this test starts, and those that they start: other servers of this process have threads of their
+    own.
+    """
     mine = [threading.current_thread()]
     start = threading.Thread.start
 

@@ -87,7 +87,8 @@ def test_what_is_wrong_has_a_status_and_ends_the_connection(data, status):
 def test_a_response_is_these_bytes():
     response = Response(503, (b"ab", memoryview(b"c")), {"Content-Type": "text/plain"}, close=True)
     assert response_head(response) == (
-        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: "
+        b"close\r\n\r\n"
     )
 
 

@@ -1,7 +1,7 @@
 """Others' client against our server, and our client against others' servers, all real and each in its own environment.
 
-The downloads are large (tritonclient 165 MB, nvidia-pytriton 370 MB, mlserver 320 MB unpacked); uv keeps them for the next
-time. Without an index these tests are left out on a laptop, and fail in CI.
+The downloads are large (tritonclient 165 MB, nvidia-pytriton 370 MB, mlserver 320 MB unpacked); uv keeps them for the
+next time. Without an index these tests are left out on a laptop, and fail in CI.
 """
 
 from __future__ import annotations

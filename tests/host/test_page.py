@@ -22,7 +22,8 @@ def test_every_option_is_there():
 def test_the_limits_are_those_of_the_code():
     limits, patience = Limits(), Patience()
     for row in (
-        f"| one body | {limits.body_bytes // 2**20} MiB; as JSON, without binary tensors, {limits.json_bytes // 2**20} MiB |",
+        f"| one body | {limits.body_bytes // 2**20} MiB; as JSON, without binary tensors, "
+        f"{limits.json_bytes // 2**20} MiB |",
         f"| values in one JSON, in or out | {MOST_VALUES:,} lists, objects and numbers;",
         f"| JSON above {_LONG_JSON // 2**10} KiB parsed at one time | one body,",
         f"| one answer's tensors | {MAX_ANSWER // 2**20} MiB |",

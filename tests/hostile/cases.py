@@ -1,8 +1,8 @@
 """The hostile bundles, each a file that `make_corpus.py` writes: what it is, and how it must be refused.
 
-Rules: a case that is not about the signature is signed by "ours", whom root.json trusts: the writer himself is hostile. Groups
-have the numbers of docs/security.md. `reader` says whether `read_bundle` refuses it; what the reader need not know (dates,
-boards, model files) is refused by `install`, which refuses all the others with the same code.
+Rules: a case that is not about the signature is signed by "ours", whom root.json trusts: the writer himself is hostile.
+Groups have the numbers of docs/security.md. `reader` says whether `read_bundle` refuses it; what the reader need not
+know (dates, boards, model files) is refused by `install`, which refuses all the others with the same code.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["CASES", "GOOD", "ROOTS", "Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """code: of the error. says: a part of its message. root: the root.json in the corpus that is asked. fetched: the code where a
-    file's size was already held against its head while it was fetched."""
+    """code: of the error. says: a part of its message. root: the root.json in the corpus that is asked. fetched: the
+    code where a file's size was already held against its head while it was fetched."""
 
     group: int
     name: str

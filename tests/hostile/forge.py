@@ -4,9 +4,9 @@
     value = manifest(); value["format"] = 2; pack(value, blobs())
     pack(manifest(), blobs(), sign=[key("ours")])
 
-Rules: nothing of the clock, the machine or an engine gets in, so that the same code gives the same bytes everywhere. The
-golden answers are those of LiteRT 2.3.0 to tests/models/tiny_int8.tflite, written down. Keys come from fixed seeds: they are
-known to everybody and trusted by nobody but these tests.
+Rules: nothing of the clock, the machine or an engine gets in, so that the same code gives the same bytes everywhere.
+The golden answers are those of LiteRT 2.3.0 to tests/models/tiny_int8.tflite, written down. Keys come from fixed seeds:
+they are known to everybody and trusted by nobody but these tests.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def signature(name: str, body: bytes, payload_type: bytes = PAYLOAD_TYPE) -> dic
 def pack(
     value: dict[str, Any] | bytes, content: Sequence[bytes], *, sign: Sequence[str] = (), block: bytes | None = None
 ) -> bytes:
-    """value: a manifest, or the very bytes of one. sign: names of keys. block: the signature block itself, whatever it is."""
+    """value: a manifest, or the very bytes of one. sign: names of keys. block: the signature block itself, whatever it
+    is.
+    """
     body = value if isinstance(value, bytes) else canonical(value)
     if block is None:
         block = canonical([signature(name, body) for name in sign])

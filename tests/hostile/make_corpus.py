@@ -4,8 +4,8 @@ good/    what is opened: signed, by two, by nobody
 bad/     GROUP-NAME.ekb: what is refused, by the groups of docs/security.md
 *.json   whom they trust
 
-`python tests/hostile/make_corpus.py` writes corpus.sha256 anew, with the digest of each file: a test compares, so that no
-change of the generator goes unnoticed.
+`python tests/hostile/make_corpus.py` writes corpus.sha256 anew, with the digest of each file: a test compares, so that
+no change of the generator goes unnoticed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The corpus is what its script writes, and the reader refuses each of its bad bundles with one typed error in one line."""
+"""The corpus is what its script writes, and the reader refuses each of its bad bundles with one typed error in one
+line.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Group 26: JSON that is small on the wire and large in memory, against each reader of a stranger's JSON, in a child with a
-limit of its memory."""
+"""Group 26: JSON that is small on the wire and large in memory, against each reader of a stranger's JSON, in a child
+with a limit of its memory."""
 
 from __future__ import annotations
 

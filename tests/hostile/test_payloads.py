@@ -1,4 +1,6 @@
-"""Group 25: payloads of boards that are broken, or somebody else: refused with one word, and never more than text on a page."""
+"""Group 25: payloads of boards that are broken, or somebody else: refused with one word, and never more than text on a
+page.
+"""
 
 from __future__ import annotations
 

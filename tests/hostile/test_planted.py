@@ -60,7 +60,9 @@ PLACES = [OBJECT, "generations/2", "generations/2.new", "current.new", "journal.
 @pytest.mark.parametrize("plant", [linked, hard_linked, a_folder, a_pipe])
 @pytest.mark.parametrize("place", PLACES)
 def test_group_14_what_was_planted_is_never_written_through(place, plant, root, tmp_path):
-    """S20: Refused, or put away: the file that it leads to keeps its bytes, and what answers is one of the two bundles, whole."""
+    """S20: Refused, or put away: the file that it leads to keeps its bytes, and what answers is one of the two bundles,
+    whole.
+    """
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     spot = root / place
@@ -289,7 +291,9 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 class Swapper:
-    """Opens folders as `disk.open_folder` does; after the open of that number a link to `victim` takes the folder's place."""
+    """Opens folders as `disk.open_folder` does; after the open of that number a link to `victim` takes the folder's
+    place.
+    """
 
     def __init__(self, folder: Path, victim: Path, moment: int) -> None:
         self.folder, self.victim, self.moment = folder, victim, moment

@@ -3,9 +3,9 @@
     file = Tflite(data); file.put("<i", file.shape_at("image"), 0)      # the batch becomes 0
 
 Follows the FlatBuffers binary format (flatbuffers.dev, "Internals") and TensorFlow Lite's schema.fbs: Model = {version,
-operator_codes, subgraphs, description, buffers}, SubGraph = {tensors, inputs, outputs, operators}, Tensor = {shape, type,
-buffer, name}, Operator = {opcode_index, inputs, outputs}, OperatorCode = {deprecated_builtin_code, custom_code, version,
-builtin_code}, Buffer = {data}.
+operator_codes, subgraphs, description, buffers}, SubGraph = {tensors, inputs, outputs, operators}, Tensor = {shape,
+type, buffer, name}, Operator = {opcode_index, inputs, outputs}, OperatorCode = {deprecated_builtin_code, custom_code,
+version, builtin_code}, Buffer = {data}.
 """
 
 from __future__ import annotations

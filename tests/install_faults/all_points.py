@@ -2,9 +2,9 @@
 
     .venv/bin/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json [KIND ...]
 
-Writes how many points there were of each kind, what answered after them, and how long it took; what an earlier run found of
-other kinds stays. Of a power cut (`power cut`, `power cut after a kill`) the points are the states of a disk that it may leave.
-Exits 1 where anything does not hold, and keeps the roots in which it did not.
+Writes how many points there were of each kind, what answered after them, and how long it took; what an earlier run
+found of other kinds stays. Of a power cut (`power cut`, `power cut after a kill`) the points are the states of a disk
+that it may leave. Exits 1 where anything does not hold, and keeps the roots in which it did not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def _told(scene: Scene, version: str | None, refused: bool, wrong: list[str]) ->
 
 
 def work_cuts(job: tuple[str, str, Path]) -> list[dict[str, Any]]:
-    """Of one scene: what a run finds to be the same state, another one does too, but for the time that is written there."""
+    """Of one scene: what a run finds to be the same state, another one does too, but for the time that is written
+    there.
+    """
     name, kind, folder = job
     told = []
     with Forks(folder / "forks") as forks:

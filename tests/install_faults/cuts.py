@@ -6,7 +6,8 @@ Rules:
 - the command runs once, traced; what it came to must be what the calls come to, byte for byte, or nothing is proven;
 - a disk that was found the same before is looked at once;
 - a command that ended has done what it said, whatever was not flushed: then the new bundle answers, and no other;
-- a kill leaves what was not flushed to whoever comes next, and a power cut after that takes it from under them: this is tried too.
+- a kill leaves what was not flushed to whoever comes next, and a power cut after that takes it from under them: this is
+  tried too.
 """
 
 from __future__ import annotations

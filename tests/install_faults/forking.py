@@ -2,17 +2,20 @@
 
     python tests/install_faults/forking.py          # a job a line on stdin, as JSON
 
-A job is a list of steps; the child takes them one after the other and notes what came of each before it begins the next:
+A job is a list of steps; the child takes them one after the other and notes what came of each before it begins the
+next:
 
     ["cli", "install", "new.ekb", "--root", "/tmp/r"]     # the real command line: its exit code, stdout and stderr
     ["ask", "/tmp/r"]                                      # open_bundle, one answer, close
     ["start", "/tmp/r"]                                    # open_bundle, one answer, and killed: never closed
     ["watch", "/tmp/r", answers]                           # open_bundle, that many answers, then the trial is judged
     ["put", SOURCE, "/tmp/r", {"trust": ..., ...}]         # install() itself: with a child that crashes or hangs, an
-                                                           # impatient download; all that the command line does not offer
+                                                           # impatient download; all that the command line does not
+                                                           offer
 
 With "stop" the child halts before its first step, so that a tracer can be there from its first system call on. With
-"witness" every journal that is written is noted in that file, by a word; with "die" as well the child kills itself as soon as
+"witness" every journal that is written is noted in that file, by a word; with "die" as well the child kills itself as
+soon as
 the journal of that word is written: a power cut in that state.
 
 Rule: the child is what a new process would be, the imports aside: nothing of a bundle is loaded before it is forked.
@@ -97,7 +100,9 @@ def watch(root: str, answers: int) -> dict[str, Any]:
 
 
 def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
-    """silence_s: of a download. child: Python code that is started in place of the self-test or the trial, for a second."""
+    """silence_s: of a download. child: Python code that is started in place of the self-test or the trial, for a
+    second.
+    """
     from edgekit_runtime.children import run
     from edgekit_runtime.install import Asked, Board, Fetching, Limits, Proving, install
 

@@ -104,7 +104,8 @@ class Forks:
         die: str | None = None,
         **env: str,
     ) -> Ended:
-        """faults: what strace injects, as its `-e inject=`; None to run without it, empty only to trace. calls: it traces,
+        """faults: what strace injects, as its `-e inject=`; None to run without it, empty only to trace. calls: it
+        traces,
         of these paths alone where any are named. die: the state in which the child ends, at once."""
         notes, trace, chain = (self._folder / name for name in ("notes", "trace", "chain"))
         for file in (notes, trace, chain):

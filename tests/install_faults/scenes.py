@@ -102,9 +102,10 @@ def _nothing(root: Path) -> None:
 @dataclass(frozen=True)
 class Scene:
     """before, after: the versions that answer; None for nothing. operation: what is done. again: what ends in `after`,
-    whatever became of the operation: only the last step must succeed. spoil: what a root has that no command puts there.
-    also: what may answer besides where the disk fails, because a trial that cannot be opened is given up. where: the root, below
-    the folder that a point has for itself.
+    whatever became of the operation: only the last step must succeed. spoil: what a root has that no command puts
+    there.
+    also: what may answer besides where the disk fails, because a trial that cannot be opened is given up. where: the
+    root, below the folder that a point has for itself.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""A kill, a broken disk, a full one, one that cannot be read: at every call something answers, and the same again succeeds.
+"""A kill, a broken disk, a full one, one that cannot be read: at every call something answers, and the same again
+succeeds.
 
 Here a sample, the same every time; `make kill` takes every point.
 """

@@ -1,4 +1,5 @@
-"""A power cut takes what was not flushed: whatever the disk is found to hold, something answers, and the same again succeeds.
+"""A power cut takes what was not flushed: whatever the disk is found to hold, something answers, and the same again
+succeeds.
 
 Here a sample, the same every time, and what was once found to break; `make kill` takes every state.
 """
@@ -86,7 +87,9 @@ def test_what_was_found(what, states, kit: Kit, tmp_path: Path):
 
 
 def test_what_a_killed_install_left_unflushed_is_flushed_by_the_next(kit: Kit, tmp_path: Path):
-    """S17: The object was moved, and the install killed before its folder was flushed; the next one found it, and ended."""
+    """S17: The object was moved, and the install killed before its folder was flushed; the next one found it, and
+    ended.
+    """
     found = kill_points(kit, CUT_SCENES["first install"], tmp_path / "points")
     told = [point.call.told for point in found]
     moved = next(at for at, one in enumerate(told) if one.startswith("rename root/incoming/"))

@@ -1,8 +1,8 @@
 """What becomes of an install in every state, on an error, on a spontaneous reboot, and on a hang: as chains of states.
 
-Each case is done for real: the installer is killed where the table says `reboot`, a child or a server hangs where it says
-`hang`, and a chain is what one run wrote to the journal, in that order. A root with version 1 is there before; version 2 is
-what is installed.
+Each case is done for real: the installer is killed where the table says `reboot`, a child or a server hangs where it
+says `hang`, and a chain is what one run wrote to the journal, in that order. A root with version 1 is there before;
+version 2 is what is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Several at once on one root: installs take turns, what is open is kept, and an application that dies three times goes back."""
+"""Several at once on one root: installs take turns, what is open is kept, and an application that dies three times goes
+back.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ r"""What strace wrote, as calls that can be counted, told and replayed.
     for call in calls_of(trace, root):
         call.name, call.at, call.told         # "rename", 3, "rename journal.json.new -> journal.json"
 
-Rule: `at` counts the calls of one name that name something of the root, as strace's own `when=` does where `-P` tells it to
+Rule: `at` counts the calls of one name that name something of the root, as strace's own `when=` does where `-P` tells
+it to
 look at nothing else: so what is imported meanwhile does not count.
 """
 
@@ -36,8 +37,8 @@ _ARGUMENT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"|<((?:\\x[0-9a-f]{2})*)>')
 
 @dataclass(frozen=True)
 class Call:
-    """at: the when= of it. paths: below the root, as named (within the folder of a descriptor, where one is given) or as its
-    descriptor stands for; the target of a link first. act: what it does, whichever of its forms was called.
+    """at: the when= of it. paths: below the root, as named (within the folder of a descriptor, where one is given) or
+    as its descriptor stands for; the target of a link first. act: what it does, whichever of its forms was called.
 
     data: of a write. result: as strace told it; empty where it never came back. flags: the rest of its arguments.
     """

@@ -5,10 +5,11 @@
     for told, image in disk.images(seeds=(1, 2)): put(image, other_folder)
 
 Rules:
-- bytes and mode of a file are flushed by fsync of that file, names by fsync of the folder that they stand in, and by nothing
+- bytes and mode of a file are flushed by fsync of that file, names by fsync of the folder that they stand in, and by
+  nothing
   else: what some file systems do beside that is not counted on;
-- what was not flushed has no order, neither between folders nor within one. A rename within one folder is one change; from
-  one folder to another it is two, each its own folder's;
+- what was not flushed has no order, neither between folders nor within one. A rename within one folder is one change;
+  from one folder to another it is two, each its own folder's;
 - a link is made with what it says, as there is no way to flush that;
 - a call that changes something and is not understood here is an error: nothing is left out in silence.
 """
@@ -28,7 +29,9 @@ from install_faults.traces import Call
 __all__ = ["Disk", "Image", "digest", "image_of", "put"]
 
 Image = dict[str, tuple[str, bytes, int]]
-"""Path -> what stands there (folder, file, link, or the same file as another path), its bytes or where it leads, its mode."""
+"""Path -> what stands there (folder, file, link, or the same file as another path), its bytes or where it leads, its
+mode.
+"""
 
 
 @dataclass(eq=False)

@@ -262,7 +262,9 @@ def test_a_tflite_file_with_a_free_batch_axis_answers_any_number(tmp_path, monke
 
 
 def test_a_busy_processor_does_not_make_a_batch_seem_slow(monkeypatch):
-    """Long runs are interrupted more often than short ones: the fastest of a few counts, of which four of five were here."""
+    """Long runs are interrupted more often than short ones: the fastest of a few counts, of which four of five were
+    here.
+    """
     from edgekit_runtime import warming
 
     now, takes = [0.0], iter([0.030, 0.011, 0.011, 0.0025, *[0.011] * 17])

@@ -1,4 +1,6 @@
-"""Fault injection: whatever the cache, the meter, telemetry or metrics raise, every request is answered and the fault is seen."""
+"""Fault injection: whatever the cache, the meter, telemetry or metrics raise, every request is answered and the fault
+is seen.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ NAME = "some-1-py3-none-any.whl"
 
 
 class Index(http.server.ThreadingHTTPServer):
-    """Serves DATA; `breaks_at` ends one answer there, `ranges` says whether it can go on in the middle; `holds` keeps one
-    answer at its half, which `half` tells of, until it is set."""
+    """Serves DATA; `breaks_at` ends one answer there, `ranges` says whether it can go on in the middle; `holds` keeps
+    one answer at its half, which `half` tells of, until it is set."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)

@@ -1,8 +1,8 @@
 """The peers: what other tools make of the same float model with the same calibration inputs.
 
-Each entry is `module:function` of this folder and the format that it writes. A function takes the case's folder, made by
-`forms`, and the file to write, and returns what a reader must know of how it was done, or None; it runs in `child`, in the
-peers' own environment, and may fail as it likes.
+Each entry is `module:function` of this folder and the format that it writes. A function takes the case's folder, made
+by `forms`, and the file to write, and returns what a reader must know of how it was done, or None; it runs in `child`,
+in the peers' own environment, and may fail as it likes.
 """
 
 from __future__ import annotations
@@ -52,4 +52,5 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "onnxruntime dynamic": ("ort-dynamic",),
     "NNCF": ("nncf",),
 }
-"""Column -> peers; of several the one that agrees most on the test items themselves is shown, which favours the peer."""
+"""Column -> peers; of several the one that agrees most on the test items themselves is shown, which favours the peer.
+"""

@@ -3,8 +3,9 @@
     python -m peers.forms FOLDER            # in the peers' environment, from benchmarks/conversion
 
 Keras and SavedModel sources: saved_model/ with a batch of 1, float.tflite by TFLiteConverter, float.onnx by tf2onnx.
-ONNX sources: float.onnx with every axis fixed, opset 13 where it was older (per-channel QDQ needs it) and names of operators
-that TensorFlow takes (onnx2tf stops at others); saved_model/ and float.tflite by onnx2tf. reference_*.npy: the original's outputs for test.npy. What cannot be made leaves a `.why` file.
+ONNX sources: float.onnx with every axis fixed, opset 13 where it was older (per-channel QDQ needs it) and names of
+operators that TensorFlow takes (onnx2tf stops at others); saved_model/ and float.tflite by onnx2tf. reference_*.npy:
+the original's outputs for test.npy. What cannot be made leaves a `.why` file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """onnxruntime.quantization: static with nothing set, static over a small grid, dynamic.
 
-The grid: minmax, percentile (99.999) and entropy, over all operations it knows or over Conv, MatMul and Gemm alone; weights
-per channel, the graph pre-processed first, as its documentation advises.
+The grid: minmax, percentile (99.999) and entropy, over all operations it knows or over Conv, MatMul and Gemm alone;
+weights per channel, the graph pre-processed first, as its documentation advises.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rules:
 - arrays are mapped, so only the items that are looked at come into memory;
-- a member of a `.npz` that `numpy.savez` stored is mapped in place; one that `numpy.savez_compressed` packed is read whole,
-  and refused where it would fill more than a third of the machine's memory;
+- a member of a `.npz` that `numpy.savez` stored is mapped in place; one that `numpy.savez_compressed` packed is read
+  whole, and refused where it would fill more than a third of the machine's memory;
 - nothing is ever unpickled.
 """
 

@@ -7,8 +7,8 @@
     fingerprint(open_dataset("photos/", contract))       # "5f2c...", or None where only running code gives the items
 
 Rules:
-- the fingerprint covers every byte of every file, the files' order, which items are taken and the labels; the contract that
-  decodes them is no part of it, and belongs into the same key;
+- the fingerprint covers every byte of every file, the files' order, which items are taken and the labels; the contract
+  that decodes them is no part of it, and belongs into the same key;
 - made-up examples (`random_dataset`) are used only where they were asked for, and the report says so.
 """
 
@@ -53,9 +53,10 @@ Label = int | float | NDArray[Any]
 class Example:
     """One item.
 
-    inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of that
-    shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
-    label: None where there is none; for a classifier the class index. origin: the file or place it came from, for messages.
+    inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of
+    that shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
+    label: None where there is none; for a classifier the class index. origin: the file or place it came from, for
+    messages.
     step: where it stands in its sequence, 0 for a first frame; None where the model keeps no state.
     """
 
@@ -82,7 +83,9 @@ class Dataset(Protocol):
     def __iter__(self) -> Iterator[Example]: ...
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        """The items at these indexes, which must ascend unless `any_order`; the others are not decoded where that can be avoided."""
+        """The items at these indexes, which must ascend unless `any_order`; the others are not decoded where that can
+        be avoided.
+        """
         ...
 
 
@@ -147,10 +150,11 @@ FEWEST_APART = 10
 
 
 def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int], list[int]] | None:
-    """Indexes of two halves in which every kind is as frequent as in the other; None where one had fewer than FEWEST_APART.
+    """Indexes of two halves in which every kind is as frequent as in the other; None where one had fewer than
+    FEWEST_APART.
 
-    kinds: a label, or whatever an item should be balanced by. digests: equal ones stay in one half. Which half an item is in
-    follows from the items alone, not from their order.
+    kinds: a label, or whatever an item should be balanced by. digests: equal ones stay in one half. Which half an item
+    is in follows from the items alone, not from their order.
     """
     order = sorted({(str(kind), name) for kind, name in zip(kinds, digests, strict=True)})
     first = {name for place, (_, name) in enumerate(order) if place % 2 == 0}

@@ -4,7 +4,8 @@
     classes.of_folder(Path("golden retriever"))        # 207
     classes.of_value(0.25, where)                      # 0.25, where the task is not classification
 
-Rules: hidden files and folders are passed over, and what is no regular file; a symbolic link to a folder is followed, once.
+Rules: hidden files and folders are passed over, and what is no regular file; a symbolic link to a folder is followed,
+once.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ def _known(root: Path, folders: list[str], classes: Classes) -> tuple[dict[str, 
 
 
 def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]:
-    """Files with these extensions (None: any), in the order of their paths. Raises CalibrationError for a closed folder."""
+    """Files with these extensions (None: any), in the order of their paths. Raises CalibrationError for a closed
+    folder.
+    """
     # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
     files = (file for file in _entries(root, extensions) if file.is_file() or not file.exists())
     return tuple(sorted(files, key=lambda file: file.relative_to(root).parts))

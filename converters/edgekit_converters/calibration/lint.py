@@ -52,7 +52,8 @@ class Survey:
     """What one pass over a set found. Values are origins of items, in reading order.
 
     by_digest: digest -> items with that content. reach: per image input given as floats, the (least, greatest) value.
-    unreadable: index in the set -> what was wrong; `items` and the rest are of the others. digests, labels: one of each an
+    unreadable: index in the set -> what was wrong; `items` and the rest are of the others. digests, labels: one of each
+    an
     item: what it holds, and its label ("" where there is none).
     """
 
@@ -119,7 +120,9 @@ def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
 
 
 def _each(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
-    """Every item, or why it cannot be read. A file is read apart from the others; what code yields is not: it stops there."""
+    """Every item, or why it cannot be read. A file is read apart from the others; what code yields is not: it stops
+    there.
+    """
     whole = dataset
     while isinstance(whole, Subset):
         whole = whole.dataset
@@ -147,8 +150,8 @@ def lint(
 def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
     """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure.
 
-    one_set: the two are parts of one set that was given. What is wrong with it is then told once, and counted over all of
-    it; and items that are all the same are an error, because nothing is left to calibrate with.
+    one_set: the two are parts of one set that was given. What is wrong with it is then told once, and counted over all
+    of it; and items that are all the same are an error, because nothing is left to calibrate with.
     """
     if second is not None and one_set:
         return _ranked([*_size(first), *_evaluation_size(second, contract), *_of_parts(first, second, contract)])

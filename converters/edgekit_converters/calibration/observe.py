@@ -6,8 +6,8 @@
 Rules:
 - samples are read one at a time and none is kept: memory does not grow with their number, whatever the range method;
 - samples that come in random order are read only until the ranges have settled: when, from one checkpoint to the next
-  (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width on
-  average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
+  (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width
+  on average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
   class might be the one that is different;
 - with `resume`, the statistics are saved at checkpoints and when the one who is told of the progress says stop, and an
   interrupted run goes on from there; where they cannot be saved, the run goes on all the same.
@@ -51,8 +51,8 @@ Ends = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ObserveOptions:
-    """shuffled: the feeds come in random order, so that reading may stop once ranges have settled. resume: a file to save
-    statistics in; removed at the end. digest: of model and samples; a file with another one is not used.
+    """shuffled: the feeds come in random order, so that reading may stop once ranges have settled. resume: a file to
+    save statistics in; removed at the end. digest: of model and samples; a file with another one is not used.
     save_every: seconds.
     """
 

@@ -3,8 +3,8 @@
     open_dataset("photos/", contract)                 # a folder of images, or of .wav recordings
     open_dataset("my_data:examples", contract)        # a dict by input name (and "label"), `(x, y)` or `x` an item
 
-Rules: the user's function takes no arguments and is called again for every pass, so it must give the same items each time.
-It is counted once when the set is opened, and a pass that gives another number is an error.
+Rules: the user's function takes no arguments and is called again for every pass, so it must give the same items each
+time. It is counted once when the set is opened, and a pass that gives another number is an error.
 """
 
 from __future__ import annotations

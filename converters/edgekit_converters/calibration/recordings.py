@@ -239,8 +239,8 @@ class Streams:
 
 
 def open_streams(place: Path, contract: Contract) -> Streams:
-    """A .wav file or a folder of them. contract: as the caller sees it. Raises CalibrationError when there are none, the
-    model takes no row of floats, or the rates differ."""
+    """A .wav file or a folder of them. contract: as the caller sees it. Raises CalibrationError when there are none,
+    the model takes no row of floats, or the rates differ."""
     files = (place,) if place.is_file() else files_in(place, {".wav"})
     spec = contract.inputs[0]
     if not takes_rows(contract):

@@ -1,14 +1,14 @@
 """Examples for a model that keeps a state: sequences of frames, each frame with the state that it occurs with.
 
-    sequences = open_sequences("speech/", contract, source)       # a Dataset of frames; `Example.step` is 0 at each beginning
-    calibration, held_out = split_sequences(sequences)
+    sequences = open_sequences("speech/", contract, source)       # a Dataset of frames; `Example.step` is 0 at each
+    beginning calibration, held_out = split_sequences(sequences)
 
 Rules:
-- a person gives frames, never states: the original is run along each sequence from the contract's initial state, and what
-  it carries becomes part of the frame. Each frame then stands for itself, so that whoever calibrates may take them in any
-  order; whoever measures an artifact carries that artifact's own state instead (see `fidelity.compare`);
-- a sequence is a recording (.wav), an array [sequences, frames, ...] or [frames, ...], or what a function yields: an array
-  [frames, ...] or a dict of them;
+- a person gives frames, never states: the original is run along each sequence from the contract's initial state, and
+  what it carries becomes part of the frame. Each frame then stands for itself, so that whoever calibrates may take them
+  in any order; whoever measures an artifact carries that artifact's own state instead (see `fidelity.compare`);
+- a sequence is a recording (.wav), an array [sequences, frames, ...] or [frames, ...], or what a function yields: an
+  array [frames, ...] or a dict of them;
 - sets are split between sequences; where there are fewer than five, each is cut in time, and its end begins afresh.
 """
 
@@ -49,7 +49,8 @@ _KINDS = "Give .wav recordings, a .npy or .npz of [sequences, frames, ...], or m
 class Sequences:
     """A Dataset of frames, sequence after sequence.
 
-    frames: what the caller gives. lengths: frames of each sequence. states: input name -> [frames, ...], what the original
+    frames: what the caller gives. lengths: frames of each sequence. states: input name -> [frames, ...], what the
+    original
     carries into each frame. source: sha256 of the original.
     """
 
@@ -108,8 +109,8 @@ def random_sequences(
 
 
 def split_sequences(given: Sequences, progress: Progress = silent) -> tuple[Sequences, Sequences]:
-    """(calibration, held out): every fifth sequence, at most 64, spread over the set; of fewer than five sequences the last
-    fifth of each. Raises CalibrationError where there are not two frames."""
+    """(calibration, held out): every fifth sequence, at most 64, spread over the set; of fewer than five sequences the
+    last fifth of each. Raises CalibrationError where there are not two frames."""
     if len(given) < 2:
         raise CalibrationError(
             "one frame cannot be both calibrated with and evaluated on", where=given.name, do="Give longer sequences"

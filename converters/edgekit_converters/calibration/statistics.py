@@ -7,9 +7,11 @@
 Rules:
 - the size depends on the model and not on the number of samples; the order of the samples changes no range;
 - every range method reads the same statistics, so that trying another costs nothing;
-- a histogram has 128 bins to a power of two, over the 16 powers below the largest magnitude; what is smaller counts as zero;
+- a histogram has 128 bins to a power of two, over the 16 powers below the largest magnitude; what is smaller counts as
+  zero;
 - when a larger value comes, the smallest bins go to zero: nothing is spread or guessed, and merging is adding;
-- a range contains zero, because zero must be exact (padding, silence), and never reaches beyond the values that were seen;
+- a range contains zero, because zero must be exact (padding, silence), and never reaches beyond the values that were
+  seen;
 - a range is finite and never empty: a tensor that was zero throughout gets 0..1, so that no scale is zero.
 """
 
@@ -430,8 +432,10 @@ _NO_AXIS = -9
 
 
 class Statistics:
-    """head: tensors at the graph's end, whose range is never cut. samples: how many were run. settled_at: after how many the ranges stood still and the rest was left unread, None
-    where all were read. tensors: by name, in the graph's order. digest: of what they were made from, if the caller said.
+    """head: tensors at the graph's end, whose range is never cut. samples: how many were run. settled_at: after how
+    many the ranges stood still and the rest was left unread, None
+    where all were read. tensors: by name, in the graph's order. digest: of what they were made from, if the caller
+    said.
     """
 
     def __init__(self, tensors: Mapping[str, TensorStatistics], head: Collection[str] = ()) -> None:

@@ -7,9 +7,9 @@ Codes: `colour-order`, `normalisation`, `layout`. All are suspicions, never erro
 
 Rules:
 - the original itself judges, on up to 32 items spread over the set, each prepared as the contract says and otherwise;
-- where items have labels, the other way must be right where the contract's is wrong, well beyond chance. A normalisation
-  is also told where it is right more often and gives the right classes better odds, beyond chance. Where it is ahead and
-  32 items do not decide, up to 200 are asked;
+- where items have labels, the other way must be right where the contract's is wrong, well beyond chance. A
+  normalisation is also told where it is right more often and gives the right classes better odds, beyond chance. Where
+  it is ahead and 32 items do not decide, up to 200 are asked;
 - without labels only a classifier can be judged. Colour order: its entropy must fall, beyond chance, item by item.
   Normalisation: how far its answers tell the items apart (the entropy of the mean answer less the mean entropy) must be
   1.3 times as much, and 0.3 more, and its pixels must not be spread wider than the contract's: a network without
@@ -61,8 +61,8 @@ Scores = NDArray[np.float64]
 def suspicions(
     source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent
 ) -> tuple[Finding, ...]:
-    """Findings of level `warning`. Runs the original some 150 times on up to 32 items, and on up to 200 where labels leave
-    a doubt; passes over those that cannot be read.
+    """Findings of level `warning`. Runs the original some 150 times on up to 32 items, and on up to 200 where labels
+    leave a doubt; passes over those that cannot be read.
     """
     if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.state != "none":
         return ()
@@ -187,7 +187,8 @@ def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
             "normalisation",
             "warning",
             f"{dataset.name}: with pixels of {label} the original does better: {evidence}",
-            f"If it was trained so, write mean = {_written(image.mean)} and std = {_written(image.std)} in the contract file",
+            f"If it was trained so, write mean = {_written(image.mean)} and std = {_written(image.std)} in the "
+            f"contract file",
         )
 
 

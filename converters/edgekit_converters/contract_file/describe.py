@@ -3,8 +3,8 @@
     contract = describe(source, find_contract_file(Path("model.keras")))
     scores = detect_scores(np.array([[0.1, 0.9], [0.7, 0.3]]))       # "probabilities"
 
-Rules: a picture's height, width and channels come from the model's own input, never from the file; the model's real answers
-tell classes from numbers, and probabilities from logits.
+Rules: a picture's height, width and channels come from the model's own input, never from the file; the model's real
+answers tell classes from numbers, and probabilities from logits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ __all__ = ["IMAGE_KEYS", "describe", "detect_scores", "find_contract_file", "ima
 
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
 
-# Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the pen.
+# Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the
+# pen.
 _LARGEST, _LEAST_STD = 1e6, 1e-6
 
 _NORMALISATIONS = (
@@ -201,7 +202,8 @@ def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
         shape = list(outputs[0].shape)
         document.wrong(
             "task",
-            f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one float a class",
+            f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one "
+            f"float a class",
             'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
         )
     return task
@@ -353,12 +355,12 @@ def settle(
 ) -> tuple[Contract, tuple[Finding, ...]]:
     """What a person left out, filled in from the original's answers (`Reference.outputs`), and a note on each guess.
 
-    What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that softmax
-    would be taken of twice, or never.
+    What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that
+    softmax would be taken of twice, or never.
 
-    stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores of
-    classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of length 1, and
-    then the task is raw.
+    stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores
+    of classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of
+    length 1, and then the task is raw.
     """
     if contract.task != "classification" or (contract.scores is not None and not answers):
         return contract, ()

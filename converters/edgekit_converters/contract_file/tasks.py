@@ -2,15 +2,16 @@
 
     [state]
     carried = { h0 = "hn" }           # input = output; instead of what was recognised by the names
-    initial = { h0 = 0.5 }            # a number throughout, or a list of all values in C order; zeros where nothing is said
-    hop = 512                         # of recordings: a frame begins so many samples after the last one
+    initial = { h0 = 0.5 }            # a number throughout, or a list of all values in C order; zeros where nothing is
+    said hop = 512                         # of recordings: a frame begins so many samples after the last one
 
 Rules:
-- `format` and `unit` have no default: four numbers do not say whether they are corners or a centre, pixels or fractions;
+- `format` and `unit` have no default: four numbers do not say whether they are corners or a centre, pixels or
+  fractions;
 - which axis the candidates lie along is asked for where a shape leaves it open;
 - what contradicts the model's outputs is refused with the key that says it;
-- a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that the
-  model keeps inside has neither pairs nor initial values to name.
+- a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that
+  the model keeps inside has neither pairs nor initial values to name.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
             return sides[0], sides[1]
     what = f"{unit!r} is no size of a picture" if table.has("unit") else "is missing"
     do = (
-        'Say what boxes are measured in: "pixels" of the network\'s picture, "fraction" of it, or [640, 480] where a box as '
+        'Say what boxes are measured in: "pixels" of the network\'s picture, "fraction" of it, or [640, 480] where a '
+        "box as "
         "large as the picture has these numbers"
     )
     table.wrong("unit", what, do)

@@ -4,14 +4,15 @@ Mean average precision is that of the COCO evaluation.
 
 For one class and one threshold t of intersection over union (IoU): the detections of all images, the surest first, are
 each a hit if their image has a truth of that class, not taken by a surer detection, with IoU >= t (of several the one
-with the greatest IoU is taken). After k detections, recall = hits / truths and precision = hits / k; precision at recall r
-is the greatest at any recall >= r. Average precision is its mean over r = 0, 0.01, ..., 1; the metric is the mean over the
-classes that occur in the truth, then over the thresholds: 0.5, 0.55, ..., 0.95 for `map`, 0.5 alone for `map50`. At most
-100 detections an image and class count. Crowds and area ranges are not known here.
+with the greatest IoU is taken). After k detections, recall = hits / truths and precision = hits / k; precision at
+recall r is the greatest at any recall >= r. Average precision is its mean over r = 0, 0.01, ..., 1; the metric is the
+mean over the classes that occur in the truth, then over the thresholds: 0.5, 0.55, ..., 0.95 for `map`, 0.5 alone for
+`map50`. At most 100 detections an image and class count. Crowds and area ranges are not known here.
 
     mean_average_precision([Boxes(boxes, scores, classes)], [truth])      # truth: [M, 5], x1 y1 x2 y2 class
 
-Without labels the original's boxes are the truth: those over the contract's threshold after its decoding and suppression.
+Without labels the original's boxes are the truth: those over the contract's threshold after its decoding and
+suppression.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ _SAME_BOX = 0.5
 
 
 _NEARLY = 0.5
-"""Of the contract's threshold: boxes from there on count in `decision_noise`, so that it is smooth and has enough of them."""
+"""Of the contract's threshold: boxes from there on count in `decision_noise`, so that it is smooth and has enough of
+them.
+"""
 _FEW_BOXES = 4
 """Fewer boxes than this say nothing of noise."""
 
@@ -98,7 +101,8 @@ class MeanAveragePrecision:
         shown = ", ".join(f"{o.name} {list(o.shape)}" for o in contract.outputs)
         raise MetricError(
             f"{name} does not know where the boxes are: the outputs are {shown}",
-            do='Write task = "detection" and [detection] in the contract file, or give --metric module:function that decodes '
+            do='Write task = "detection" and [detection] in the contract file, or give --metric module:function that '
+            "decodes "
             "them and calls mean_average_precision",
         )
 
@@ -138,7 +142,9 @@ class MeanAveragePrecision:
 
 
 class DecisionCount:
-    """Counts the boxes of an original and of an artifact, item by item. contract: of a detector that says where boxes are."""
+    """Counts the boxes of an original and of an artifact, item by item. contract: of a detector that says where boxes
+    are.
+    """
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
@@ -165,7 +171,8 @@ class DecisionCount:
         def agreement(at: NDArray[np.int64]) -> float:
             return _agreement(items[at])
 
-        # Boxes of one item are lost together, so items are resampled; few boxes are never a sure thing, so Wilson's holds too.
+        # Boxes of one item are lost together, so items are resampled; few boxes are never a sure thing, so Wilson's
+        # holds too.
         by_item, by_box = resampled_interval(agreement, len(items)), share_interval(kept, larger)
         low, high = min(by_item[0], by_box[0]), max(by_item[1], by_box[1])
         return Decisions(original, artifact, kept, kept / larger, (low, high))
@@ -176,8 +183,8 @@ def decision_noise(
 ) -> float | None:
     """Noise power over signal power where a detector decides: in the scores of boxes, lost and false boxes whole.
 
-    A box in another place counts by the part that does not overlap. Values far below the threshold decide nothing, however
-    much they vary. None where the originals give too few boxes.
+    A box in another place counts by the part that does not overlap. Values far below the threshold decide nothing,
+    however much they vary. None where the originals give too few boxes.
     """
     assert contract.detection is not None
     threshold = _NEARLY * contract.detection.score_threshold

@@ -3,9 +3,9 @@
 def score(outputs, labels):                  # outputs: {name: array [N, ...]}; labels: array [N, ...] or a list
     return float(...)                        # higher is better, or say so: score.higher_is_better = False
 
-The function is tried on the original's answers before anything is converted. An answer that was not finite is handed over as
-zeros. The interval of the drop calls the function on resampled items, 100 times for each model, or fewer where that would
-take longer than some seconds; a resample on which it fails (a class is missing, say) is left out.
+The function is tried on the original's answers before anything is converted. An answer that was not finite is handed
+over as zeros. The interval of the drop calls the function on resampled items, 100 times for each model, or fewer where
+that would take longer than some seconds; a resample on which it fails (a class is missing, say) is left out.
 """
 
 from __future__ import annotations

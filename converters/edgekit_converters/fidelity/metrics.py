@@ -7,8 +7,10 @@ Rules:
 - both models are scored on the same items, and the interval of the drop is a paired one;
 - a drop is positive when the artifact is worse, also where the metric is an error;
 - an answer that is not finite is as wrong as an answer can be;
-- masks: a pixel's class is the channel with the greatest score; pixels labelled 255 belong to no class and are not counted;
-- metrics of masks are of the whole set: pixels are added up over all items, so that an item without a class cannot decide
+- masks: a pixel's class is the channel with the greatest score; pixels labelled 255 belong to no class and are not
+  counted;
+- metrics of masks are of the whole set: pixels are added up over all items, so that an item without a class cannot
+  decide
   that class. Their intervals draw items, not pixels: pixels of one picture are no independent trials.
 """
 
@@ -64,7 +66,9 @@ def is_map(output: OutputContract) -> bool:
 
 
 def channel_axis(shape: Sequence[int], mask: Sequence[int] | None = None) -> int | None:
-    """Which axis holds the classes: the one without which the shape is the mask's, or the shorter end. None for neither."""
+    """Which axis holds the classes: the one without which the shape is the mask's, or the shorter end. None for
+    neither.
+    """
     ends = [axis for axis in (len(shape) - 1, 0 if len(shape) == 3 else 1) if shape[axis] > 1]
     if mask is None:
         return min(ends, key=lambda axis: shape[axis], default=None)
@@ -77,7 +81,8 @@ def pixel_metric(name: str, contract: Contract) -> _PixelMetric:
     output = contract.outputs[0]
     if not is_map(output):
         raise MetricError(
-            f"{name} is for models that answer a score a class for every pixel, and '{output.name}' answers {list(output.shape)}",
+            f"{name} is for models that answer a score a class for every pixel, and '{output.name}' answers "
+            f"{list(output.shape)}",
             do="Choose another --metric",
         )
     return (MeanIoU if name == "miou" else PixelAccuracy)(output.name, tuple(output.shape))
@@ -98,13 +103,16 @@ class _PixelMetric:
         raise NotImplementedError
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> Counts:
-        """Counts of an item; an answer that is not finite is right nowhere. Raises MetricError where the mask does not fit."""
+        """Counts of an item; an answer that is not finite is right nowhere. Raises MetricError where the mask does not
+        fit.
+        """
         mask = np.asarray(label)
         axis = channel_axis(self.shape, mask.shape)
         if axis is None or mask.dtype.kind not in "iub":
             sides = list(self.shape)
             raise MetricError(
-                f"{self.name} needs masks of class indexes of the size of the output '{self.output}' {sides}, and a label is "
+                f"{self.name} needs masks of class indexes of the size of the output '{self.output}' {sides}, and a "
+                f"label is "
                 f"{mask.dtype} {list(mask.shape)}",
                 do="Give whole numbers, one a pixel, or a function of your own: --metric module:function",
             )
@@ -253,7 +261,8 @@ class MeanAbsoluteError:
         if value.size != truth.size:
             raise MetricError(
                 f"mae compares {truth.size} values a label with the {value.size} of the output '{self.output}'",
-                do="Give labels of the output's shape; for masks of class indexes, --metric miou; or your own module:function",
+                do="Give labels of the output's shape; for masks of class indexes, --metric miou; or your own "
+                "module:function",
             )
         return float(np.abs(value - truth).mean()), float(truth.min()), float(truth.max())
 
@@ -308,11 +317,11 @@ def named_metric(name: str, contract: Contract) -> Metric:
 def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Metric | None) -> tuple[Metric, ...]:
     """What is measured, the deciding one first: `wanted`, or what the task and the kind of its labels suggest.
 
-    A classifier's labels give top1, top5 (of more than five classes) and f1; rows of five of a detector whose contract says
-    where its boxes are give map. Labels that are floats of the first output's
-    size give mae, and whole numbers, one for each pixel of an output with classes of pixels, give miou and pixel-accuracy;
-    other whole numbers in another task may be classes of anything, and give nothing. Raises MetricError where a metric is
-    wanted and nothing is labelled.
+    A classifier's labels give top1, top5 (of more than five classes) and f1; rows of five of a detector whose contract
+    says where its boxes are give map. Labels that are floats of the first output's size give mae, and whole numbers,
+    one for each pixel of an output with classes of pixels, give miou and pixel-accuracy; other whole numbers in another
+    task may be classes of anything, and give nothing. Raises MetricError where a metric is wanted and nothing is
+    labelled.
     """
     if labels is None:
         if wanted is not None:

@@ -1,8 +1,9 @@
 """The original's answers, made once and compared with every artifact; and the examples chosen by them.
 
     answers = reference(source, contract, dataset)
-    golden = list(dataset.pick(pick_golden(answers)))     # they travel in the bundle, so that a board can prove its answers
-    check_answerable(source, contract, calibration_set, progress)       # where inputs are whole numbers, such as token ids
+    golden = list(dataset.pick(pick_golden(answers)))     # they travel in the bundle, so that a board can prove its
+    answers check_answerable(source, contract, calibration_set, progress)       # where inputs are whole numbers, such
+    as token ids
 
 Rules:
 - the outputs and a digest of each item are kept in memory, never its inputs: 10,000 items of 1,000 scores are 40 MB;
@@ -114,8 +115,8 @@ def ask(
 
 
 def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> None:
-    """Ask the original for every item where an input is whole numbers: ids that it has no row for stop it, and every conversion
-    of it, in the middle. Raises CalibrationError."""
+    """Ask the original for every item where an input is whole numbers: ids that it has no row for stop it, and every
+    conversion of it, in the middle. Raises CalibrationError."""
     if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
         return
     intake, done = Intake(contract, source.inputs, AT_ONCE), 0
@@ -167,7 +168,8 @@ _MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes rou
 class Reference:
     """One entry an item, in the dataset's order.
 
-    outputs: arrays by contract name, no batch axis, the original's dtypes; of a stateful model what a caller gets. labels: None where the set has none.
+    outputs: arrays by contract name, no batch axis, the original's dtypes; of a stateful model what a caller gets.
+    labels: None where the set has none.
     best: the original's class, None where the task is not classification. digests: what was seen, so that a set which
     changes between two passes is noticed.
     """
@@ -194,7 +196,8 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     """Run the original over the set, in batches where its batch axis is free.
 
     Raises CalibrationError for items that cannot be read or that the original fails on, an empty set or one labelled in
-    part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than in a
+    part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than
+    in a
     batch: nothing can be compared with either.
     """
     intake, finish = Intake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
@@ -254,7 +257,8 @@ def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Seque
             raise SourceError(
                 f"the output '{spec.name}' of one item depends on the other items of its batch",
                 where=str(source.path),
-                do="Save the model for inference, so that no layer takes a mean, a sum or a softmax over the batch axis",
+                do="Save the model for inference, so that no layer takes a mean, a sum or a softmax over the batch "
+                "axis",
             )
 
 
@@ -296,9 +300,11 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
 def golden_sequences(
     dataset: Dataset, contract: Contract, reference: Reference, count: int = 4
 ) -> list[dict[str, NDArray[Any]]]:
-    """`count` sequences (fewer where there are not so many), [frames, ...] of what a caller passes, for a stateful model.
+    """`count` sequences (fewer where there are not so many), [frames, ...] of what a caller passes, for a stateful
+    model.
 
-    Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers move
+    Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers
+    move
     most come first, at most one from any place: a sequence of silence proves little.
     """
     windows = _windows([example.step or 0 for example in dataset])
@@ -312,7 +318,9 @@ def golden_sequences(
 
 
 def _windows(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, end) of windows of 32 frames, no two of which overlap; shorter ones only where a whole sequence is shorter."""
+    """(first, end) of windows of 32 frames, no two of which overlap; shorter ones only where a whole sequence is
+    shorter.
+    """
     begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]
     spans = []
     for first, end in itertools.pairwise(begins):

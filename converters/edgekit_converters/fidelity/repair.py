@@ -7,10 +7,10 @@ Remedies, the cheapest artifact first: ranges found by another method; other ste
 layers back to float, or all that multiply nothing.
 
 Rules:
-- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` only says whether
-  the limit is kept, and is asked for plans that the noise has chosen;
-- the search stops at the first plan that keeps the limit, so what `check` found of it is better than the truth: the caller
-  judges the result by items that `check` never saw;
+- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` only says
+  whether the limit is kept, and is asked for plans that the noise has chosen;
+- the search stops at the first plan that keeps the limit, so what `check` found of it is better than the truth: the
+  caller judges the result by items that `check` never saw;
 - it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
 - what fails to convert is an attempt that did not help, not the end;
 - more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
@@ -42,8 +42,8 @@ BETTER = 0.95
 ALIKE = 1.1
 """Up to this much of the least noise a plan is looked at with the evaluation set: it costs nothing on the board."""
 LOST = 1.0
-"""Noise as loud as the signal: about half of a classifier's answers are wrong. Ranges and weights do not mend that, and which
-of them is the best cannot be told."""
+"""Noise as loud as the signal: about half of a classifier's answers are wrong. Ranges and weights do not mend that, and
+which of them is the best cannot be told."""
 WORSE = 1.02
 """Noise may rise to this much when an island is given up as not needed."""
 STRETCHES = 8
@@ -51,7 +51,9 @@ STRETCHES = 8
 QUIET = 0.02
 """Of the noise of all stretches: one that makes no more is not parted."""
 HARDLY = 0.8
-"""Of all noise: where products alone make this much, the others are not to blame, and the time is better spent on islands."""
+"""Of all noise: where products alone make this much, the others are not to blame, and the time is better spent on
+islands.
+"""
 SLACK = 1e-9
 """Of a difference of two fractions that equals the limit."""
 
@@ -124,8 +126,8 @@ class Attempt:
 class Repair(Generic[T]):
     """The best plan that was found, the start itself where nothing was better.
 
-    what: the plan in words. why: in words, whether the limit is kept on the items that it was chosen by. cut_short: a search
-    with more time might find more.
+    what: the plan in words. why: in words, whether the limit is kept on the items that it was chosen by. cut_short: a
+    search with more time might find more.
     """
 
     recipe: str
@@ -285,8 +287,8 @@ class _Search(Generic[T]):
     # --- measuring
 
     def _ranked(self, among: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Stretches of the network in the order of their use; noisy ones are parted until single units are left, so that a
-        search that is cut short has measured all of it, and knows best where it is noisiest."""
+        """Stretches of the network in the order of their use; noisy ones are parted until single units are left, so
+        that a search that is cut short has measured all of it, and knows best where it is noisiest."""
         until = self._half_of_what_is_left()
         noise: dict[Unit, float] = {}
         parts = {merged(units): units for units in stretches(among, STRETCHES)}

@@ -4,12 +4,13 @@
     found = repair(bench, Target(first_plan(bench, recipe("tflite-int8")), ...))
 
 Rules:
-- noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of its
-  boxes, where the contract says where these are;
-- the noise of one layer in int8 is kept under the content that it follows from, so that a second search is cheap; a search
-  leaves no artifact in the store but those that were checked;
+- noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of
+  its boxes, where the contract says where these are;
+- the noise of one layer in int8 is kept under the content that it follows from, so that a second search is cheap; a
+  search leaves no artifact in the store but those that were checked;
 - calibration data alone decide on the first plan: no label and no evaluation item is looked at;
-- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy only
+- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy
+  only
   if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
 - what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
 """
@@ -54,8 +55,9 @@ Outputs = Sequence[NDArray[Any]]
 
 
 class WorkspaceBench:
-    """check: compares an artifact with the original on the evaluation set. drop: what of that the limit is on. identity:
-    what samples and model the cached numbers follow from, with the store that keeps them. contract: a detector's."""
+    """check: compares an artifact with the original on the evaluation set. drop: what of that the limit is on.
+    identity: what samples and model the cached numbers follow from, with the store that keeps them. contract: a
+    detector's."""
 
     def __init__(
         self,
@@ -117,7 +119,9 @@ class WorkspaceBench:
 
     @cached_property
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
-        """SAMPLES of the calibration samples, drawn from all of them and in no order, so that any first few stand for it."""
+        """SAMPLES of the calibration samples, drawn from all of them and in no order, so that any first few stand for
+        it.
+        """
         count = self._workspace.statistics(self._format).samples
         total = min(SAMPLES, count)
         chosen = {(2 * place + 1) * count // (2 * total) for place in range(total)}
@@ -150,11 +154,13 @@ class WorkspaceBench:
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
     """Noise power over signal power, the mean over samples and outputs; infinite where an answer is not finite.
 
-    Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is small
-    beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list, whose channels may mean different things, such as a box's corners
-    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. Where their ranges are
-    far apart it is the mean over groups of channels of like ranges: a class that never occurs has no say among a detector's
-    scores. What is the same for every sample is no signal where it is most of an output, or where that is one number: `_spread`.
+    Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is
+    small beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list,
+    whose channels may mean different things, such as a box's corners
+    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. Where their
+    ranges are far apart it is the mean over groups of channels of like ranges: a class that never occurs has no say
+    among a detector's scores. What is the same for every sample is no signal where it is most of an output, or where
+    that is one number: `_spread`.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
@@ -175,8 +181,8 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
 
 
 def _spread(answers: Outputs) -> NDArray[np.float64] | None:
-    """Mean power of what differs from sample to sample, [1, 1], of one number or beside a large common offset; None where
-    the signal itself will do."""
+    """Mean power of what differs from sample to sample, [1, 1], of one number or beside a large common offset; None
+    where the signal itself will do."""
     if len(answers) < 2 or len({values.shape for values in answers}) > 1:
         return None
     rows = np.stack([values.astype(np.float64).reshape(-1) for values in answers])
@@ -193,8 +199,8 @@ def _peaks(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Sums of squares, one a channel: [channels], or [1] where the whole is one. Channels are the shortest axis after the
-    batch, whichever layout it is in."""
+    """Sums of squares, one a channel: [channels], or [1] where the whole is one. Channels are the shortest axis after
+    the batch, whichever layout it is in."""
     squares = np.square(values, dtype=np.float64)
     if len(shape) < 3:
         return np.full(1, squares.sum())
@@ -208,8 +214,8 @@ _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 
 
 
 def first_plan(bench: Bench[T], recipe: Recipe) -> Plan:
-    """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and the
-    best of them also with the weights as they are. Recipes without calibration have an empty one.
+    """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and
+    the best of them also with the weights as they are. Recipes without calibration have an empty one.
     """
     if not recipe.needs_calibration:
         return Plan()

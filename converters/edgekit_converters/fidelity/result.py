@@ -4,8 +4,8 @@
     found["price"].what             # "numbers": each is weighed by itself, against how much it varies
 
 Rules:
-- the cosine of one number is always 1 or -1, and that of a few beside a large offset is 1.0000 whatever becomes of them: a
-  few numbers are held against their standard deviation over the items, one by one;
+- the cosine of one number is always 1 or -1, and that of a few beside a large offset is 1.0000 whatever becomes of
+  them: a few numbers are held against their standard deviation over the items, one by one;
 - whole numbers, one to seven, are indexes of classes: they are the same or not;
 - scores of classes are what a classifier's first output is, any output that sums to 1 for every item, and, beside other
   outputs, a row of 3 to 32 values of which most are the greatest for some item;
@@ -51,8 +51,10 @@ __all__ = [
 ]
 
 OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
-"""classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something by
-itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its direction."""
+"""classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something
+by
+itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its
+direction."""
 
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
 """What decided over an output, see `OutputDrift.loss`."""
@@ -90,8 +92,8 @@ class FewLevels:
 class Decisions:
     """The boxes that an application gets: after the contract's decoding, score threshold and suppression.
 
-    original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the larger
-    count, so that neither a lost box nor a new one is free. ci95: of the agreement.
+    original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the
+    larger count, so that neither a lost box nor a new one is free. ci95: of the agreement.
     """
 
     original: int
@@ -105,15 +107,18 @@ class Decisions:
 class OutputDrift:
     """One output against the original's, all its values over all items.
 
-    agreement: share of items with the same best class; agreement_top5: share whose original class is among the artifact's
-    five best (None for five classes or fewer); agreement_sure: agreement on the items where the original gives its answer
-    a probability over 0.5 (None where there is no such item). All three are None for an output that is not one score a
+    agreement: share of items with the same best class; agreement_top5: share whose original class is among the
+    artifact's five best (None for five classes or fewer); agreement_sure: agreement on the items where the original
+    gives its answer a probability over 0.5 (None where there is no such item). All three are None for an output that is
+    not one score a
     class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
-    worst_channel_db: the least SQNR of any channel, or of any group of channels with ranges of its own, where the output is a
-    map or a list with channels, as a detector's boxes beside its scores; None for one row, or without noise.
+    worst_channel_db: the least SQNR of any channel, or of any group of channels with ranges of its own, where the
+    output is a map or a list with channels, as a detector's boxes beside its scores; None for one row, or without
+    noise.
     few_levels: the channels that have next to no levels left, None where there are none.
-    spread_error: root mean square error over the standard deviation of the original's answers over the items: of "numbers"
-    the worst one's, of other outputs that of all values together; None for a vector without a large common offset.
+    spread_error: root mean square error over the standard deviation of the original's answers over the items: of
+    "numbers" the worst one's, of other outputs that of all values together; None for a vector without a large common
+    offset.
     """
 
     name: str
@@ -136,10 +141,10 @@ class OutputDrift:
 
         - "classes": `agreement`, the share of items with another best class;
         - "numbers": `spread`, e itself. "probabilities": `variance`, e^2, which is 1 - R^2;
-        - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power are the
-          same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1 + noise /
-          signal), so that these two are 1 - 1 / sqrt(1 + noise / signal). Scores of classes that do not sum to 1 have an
-          `offset` as well;
+        - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power
+          are the same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1
+          + noise / signal), so that these two are 1 - 1 / sqrt(1 + noise / signal). Scores of classes that do not sum
+          to 1 have an `offset` as well;
         - any kind with `few_levels`: `levels`, 1, all that those channels had to say.
         """
         found = self._distances
@@ -225,17 +230,21 @@ class Fidelity:
     """How far an artifact drifted from the original on `items` examples, run by the engine named in `engine`.
 
     metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
-    original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact is
+    original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact
+    is
     worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
-    agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`; None for
-    other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither finds anything in
-    any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all
-    items and outputs, None when the two are equal. outputs: each output by itself, with intervals.
+    agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`;
+    None for other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither
+    finds anything in
+    any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db:
+    signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None when the two are
+    equal. outputs: each output by itself, with intervals.
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
     and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
     quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
-    sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items` counts
+    sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items`
+    counts
     frames. over_time: the drift by steps, so that one that grows is seen.
     chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`.
     """
@@ -272,8 +281,9 @@ class Fidelity:
 
     @property
     def loss(self) -> float:
-        """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's; without
-        labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the loss of the
+        """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's;
+        without labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the
+        loss of the
         output that lost most, `decisive`: see `OutputDrift.losses`."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
@@ -325,7 +335,9 @@ FEW = 8
 """An output of fewer values is a few numbers, of more it has a direction."""
 
 MOST_CLASSES = 32
-"""Scores of more classes than this decide nothing beside other outputs: neighbours among many are as good as each other."""
+"""Scores of more classes than this decide nothing beside other outputs: neighbours among many are as good as each
+other.
+"""
 
 OFFSET = 0.9
 """Share of the power that is the same for every item, from which on it hides what is not."""
@@ -349,8 +361,8 @@ _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 
 @dataclass(frozen=True)
 class Group:
-    """Channels of an output with a range of their own. channels: their places, None for the whole output. low, high: of the
-    original's values. varied: it uses `MANY_LEVELS` or more."""
+    """Channels of an output with a range of their own. channels: their places, None for the whole output. low, high: of
+    the original's values. varied: it uses `MANY_LEVELS` or more."""
 
     channels: tuple[int, ...] | None
     low: float
@@ -360,10 +372,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Kind:
-    """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose values
-    have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items with the same
-    best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of the channels, among
-    the sides that are longer than 1, None where there are none. groups: of channels.
+    """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose
+    values have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items
+    with the same
+    best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of the channels,
+    among the sides that are longer than 1, None where there are none. groups: of channels.
     """
 
     what: OutputKind = "vector"
@@ -392,7 +405,9 @@ def channel_axis(shape: Sequence[int]) -> int | None:
 
 
 def spread_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[items, values] -> the standard deviation of each value over the items; its root mean square where it is constant."""
+    """[items, values] -> the standard deviation of each value over the items; its root mean square where it is
+    constant.
+    """
     deviation, size = values.std(axis=0), np.sqrt(np.square(values).mean(axis=0))
     whole = float(size.max(initial=0)) or 1.0
     return np.where(deviation > _CONSTANT * size, deviation, np.where(size > 0, size, whole))
@@ -443,7 +458,9 @@ def _grouped(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> 
 
 
 def apart(peaks: NDArray[Any]) -> list[list[int]]:
-    """Places of the largest values, cut where the next smaller is `APART` times smaller; without those that are nothing."""
+    """Places of the largest values, cut where the next smaller is `APART` times smaller; without those that are
+    nothing.
+    """
     order = [int(place) for place in np.argsort(-peaks, kind="stable") if peaks[place] > NOTHING * peaks.max()]
     groups: list[list[int]] = []
     for place in order:

@@ -4,9 +4,9 @@
     order = by_benefit(units, {unit.name: noise_with_that_unit_alone_in_int8})
 
 Rules: a layer is measured alone in 8 bits while all others are float, because two neighbours share the rounding of the
-tensor between them, and returning one of them alone shows nothing; a ReLU goes with the layer that feeds it; the cost of
-an island is its share of the multiply-accumulates and of the weights, which grow fourfold, and a little more, for the
-conversions at its edges; whole stretches are measured first, and only the noisy ones are parted.
+tensor between them, and returning one of them alone shows nothing; a ReLU goes with the layer that feeds it; the cost
+of an island is its share of the multiply-accumulates and of the weights, which grow fourfold, and a little more, for
+the conversions at its edges; whole stretches are measured first, and only the noisy ones are parted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = No
 
 
 def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit, ...]:
-    """Units whose noise was measured, the most useful island first. noise: by unit, of the outputs with only it in int8."""
+    """Units whose noise was measured, the most useful island first. noise: by unit, of the outputs with only it in
+    int8.
+    """
     measured = [unit for unit in units if unit.name in noise]
     if not measured:
         return ()

@@ -49,7 +49,8 @@ def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Inter
 
     lost: items that only the original got right; gained: that only the artifact did. The adjusted Wald interval of
     Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", Statistics in Medicine 24
-    (2005), 729-740: half an item is added to each of the four cells, so N = n + 2 and, with b and c the two counts + 1/2,
+    (2005), 729-740: half an item is added to each of the four cells, so N = n + 2 and, with b and c the two counts +
+    1/2,
 
         (b - c) / N  +-  z sqrt(b + c - (b - c)^2 / N) / N
 
@@ -96,7 +97,8 @@ def mean_interval(values: NDArray[np.float64] | Sequence[float]) -> Interval:
 def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> Interval:
     """Interval of 10 log10(sum signal / sum noise) over items, by the delta method; both sums must be positive.
 
-    The logarithm of a ratio of two means m and k varies as the mean of x / m - y / k does; `mean_interval` has the rest.
+    The logarithm of a ratio of two means m and k varies as the mean of x / m - y / k does; `mean_interval` has the
+    rest.
     """
     low, high = mean_interval(signal / signal.mean() - noise / noise.mean())
     middle = 10 * math.log10(float(signal.sum()) / float(noise.sum()))
@@ -109,8 +111,9 @@ def resampled_interval(
 ) -> Interval:
     """The percentile bootstrap: the 2.5 % and 97.5 % points of statistic(indexes drawn with replacement).
 
-    The same indexes go to both models inside `statistic`, which makes the interval of a drop a paired one. Resamples that
-    the statistic is not defined on (NaN) are left out. B. Efron, "Bootstrap methods", Annals of Statistics 7 (1979), 1-26.
+    The same indexes go to both models inside `statistic`, which makes the interval of a drop a paired one. Resamples
+    that the statistic is not defined on (NaN) are left out. B. Efron, "Bootstrap methods", Annals of Statistics 7
+    (1979), 1-26.
     """
     generator = np.random.default_rng(seed)
     values = np.array([statistic(generator.integers(0, items, items)) for _ in range(resamples)])
@@ -142,11 +145,12 @@ SURE = 0.5
 """An original whose best probability is above this is sure of its answer."""
 
 SILENT = 0.01
-"""Of an output's largest answer: where both the original and the artifact stay below it, they say the same, nothing. The
-direction of what is left is chance."""
+"""Of an output's largest answer: where both the original and the artifact stay below it, they say the same, nothing.
+The direction of what is left is chance."""
 
 FAINT = 1e-8
-"""Of the power of an output's strongest channel: what is below it is not held against its own signal alone, but with its
+"""Of the power of an output's strongest channel: what is below it is not held against its own signal alone, but with
+its
 group, whose peaks may be rare: a score is 0 nearly everywhere and decides everything."""
 
 
@@ -154,9 +158,9 @@ class Drift:
     """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
 
     kinds: what each output is, by name; one that is not in it is a vector.
-    An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros, and
-    against the spread as one that is as far off besides: it can never look better than it is, and one NaN does not hide
-    what the other items say.
+    An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros,
+    and against the spread as one that is as far off besides: it can never look better than it is, and one NaN does not
+    hide what the other items say.
     """
 
     def __init__(self, names: Sequence[str], kinds: Mapping[str, Kind] | None = None) -> None:
@@ -191,7 +195,9 @@ class Drift:
 
 @dataclass
 class _Output:
-    """One output: three numbers an item, and counts. errors: sums of squares over the items, as many as `kind.spread` has."""
+    """One output: three numbers an item, and counts. errors: sums of squares over the items, as many as `kind.spread`
+    has.
+    """
 
     kind: Kind
     errors: NDArray[np.float64] | None = None

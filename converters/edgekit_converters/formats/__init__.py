@@ -3,8 +3,8 @@
     from edgekit_converters.formats import tflite
     tflite.read(data).main.operators[0].op          # "CONV_2D"
 
-Rules: `tflite` and `onnx` read; `tflite_edit` is for what writes files. What a number stands for (`Affine`, `Grid`) is the
-same in both formats. What a reader knows of a file is decided here once, and no other room decodes bytes by itself.
+Rules: `tflite` and `onnx` read; `tflite_edit` is for what writes files. What a number stands for (`Affine`, `Grid`) is
+the same in both formats. What a reader knows of a file is decided here once, and no other room decodes bytes by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""An .onnx file: its graph as who makes and who reads each value, its constants as arrays, and edits that keep all else.
+"""An .onnx file: its graph as who makes and who reads each value, its constants as arrays, and edits that keep all
+else.
 
     view = GraphView(parse(data))
     view.maker("y").op_type, [node.op_type for node in view.users("y")], view.shape("y")
@@ -6,8 +7,8 @@
 
 Rules:
 - what is no model, or one that computes nothing, is one error in one sentence;
-- a view is of the main graph, and what stands inside If, Loop or Scan counts as read by its node; an edit that changes who
-  makes or reads a value needs a new view;
+- a view is of the main graph, and what stands inside If, Loop or Scan counts as read by its node; an edit that changes
+  who makes or reads a value needs a new view;
 - what cannot be inferred is unknown, never an error;
 - the onnx package is imported by what is called, not by importing this module.
 """
@@ -68,7 +69,8 @@ def parse(data: bytes) -> Any:
     return model
 
 
-# What a graph holds -----------------------------------------------------------------------------------------------------
+# What a graph holds
+# -----------------------------------------------------------------------------------------------------
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:
@@ -147,7 +149,9 @@ def opset_of(model: Any) -> int:
 
 @dataclass(frozen=True)
 class Value:
-    """kind: element type as in TensorProto.DataType, 0 for an unknown one. shape: -1 for a free axis, None without a rank."""
+    """kind: element type as in TensorProto.DataType, 0 for an unknown one. shape: -1 for a free axis, None without a
+    rank.
+    """
 
     kind: int
     shape: tuple[int, ...] | None
@@ -163,7 +167,8 @@ def values(graph: Any) -> dict[str, Value]:
     return found
 
 
-# Edits ------------------------------------------------------------------------------------------------------------------
+# Edits
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def copied(message: Any) -> Any:
@@ -208,11 +213,14 @@ def rename(model: Any, names: dict[str, str]) -> None:
             node.output[:] = [names.get(name, name) for name in node.output]
 
 
-# Views ------------------------------------------------------------------------------------------------------------------
+# Views
+# ------------------------------------------------------------------------------------------------------------------
 
 
 class GraphView:
-    """model: an onnx.ModelProto, kept and not copied. infer: whether types and shapes that it does not state are inferred."""
+    """model: an onnx.ModelProto, kept and not copied. infer: whether types and shapes that it does not state are
+    inferred.
+    """
 
     def __init__(self, model: Any, *, infer: bool = True) -> None:
         self.model = model

@@ -1,7 +1,9 @@
-"""A .tflite file as plain values: subgraphs, tensors, operators, signatures, and the constants where they stand in the file.
+"""A .tflite file as plain values: subgraphs, tensors, operators, signatures, and the constants where they stand in the
+file.
 
 Rules:
-- tensors keep the file's names; one without a name, or with that of an earlier one of its subgraph, gets `#index` behind it;
+- tensors keep the file's names; one without a name, or with that of an earlier one of its subgraph, gets `#index`
+  behind it;
 - a custom operator has its own name, and a built-in one that the installed schema does not know its number;
 - an index that names no tensor makes the file damaged; an input that is left out is -1.
 

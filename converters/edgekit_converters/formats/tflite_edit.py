@@ -1,7 +1,8 @@
 """A .tflite file as objects that can be edited: what all that writes such a file is written with.
 
 Rules: reading and writing leaves everything that is not touched as it was; a tensor's name outlives what is done to it,
-because float and quantized files are aligned by name; an operator gets a new version without changing that of the others.
+because float and quantized files are aligned by name; an operator gets a new version without changing that of the
+others.
 
     model = read(data)
     model.subgraphs[0].operators[0].opcodeIndex = code(model, "CONV_2D", version=5)

@@ -5,8 +5,8 @@
     with graph.watch() as watched:
         watched.run(arrays)[graph.layers[0].name]       # its activations, in float
 
-Rules: a float graph and what a quantizer made of it are aligned by tensor name; a value of a quantized tensor comes back
-dequantized; a graph is never changed in place.
+Rules: a float graph and what a quantizer made of it are aligned by tensor name; a value of a quantized tensor comes
+back dequantized; a graph is never changed in place.
 """
 
 from __future__ import annotations

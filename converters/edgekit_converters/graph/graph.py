@@ -4,9 +4,9 @@
     [join] = joins(graph, ranges)       # boxes up to 322 and scores up to 0.6 in one output
     join.layers, join.least, join.most
 
-Why the head matters: a range that cuts off the largest values costs little inside of a network, where the next layer sums over
-many; at its end it makes the answers alike of which the network is surest. EfficientNet-Lite0 with percentile ranges: 18.2
-dB between answers and their error, and 25.6 with its logits' whole range.
+Why the head matters: a range that cuts off the largest values costs little inside of a network, where the next layer
+sums over many; at its end it makes the answers alike of which the network is surest. EfficientNet-Lite0 with percentile
+ranges: 18.2 dB between answers and their error, and 25.6 with its logits' whole range.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ __all__ = [
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
 ]
-"""What a layer does. dense: every matrix product. activation: of one tensor, without weights (softmax, hard-swish, tanh).
+"""What a layer does. dense: every matrix product. activation: of one tensor, without weights (softmax, hard-swish,
+tanh).
 move: values are copied, not computed (reshape, transpose, pad, slice, gather, quantize)."""
 
 
@@ -66,7 +67,8 @@ class Layer:
 
     name: of the first tensor that it makes: plans, reports and caches call it so. op: as the format calls it. inputs:
     activations that it reads; constants are not among them. weight, bias: names of constants. weight_axis: the axis of
-    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 1-D or 2-D convolution.
+    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 1-D or 2-D
+    convolution.
     fused: the activation that the operator itself carries out, in lower case: relu, relu6, tanh...
     """
 
@@ -94,8 +96,8 @@ class Watched(Protocol):
 class Graph(Protocol):
     """A float or quantized model file.
 
-    inputs, outputs: tensor names in the engine's order. layers: in the order of execution. tensors: float activations in
-    that order, inputs first; in a quantized file those that once were float.
+    inputs, outputs: tensor names in the engine's order. layers: in the order of execution. tensors: float activations
+    in that order, inputs first; in a quantized file those that once were float.
     """
 
     @property
@@ -170,7 +172,8 @@ def head(graph: Graph) -> frozenset[str]:
 class Join:
     """Parts of unlike ranges that become one output of the graph, as boxes in pixels and scores do.
 
-    layers: all that copies the parts into the output: where these are in float, each part keeps a scale of its own. part: the
+    layers: all that copies the parts into the output: where these are in float, each part keeps a scale of its own.
+    part: the
     tensor with the smallest range. least, most: the largest magnitude of the smallest and of the largest part.
     """
 

@@ -5,7 +5,8 @@ Rules:
 - the bias of a MatMul is what the only addition behind it adds, if that is a constant vector;
 - in a QDQ file the value of a tensor is what comes back after QuantizeLinear, where the file has that; the pairs
   themselves make no tensors of their own;
-- with only outputs in sight the graph runs with the engine's fusions, as boards run it; with inner tensors, node by node.
+- with only outputs in sight the graph runs with the engine's fusions, as boards run it; with inner tensors, node by
+  node.
 
     graph = OnnxGraph(Path("model.onnx").read_bytes())
 """

@@ -2,8 +2,8 @@
 
 Rules:
 - what has only constant inputs is no layer: a weight stored in 16 bits behind DEQUANTIZE is a constant;
-- `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors share
-  is parted first;
+- `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors
+  share is parted first;
 - with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates;
 - a tensor that the interpreter keeps no values for, as it does of a fused LSTM's scratch space, is not in sight.
 

@@ -1,8 +1,9 @@
-"""What an .onnx file asks of ONNX Runtime: the IR version, the operator sets, operators with their element types, shapes.
+"""What an .onnx file asks of ONNX Runtime: the IR version, the operator sets, operators with their element types,
+shapes.
 
-Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are no custom ones; an axis is empty where the file says 0,
-and free where it says nothing or a name, the batch aside. Element types are inferred without the weights; of operators
-in the bodies of loops and branches none is known.
+Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are no custom ones; an axis is empty where the file says
+0, and free where it says nothing or a name, the batch aside. Element types are inferred without the weights; of
+operators in the bodies of loops and branches none is known.
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@
     missing("1.23.2", Node("", "Conv", 11, {"T": "int8"}))        # "it has no kernel for Conv in int8"
 
 Rules:
-- an operator's version is compared with what each runtime's own registration was found to know (`registered.toml`); in ONNX
-  its element types, too, with the kernels of the CPU provider (`onnx_kernels.json`);
-- a version of a runtime between two that were asked knows what the older of them does; a newer one at least what the newest
-  does; one that is older than all of them is compared with the file's claim;
-- a kernel that names a last version serves every version of the operator up to it; one that names none serves its own alone;
-- a type that nothing tells stands in no kernel's way, and float16 counts as float too, because the engine inserts casts;
+- an operator's version is compared with what each runtime's own registration was found to know (`registered.toml`); in
+  ONNX its element types, too, with the kernels of the CPU provider (`onnx_kernels.json`);
+- a version of a runtime between two that were asked knows what the older of them does; a newer one at least what the
+  newest does; one that is older than all of them is compared with the file's claim;
+- a kernel that names a last version serves every version of the operator up to it; one that names none serves its own
+  alone;
+- a type that nothing tells stands in no kernel's way, and float16 counts as float too, because the engine inserts
+  casts;
 - faults that load and answer wrongly are listed one by one, with the versions that have them.
 """
 
@@ -52,8 +54,10 @@ _OPEN = 2**31 - 1
 
 @dataclass(frozen=True)
 class Node:
-    """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters and by
-    the names of inputs and outputs. function: its schema says how other operators compute it, and body names these, as far as
+    """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters
+    and by
+    the names of inputs and outputs. function: its schema says how other operators compute it, and body names these, as
+    far as
     they are known. layer: a name for people."""
 
     domain: str
@@ -137,11 +141,13 @@ class Use:
 class Needs:
     """ops: each operator once a version. custom: those that are no built-in ones, by the names they go by.
 
-    Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones with
-    float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors, which is
-    what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time; empty,
-    with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets: of ONNX,
-    domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another file.
+    Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones
+    with float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors,
+    which is
+    what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time;
+    empty,
+    with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets: of
+    ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another file.
     """
 
     format: str
@@ -238,8 +244,8 @@ ARMV8_0 = ("cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73")
 
 @dataclass(frozen=True)
 class Runtime:
-    """engine: as edgekit's runtime calls it. arch: of the board, "" for any. core: of the board, "" for any. delegate: a
-    library that it is given, "" for none."""
+    """engine: as edgekit's runtime calls it. arch: of the board, "" for any. core: of the board, "" for any. delegate:
+    a library that it is given, "" for none."""
 
     engine: str
     version: str
@@ -258,8 +264,8 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Barrier:
-    """what: a sentence's beginning that names operator, layer and runtime. layers: those it is about. remedy: None where the
-    converter has none but another format."""
+    """what: a sentence's beginning that names operator, layer and runtime. layers: those it is about. remedy: None
+    where the converter has none but another format."""
 
     code: BarrierCode
     what: str

@@ -1,7 +1,8 @@
 """What a .tflite file asks of its runtime: every subgraph, nothing run.
 
-Rules: a dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator claims;
-an axis is empty where something is computed into it, so that the optional inputs that converters leave empty do not count.
+Rules: a dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator
+claims; an axis is empty where something is computed into it, so that the optional inputs that converters leave empty do
+not count.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     refined = apply(graph, ("round",), statistics, feeds)     # seconds; the quantizer then finds these very integers
     islands = restored(refined, graph, {"block_1/conv"})      # layers that stay in float get their own weights back
 
-Rules: only constants change; a step works on layers, never on names or formats, so .tflite and .onnx gain alike; no step
-needs labels; a layer for which a step does no good keeps what it has.
+Rules: only constants change; a step works on layers, never on names or formats, so .tflite and .onnx gain alike; no
+step needs labels; a layer for which a step does no good keeps what it has.
 """
 
 from __future__ import annotations

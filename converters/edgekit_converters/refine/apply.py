@@ -2,17 +2,19 @@
 
     refined = apply(graph, ("equalise", "round"), statistics, feeds)
 
-Rounding every weight to the nearest integer is best only if the inputs of a layer were independent. They are not, so column
-by column each weight is rounded and its error is handed to the columns that are still open, in proportion to how well they
-can make up for it (optimal brain surgeon, Hassibi and Stork 1993; the Cholesky form of Frantar et al., GPTQ, 2023). Inputs
+Rounding every weight to the nearest integer is best only if the inputs of a layer were independent. They are not, so
+column by column each weight is rounded and its error is handed to the columns that are still open, in proportion to how
+well they can make up for it (optimal brain surgeon, Hassibi and Stork 1993; the Cholesky form of Frantar et al., GPTQ,
+2023). Inputs
 behind a ReLU have a mean far from 0: the bias, stored in 32 bits, takes back that shift (Nagel et al., 2019).
 
 Rules:
-- steps see the float graph and calibration data, never a quantized model; constants that two layers share stay as they are;
-- calibration data are read in one pass, at most SAMPLES samples and a bounded number of places of each; a layer with more than
-  COLUMNS columns keeps only its mean; what is not finite is left out;
-- a channel's scale is its largest absolute weight / 127, and that weight stays where it is, so that a quantizer which divides
-  by the same number finds these very integers; grids are symmetric, integers within -127..127;
+- steps see the float graph and calibration data, never a quantized model; constants that two layers share stay as they
+  are;
+- calibration data are read in one pass, at most SAMPLES samples and a bounded number of places of each; a layer with
+  more than COLUMNS columns keeps only its mean; what is not finite is left out;
+- a channel's scale is its largest absolute weight / 127, and that weight stays where it is, so that a quantizer which
+  divides by the same number finds these very integers; grids are symmetric, integers within -127..127;
 - a channel is changed only where that lowers its output's error on the calibration data;
 - with float weights in place of rounded ones the correction of the bias is exactly nothing.
 """
@@ -130,7 +132,9 @@ class _Sums:
 def observe(
     graph: Graph, feeds: Iterable[Sequence[NDArray[Any]]], count: int, progress: Progress = silent
 ) -> dict[str, Moments]:
-    """By layer name. feeds: inputs in the file's order, `count` of them: where they are many, some from all over are run."""
+    """By layer name. feeds: inputs in the file's order, `count` of them: where they are many, some from all over are
+    run.
+    """
     sums = {layer.name: _Sums(matrix) for layer in graph.layers if (matrix := as_matrix(graph, layer)) is not None}
     wanted = list(dict.fromkeys(entry.matrix.layer.inputs[0] for entry in sums.values()))
     total = min(SAMPLES, count)
@@ -183,8 +187,9 @@ def output_error(weights: Array, rounded: Array, second: Array) -> Array:
 
 
 def compensated(weights: Array, second: Array, rows: int) -> Array:
-    """weights: float64 [groups, outputs, n]. second: the inputs' covariance or second moment, [groups, n, n], found from
-    that many rows. The same shape as the weights, on the grid, no channel with more output error than `nearest` gives.
+    """weights: float64 [groups, outputs, n]. second: the inputs' covariance or second moment, [groups, n, n], found
+    from that many rows. The same shape as the weights, on the grid, no channel with more output error than `nearest`
+    gives.
     """
     plain = nearest(weights)
     if not np.isfinite(second).all():

@@ -1,15 +1,15 @@
 """Channels of one tensor brought to like ranges, where that changes nothing in float: cross-layer equalisation.
 
-A tensor has one scale in 8 bits, so that a channel whose values are a hundredth of its neighbour's has two steps left. If
-channel c of a layer's output is divided by s and every layer that reads it multiplies its weights for c by s, the network
-computes the same (Nagel et al., Data-free quantization, 2019). The ranges here are those of the activations, which is what
-one scale a tensor hurts; weights have a scale for each channel anyway.
+A tensor has one scale in 8 bits, so that a channel whose values are a hundredth of its neighbour's has two steps left.
+If channel c of a layer's output is divided by s and every layer that reads it multiplies its weights for c by s, the
+network computes the same (Nagel et al., Data-free quantization, 2019). The ranges here are those of the activations,
+which is what one scale a tensor hurts; weights have a scale for each channel anyway.
 
     same = equalised(graph, peaks)
 
 Rules: only between layers with weights, through what passes channels on as they are: ReLU, which is the same at every
-scale, sums, whose operands then share one s, and pools; a ReLU6, a sigmoid, a reshape or an output of the graph leaves a
-tensor as it is; s is bounded, so that no weight becomes so small that its own grid loses it.
+scale, sums, whose operands then share one s, and pools; a ReLU6, a sigmoid, a reshape or an output of the graph leaves
+a tensor as it is; s is bounded, so that no weight becomes so small that its own grid loses it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = ["equalised"]
 BOUND = 16.0
 """s lies within 1 / BOUND .. 1."""
 STRENGTH = 0.5
-"""s = (range of the channel / largest range) ** STRENGTH: halfway, as weights behind the tensor pay for what it gains."""
+"""s = (range of the channel / largest range) ** STRENGTH: halfway, as weights behind the tensor pay for what it gains.
+"""
 
 _SAME = frozenset({"RELU", "MAXPOOL", "MAX_POOL_2D", "AVERAGEPOOL", "AVERAGE_POOL_2D"})
 _SUMS = frozenset({"ADD", "SUM"})

@@ -4,8 +4,9 @@
     weights = matrix.weights(graph.constant(layer.weight))     # float64 [groups, outputs, n]
     patches = matrix.patches(activations, limit=128, random=rng)   # float32 [groups, rows, n]
 
-Rules: the n columns run over the kernel's height, its width, then its input channels, in both; a depthwise convolution is
-one group a channel; what has no such form (recurrent layers, transposed convolutions, products of two activations) is None.
+Rules: the n columns run over the kernel's height, its width, then its input channels, in both; a depthwise convolution
+is one group a channel; what has no such form (recurrent layers, transposed convolutions, products of two activations)
+is None.
 """
 
 from __future__ import annotations

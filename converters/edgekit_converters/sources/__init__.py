@@ -4,8 +4,9 @@
     source.inputs[0].shape                  # (-1, 224, 224, 3)
     source.predict([batch])                 # the original, in float
 
-Rules: the suffix names the format and the file's first bytes must agree; code that a file holds (Lambda layers, pickles) is
-refused unless the file is trusted; only the batch axis may be free, and --shape pins the others; weights are finite.
+Rules: the suffix names the format and the file's first bytes must agree; code that a file holds (Lambda layers,
+pickles) is refused unless the file is trusted; only the batch axis may be free, and --shape pins the others; weights
+are finite.
 """
 
 from __future__ import annotations

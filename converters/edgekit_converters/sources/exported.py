@@ -1,7 +1,8 @@
-"""What tf2onnx wrote becomes ours: the contract's names and order, boards' versions, and the proof that it answers the same.
+"""What tf2onnx wrote becomes ours: the contract's names and order, boards' versions, and the proof that it answers the
+same.
 
-Rules: inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's convolutions
-need no transposes (the metadata says which); the result must agree with the original.
+Rules: inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's
+convolutions need no transposes (the metadata says which); the result must agree with the original.
 
     adopt(model, source, {"image:0": "image"}, batch=-1)
     data, problem = proved(model, source, batch=-1)
@@ -100,7 +101,8 @@ def _differs(source: SourceModel, data: bytes, batch: int) -> str:
 
 # What TensorFlow traces as float ONNX, through tf2onnx: Keras models and SavedModels.
 #
-# Rules: the batch stays free, and is fixed at 1 only where the graph does not work otherwise; what tf2onnx wrote is adopted
+# Rules: the batch stays free, and is fixed at 1 only where the graph does not work otherwise; what tf2onnx wrote is
+# adopted
 # and proved by `proved`.
 #
 #     data = to_onnx(source)
@@ -153,7 +155,8 @@ def _graph_inputs(model: Any, names: Sequence[str]) -> list[str]:
 #
 #     expand(model)              # Erfc(x) becomes 1 - Erf(x); the nodes in place, values keep their names
 #
-# Rules: float32 alone; an operator that has no composition here stays, ONNX Runtime refuses it, and `unknown` finds its name in
+# Rules: float32 alone; an operator that has no composition here stays, ONNX Runtime refuses it, and `unknown` finds its
+# name in
 # what it says; whether the whole answers as the original is proved afterwards, like all that is exported.
 
 

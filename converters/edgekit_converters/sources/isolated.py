@@ -4,13 +4,14 @@
     source.predict([batch])                 # asked of that process
 
 Rules:
-- Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`); this
-  process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
+- Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`);
+  this process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - what the process says is a stranger's word: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;
 - its memory is bounded by the file's size, and each answer by processor time and by `_ANSWER_S`;
 - the process lives as long as the source; it ends when this one does;
-- where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this process.
+- where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
+  process.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ __all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_fram
 _MODULE = "edgekit_converters.isolated_child"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
 _MEMORY_BYTES = 8 << 30
-"""Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many cores."""
+"""Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many
+cores.
+"""
 _ANSWER_S = 3600.0
 _NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}

@@ -242,7 +242,8 @@ def _load(file: _File, options: LoadOptions) -> TracedSource:
         raise SourceError(
             f"{pieces[0]}, which edgekit does not run",
             where=str(file.path),
-            do="Replace it by a built-in layer, export the model to ONNX, or pass --trust-model if you know the file's author",
+            do="Replace it by a built-in layer, export the model to ONNX, or pass --trust-model if you know the "
+            "file's author",
         )
     ran = tuple(Note("trusted-code", f"{piece}; it was run, because the model is trusted") for piece in pieces)
     keras, tools, model = _read(file, trusted=bool(pieces))
@@ -377,9 +378,11 @@ def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
     raise SourceError(what, where=str(path), do="Save the whole model again with model.save()") from cause
 
 
-# Layers' names that TensorFlow takes: a space or a letter with an accent in one ends a trace, because each names a scope.
+# Layers' names that TensorFlow takes: a space or a letter with an accent in one ends a trace, because each names a
+# scope.
 #
-# Rules: only what TensorFlow refuses is replaced, and in memory alone; inputs and outputs keep the author's names in the
+# Rules: only what TensorFlow refuses is replaced, and in memory alone; inputs and outputs keep the author's names in
+# the
 # contract, so those are asked for before.
 #
 #     scope("out put")                # "out_put"
@@ -396,7 +399,9 @@ def scope(name: str) -> str:
 
 
 def make_layers_scopes(model: Any) -> None:
-    """Rename the layers of a Keras 3 model, those of models inside it too, and their weights, in place; names stay unique."""
+    """Rename the layers of a Keras 3 model, those of models inside it too, and their weights, in place; names stay
+    unique.
+    """
     named = list(_named(model))
     taken = {part.name for part in named}
     for part in named:

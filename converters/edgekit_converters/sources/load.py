@@ -5,10 +5,11 @@
     actual(source)                                  # opened now, for code that has to run or convert it
 
 Rules:
-- `package.module:function` that is no file is a PyTorch module; a folder is a SavedModel; else the suffix names the format;
+- `package.module:function` that is no file is a PyTorch module; a folder is a SavedModel; else the suffix names the
+  format;
 - what is plainly something else (nothing, a git-lfs pointer, a web page) is called that;
-- what is remembered belongs to these very bytes, options and tools. A model whose file is not all of it (a PyTorch function,
-  an ONNX file) is opened every time, and a model opened later must be the very one that was described;
+- what is remembered belongs to these very bytes, options and tools. A model whose file is not all of it (a PyTorch
+  function, an ONNX file) is opened every time, and a model opened later must be the very one that was described;
 - a file unpacks to 2 GB at most, and above 256 MB to at most 50 times its bytes: trained weights do not shrink further;
 - no two members of an archive have one name, also where only case differs, and their bytes do not overlap;
 - an HDF5 file keeps its numbers in itself: no links to other files, no external or virtual storage.
@@ -80,8 +81,10 @@ _KNOWN = "Pass a .keras, .h5, .hdf5, .onnx, .tflite or .pt2 file, a SavedModel f
 _HAS_NO_NETWORK = "it holds weights without their network; name the function that makes the network: module:function"
 _HINTS = {
     ".pb": "a frozen graph of TensorFlow 1 is not read; pass the SavedModel folder, or its ONNX form",
-    ".pt": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if {_HAS_NO_NETWORK}",
-    ".pth": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if {_HAS_NO_NETWORK}",
+    ".pt": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
+    f"{_HAS_NO_NETWORK}",
+    ".pth": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
+    f"{_HAS_NO_NETWORK}",
     ".ckpt": f"a checkpoint is not read: {_HAS_NO_NETWORK}",
     ".safetensors": f"a weights file is not read: {_HAS_NO_NETWORK}",
     ".pkl": "a pickle runs code when opened, and is not read; save the model in a format of its framework's",
@@ -94,8 +97,8 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
     """Open a trained model: a file, a SavedModel folder, or `module:function` that returns a torch.nn.Module.
 
-    Raises SourceError when it is missing, empty, damaged, not a model, changes meanwhile, holds something edgekit does not take, or does not
-    fit the options; and MissingExtraError when the tools that read it are not installed.
+    Raises SourceError when it is missing, empty, damaged, not a model, changes meanwhile, holds something edgekit does
+    not take, or does not fit the options; and MissingExtraError when the tools that read it are not installed.
     """
     path, options = Path(path), options or LoadOptions()
     format = _format(path)  # noqa: A001

@@ -4,8 +4,8 @@
     source = load(Path("net.onnx"), options)
     source.sha256                           # of the file, and of the options that make another model of it
 
-Rules: a shape names its input and every size, the batch first and 1; a constant names its input and one number; code in a
-model runs only where somebody said that the file is trusted.
+Rules: a shape names its input and every size, the batch first and 1; a constant names its input and one number; code in
+a model runs only where somebody said that the file is trusted.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _NOTHING: Mapping[str, int | float] = MappingProxyType({})
 class LoadOptions:
     """shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
     free. constants: input -> the number that it always has; the input is then gone. signature: which function of a
-    SavedModel. trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run. as_is: the
-    file is not read as an original, but as what boards run already.
+    SavedModel. trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run. as_is:
+    the file is not read as an original, but as what boards run already.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -154,8 +154,8 @@ class SourceModel(Protocol):
     """A trained model as its author saved it.
 
     `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
-    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together with
-    the options that make another model of it. `state`, `state_pairs`, `notes`: see `Description`.
+    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together
+    with the options that make another model of it. `state`, `state_pairs`, `notes`: see `Description`.
     """
 
     @property
@@ -240,7 +240,8 @@ class FinishedSource(SourceModel, Protocol):
 
 
 State = Literal["none", "explicit", "internal"]
-"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries it.
+"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries
+it.
 internal: the model keeps it to itself."""
 
 
@@ -260,9 +261,9 @@ def description_of(source: SourceModel) -> Description:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
-    """path: the file, the folder, or `module:function`. sha256: of the file, together with the options that make another
-    model of it (shapes, constants, signature). state_pairs: (input, output), where state is explicit. Two sources are
-    equal only if they are one.
+    """path: the file, the folder, or `module:function`. sha256: of the file, together with the options that make
+    another model of it (shapes, constants, signature). state_pairs: (input, output), where state is explicit. Two
+    sources are equal only if they are one.
     """
 
     path: Path
@@ -289,8 +290,8 @@ class Description:
         *,
         at_once: bool,
     ) -> list[NDArray[Any]]:
-        """What `run` answers to a batch of any size, in the inputs' dtypes: all items at once, or one after the other. An
-        empty batch is not run."""
+        """What `run` answers to a batch of any size, in the inputs' dtypes: all items at once, or one after the other.
+        An empty batch is not run."""
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
         count = len(arrays[0])
         if count == 0:
@@ -303,7 +304,8 @@ class Description:
 
 # What tells one model from another: its bytes, and the options that make another model of the same bytes.
 #
-# Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it would be
+# Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it
+# would be
 # remembered as made of the other one.
 #
 # model_sha256(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))

@@ -1,6 +1,7 @@
 """ONNX files, opset 11 and up.
 
-Rules: `onnx_file` says what a file may hold and what the options change in it; weights stay data. The original runs in ONNX Runtime, one session made once.
+Rules: `onnx_file` says what a file may hold and what the options change in it; weights stay data. The original runs in
+ONNX Runtime, one session made once.
 
     source = load(Path("net.onnx"), LoadOptions())
 """
@@ -102,8 +103,8 @@ def _branches(model: Any) -> bool:
 def _folded(model: Any, original: bytes, where: str) -> Any:
     """The model without the branches that its constants and shapes decide; that must not change an answer.
 
-    No quantizer sees into a branch, and ONNX Runtime 1.31 ends with a segmentation fault on some once shapes are pinned:
-    `original` still has the file's.
+    No quantizer sees into a branch, and ONNX Runtime 1.31 ends with a segmentation fault on some once shapes are
+    pinned: `original` still has the file's.
     """
     graph = model.graph
     shapes = {v.name: [int(dim.dim_value) for dim in v.type.tensor_type.shape.dim] for v in graph.input}
@@ -202,6 +203,7 @@ def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[No
         Note(
             "explicit-state",
             f"the model keeps a state that its caller carries: {carried}{more}",
-            "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through model.session()",
+            "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through "
+            "model.session()",
         ),
     )

@@ -7,10 +7,10 @@
 Rules:
 - standard operators only, because a custom domain needs code that no board has; a float model;
 - weights in other files must stand in the model's own folder; weights are finite;
-- all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as the
-  file does, as far as float16 can tell;
-- --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because they
-  followed from the old ones; a pinned batch must give the answers of the original's;
+- all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as
+  the file does, as far as float16 can tell;
+- --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because
+  they followed from the old ones; a pinned batch must give the answers of the original's;
 - an input that --constant names is gone.
 """
 
@@ -102,7 +102,9 @@ def read(path: Path) -> OnnxFile:
 
 
 def check_graph(where: str, model: Any) -> None:
-    """Raises SourceError for operators that no board has, a quantized model, a broken graph, or weights that are damaged."""
+    """Raises SourceError for operators that no board has, a quantized model, a broken graph, or weights that are
+    damaged.
+    """
     import onnx
 
     _check_operators(where, model)
@@ -151,7 +153,9 @@ def _check_operators(where: str, model: Any) -> None:
 
 
 def _with_external_data(path: Path, model: Any) -> str:
-    """Read weights that stand beside the model into it; the digest of all. Nothing outside of the model's folder is opened."""
+    """Read weights that stand beside the model into it; the digest of all. Nothing outside of the model's folder is
+    opened.
+    """
     import onnx
 
     external = [tensor for tensor in tensors(model) if tensor.data_location == tensor.EXTERNAL]

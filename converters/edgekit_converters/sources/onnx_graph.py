@@ -169,7 +169,8 @@ def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> lis
 # The same graph, always written the same way: the exporters number nodes from a global counter and order them by hash.
 #
 # Rules: nodes stand in depth-first order from the outputs; a name loses its counter (`Less__16`) and gets the next free
-# one in that order; a weight is called after its first reader, because of several equal constants the exporters keep any
+# one in that order; a weight is called after its first reader, because of several equal constants the exporters keep
+# any
 # one. Inputs' and outputs' names are the contract's and stay.
 #
 #     order(model)

@@ -1,4 +1,5 @@
-"""TensorFlow and its friends write freely to stderr: here they are kept off the terminal, and their errors are not lost.
+"""TensorFlow and its friends write freely to stderr: here they are kept off the terminal, and their errors are not
+lost.
 
 Rules:
 - while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`
@@ -129,7 +130,9 @@ def _is_descriptor_2(stream: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """The tools' loggers speak of errors only. The null handler stops `logging.warning` from configuring the root logger."""
+    """The tools' loggers speak of errors only. The null handler stops `logging.warning` from configuring the root
+    logger.
+    """
     root, null = logging.getLogger(), logging.NullHandler()
     loggers = [root if name == "root" else logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]

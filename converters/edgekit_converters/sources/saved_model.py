@@ -1,12 +1,12 @@
 """TensorFlow SavedModel folders.
 
 Rules:
-- one signature is the model: the one that is named, `serving_default`, or the only one; inputs and outputs are called as in
-  the signature, in alphabetical order;
-- a SavedModel is a program: only what the signature reaches is imported, and an operator that is no arithmetic is refused
-  before TensorFlow imports anything, unless the model is trusted;
-- the Python objects that the folder describes are not rebuilt: the signature's graph and the checkpoint are the model, and
-  weights become constants.
+- one signature is the model: the one that is named, `serving_default`, or the only one; inputs and outputs are called
+  as in the signature, in alphabetical order;
+- a SavedModel is a program: only what the signature reaches is imported, and an operator that is no arithmetic is
+  refused before TensorFlow imports anything, unless the model is trusted;
+- the Python objects that the folder describes are not rebuilt: the signature's graph and the checkpoint are the model,
+  and weights become constants.
 
     source = load(Path("exported"), LoadOptions(signature="serving_default"))
 """
@@ -176,8 +176,8 @@ def _frozen(tf: Any, path: Path, program: _Program, keep: list[str]) -> Any:
 def _name_by_content(graph: Any) -> None:
     """Add a digest of the whole graph to the name of each of its functions, wherever it is called.
 
-    TensorFlow keeps one list of functions a process, and refuses a second one of a name: another model's, or the very model
-    that this process has just saved.
+    TensorFlow keeps one list of functions a process, and refuses a second one of a name: another model's, or the very
+    model that this process has just saved.
     """
     digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:12]
     names = {function.signature.name: f"{function.signature.name}_{digest}" for function in graph.library.function}

@@ -1,7 +1,9 @@
-"""What the shape of an input or output may be and what it is called; that weights are finite, and when a tensor is a picture.
+"""What the shape of an input or output may be and what it is called; that weights are finite, and when a tensor is a
+picture.
 
-Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names it
-and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run gives.
+Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names
+it and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run
+gives.
 
     image_layout((-1, 224, 224, 3), prefer="NHWC")      # "NHWC"
     pin("x", (-1, 3, -1, -1), (1, 3, 48, 192), where="net.onnx")     # (-1, 3, 48, 192)
@@ -61,7 +63,8 @@ def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, opt
 
 
 def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
-    """The model's shape with its free axes fixed. A free batch stays free; a fixed batch becomes 1, if the graph lets it.
+    """The model's shape with its free axes fixed. A free batch stays free; a fixed batch becomes 1, if the graph lets
+    it.
 
     Raises SourceError where the model itself says otherwise.
     """
@@ -115,7 +118,9 @@ def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence
 def check_inputs(
     specs: Sequence[TensorSpec], *, where: str, axes: Mapping[str, Sequence[str | None]] = MappingProxyType({})
 ) -> None:
-    """`check_shape` for all inputs: where several do not fit, one error shows every option to give. axes: names of theirs."""
+    """`check_shape` for all inputs: where several do not fit, one error shows every option to give. axes: names of
+    theirs.
+    """
     errors: list[tuple[TensorSpec, SourceError]] = []
     for spec in specs:
         try:
@@ -143,7 +148,8 @@ def _option(spec: TensorSpec) -> str:
 def measured_outputs(
     names: Sequence[tuple[str, str]], run: Run, inputs: Sequence[TensorSpec], *, where: str
 ) -> tuple[TensorSpec, ...]:
-    """Output specs from a run with one item of zeros, and one with two that shows whether an output grows with the batch.
+    """Output specs from a run with one item of zeros, and one with two that shows whether an output grows with the
+    batch.
 
     names: (contract's, file's). Many files leave output shapes open. `run` may raise SourceError; with two items that
     means that a batch said to be free is not.

@@ -1,8 +1,8 @@
 """Models that remember: which outputs are the next call's inputs.
 
-Rules: a pair has one dtype and shape, names that differ only in words such as `in`, `out`, `new`, and a word for memory in
-them; a state whose first axis is not the batch (layers come first in recurrent nets) gets a first axis of 1, because every
-tensor of a contract has its batch in front.
+Rules: a pair has one dtype and shape, names that differ only in words such as `in`, `out`, `new`, and a word for memory
+in them; a state whose first axis is not the batch (layers come first in recurrent nets) gets a first axis of 1, because
+every tensor of a contract has its batch in front.
 
     pairs(inputs, outputs)      # (("state", "stateN"),)
 """
@@ -79,8 +79,8 @@ def pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[
 
 
 def without_batch(model: Any) -> tuple[tuple[str, str], ...]:
-    """(input, output) of an ONNX graph's states whose first axis is not the batch; where there are any, the batch of every
-    input becomes 1, in place. A free axis of such a state is taken for its batch.
+    """(input, output) of an ONNX graph's states whose first axis is not the batch; where there are any, the batch of
+    every input becomes 1, in place. A free axis of such a state is taken for its batch.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     values = [value for value in model.graph.input if value.name not in weights]

@@ -7,8 +7,8 @@ Rules:
 - an original is a float model without a state inside: a quantized one has lost what a comparison needs;
 - built-in operators only; float16 weights become float32, so that every recipe finds the same kind of file;
 - a batch of 1, because many graphs take no other; names are those of the file's signature, or else of its tensors;
-- in a finished file nothing is converted, and nothing can be compared with what it was made from. `predict` takes and gives
-  the real numbers (float32) that 8-bit inputs and outputs stand for; only `reset` clears a state inside.
+- in a finished file nothing is converted, and nothing can be compared with what it was made from. `predict` takes and
+  gives the real numbers (float32) that 8-bit inputs and outputs stand for; only `reset` clears a state inside.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """data: the float32 file. names: tensor's name -> the signature's, where the file has a signature. shapes: of inputs,
-    by tensor, -1 where the file leaves an axis free. halved: how many weights were float16. stateful: operators that keep a
-    state inside.
+    """data: the float32 file. names: tensor's name -> the signature's, where the file has a signature. shapes: of
+    inputs, by tensor, -1 where the file leaves an axis free. halved: how many weights were float16. stateful: operators
+    that keep a state inside.
     """
 
     data: bytes
@@ -72,8 +72,8 @@ class TfliteFile:
 
 
 def read(path: Path, *, as_is: bool = False) -> TfliteFile:
-    """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises SourceError
-    with the reason for whatever is refused."""
+    """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises
+    SourceError with the reason for whatever is refused."""
     data = path.read_bytes()
     try:
         file = tflite.read(data)
@@ -113,8 +113,8 @@ def read(path: Path, *, as_is: bool = False) -> TfliteFile:
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """The same file with other input shapes, by tensor name, and every shape in it that follows. Raises ValueError where
-    the graph does not take them.
+    """The same file with other input shapes, by tensor name, and every shape in it that follows. Raises ValueError
+    where the graph does not take them.
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

@@ -4,11 +4,12 @@
     source = load_function(Path("nets:make"), LoadOptions(shapes={"image": (1, 3, 224, 224)}))
 
 Rules:
-- a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the person's own
-  code and is simply called;
-- networks run in inference mode on the CPU; inputs are called as the parameters of `forward`, outputs as keys or fields;
-- answers are torch's own. ONNX comes from torch.onnx's exporter for exported programs, once, when the network is opened, and
-  must give the same answers;
+- a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the person's
+  own code and is simply called;
+- networks run in inference mode on the CPU; inputs are called as the parameters of `forward`, outputs as keys or
+  fields;
+- answers are torch's own. ONNX comes from torch.onnx's exporter for exported programs, once, when the network is
+  opened, and must give the same answers;
 - the batch is free where torch can export it so, else 1;
 - a network that changes its own buffers while it answers keeps a state to itself and is refused.
 """
@@ -87,7 +88,8 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
         _refuse(
             path,
             f"it holds what torch would run when it opens it: {pieces[0]}",
-            "Save it with standard operators and without custom objects, or pass --trust-model if you know the file's author",
+            "Save it with standard operators and without custom objects, or pass --trust-model if you know the "
+            "file's author",
         )
     try:
         with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
@@ -225,7 +227,9 @@ _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchSource(Description):
-    """A torch network. module: called with tensors in the order of `inputs`. model: its ONNX form, names as the contract's."""
+    """A torch network. module: called with tensors in the order of `inputs`. model: its ONNX form, names as the
+    contract's.
+    """
 
     module: Any = field(repr=False)
     model: Any = field(repr=False)

@@ -1,11 +1,12 @@
 """A `.pt2` archive of torch.export, checked as data before torch opens it.
 
 Rules:
-- torch.export.load runs what some parts say: pickles, compiled libraries, Python expressions, names that become code. Each
-  part is held against a grammar of what it may be, and everything else is named by `code`;
-- sizes are symbols, integers and arithmetic; operators are ATen's, Python's and torch's own arithmetic; names are identifiers;
-  containers are tuples, lists and dicts;
-- what torch is given is written anew from what was checked, without the parts that no conversion needs: guards, metadata.
+- torch.export.load runs what some parts say: pickles, compiled libraries, Python expressions, names that become code.
+  Each part is held against a grammar of what it may be, and everything else is named by `code`;
+- sizes are symbols, integers and arithmetic; operators are ATen's, Python's and torch's own arithmetic; names are
+  identifiers; containers are tuples, lists and dicts;
+- what torch is given is written anew from what was checked, without the parts that no conversion needs: guards,
+  metadata.
 
     pieces = code(torch, path)                  # ["the pickle 'custom_obj_0'"]
     with checked_copy(path) as copy: torch.export.load(copy)
@@ -54,8 +55,8 @@ _LONGEST = 4096  # of an expression, in characters
 
 
 def code(torch: Any, path: Path) -> list[str]:
-    """Parts that torch.export.load would run, in words. Raises SourceError for what unpacks to too much; BadZipFile, ValueError,
-    KeyError for what is no archive."""
+    """Parts that torch.export.load would run, in words. Raises SourceError for what unpacks to too much; BadZipFile,
+    ValueError, KeyError for what is no archive."""
     with zipfile.ZipFile(path) as archive:
         check_archive(path, archive)
         return list(dict.fromkeys(_code(torch, archive)))

@@ -5,7 +5,8 @@
     foreign = beyond_arithmetic(nodes)                  # ["WriteFile"]
 
 Rules:
-- inference mode; what the file leaves free beside the batch was pinned before; outputs are described by running on zeros;
+- inference mode; what the file leaves free beside the batch was pinned before; outputs are described by running on
+  zeros;
 - a network that writes to a variable while it answers keeps a state to itself, and is refused;
 - only what the named values reach counts: their inputs, and every function that those operators call, at any depth;
 - an operator is taken because it stands in the list, never because it is missing from another one.
@@ -79,7 +80,9 @@ ARITHMETIC = frozenset(
     ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp Variable VariableV2
     """.split()  # noqa: SIM905
 )
-"""Numbers in, numbers out: what TFLite's converter or tf2onnx can turn into a board's operators; then lists, flow, weights."""
+"""Numbers in, numbers out: what TFLite's converter or tf2onnx can turn into a board's operators; then lists, flow,
+weights.
+"""
 
 _WRITES = (
     "Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp",
@@ -156,8 +159,8 @@ def _called(nodes: Iterable[Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Network:
-    """function: flat tensors in the order of the inputs -> a flat list in that of the outputs. variables: TensorFlow's, and
-    whatever else the function reads (tables). tools: distributions that read the file, besides TensorFlow.
+    """function: flat tensors in the order of the inputs -> a flat list in that of the outputs. variables: TensorFlow's,
+    and whatever else the function reads (tables). tools: distributions that read the file, besides TensorFlow.
     """
 
     function: Callable[..., list[Any]]

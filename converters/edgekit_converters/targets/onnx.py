@@ -1,7 +1,7 @@
 """A source as float ONNX, once: what every ONNX recipe starts from (see `onnx_quantize`).
 
-Rules: opset 17 to 21 and IR 10 at most, which boards' runtimes take; pictures NCHW; rewritten into the forms that have 8-bit
-kernels only where the rewritten graph loads and answers as before.
+Rules: opset 17 to 21 and IR 10 at most, which boards' runtimes take; pictures NCHW; rewritten into the forms that have
+8-bit kernels only where the rewritten graph loads and answers as before.
 
     float_model(source, silent).data
 """

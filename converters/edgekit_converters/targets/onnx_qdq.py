@@ -7,7 +7,8 @@ Rules:
   int32 at the scale of the products, or float where activations are symmetric (TensorRT's explicit quantization);
 - what only moves values keeps its input's scale; the result of a product that float layers alone read is never rounded
   where the kernel can hand it over in float (Gemm, MatMul);
-- HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; below what it maps to 0, a hard swish's input has no steps.
+- HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; below what it maps to 0, a hard swish's input has no
+  steps.
 
 Why these types: EfficientNet-Lite0, 200 calibration photos, 20 labelled ImageNet photos, agreement with float on those
 and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20, 9.4 ms):
@@ -21,7 +22,8 @@ and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20
     uint8, per tensor      all but softmax           18 / 20     77.4 %   4.2 ms
 
 155 photos resolve about 4 points: uint8 and int8 are equal in accuracy and uint8 is much faster here. It was not timed
-on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option (`edgekit_runtime.engines.onnx`).
+on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option
+(`edgekit_runtime.engines.onnx`).
 
     model = quantized(GraphView(model), layers, ranges, symmetric=False)
 """
@@ -301,17 +303,23 @@ def _dequantized(name: str) -> str:
     return f"{name}_DequantizeLinear_Output"
 
 
-# Which operators of a float ONNX graph run in 8 bits: those for which ONNX Runtime's CPU has an 8-bit kernel, where it pays.
+# Which operators of a float ONNX graph run in 8 bits: those for which ONNX Runtime's CPU has an 8-bit kernel, where it
+# pays.
 #
 # Rules (found by looking at the graph that ONNX Runtime 1.31 makes of `DequantizeLinear -> op -> QuantizeLinear`):
 # - products with constant weights (Conv, Gemm, MatMul) and of two computed matrices: they are what takes the time;
-# - but not a convolution of fewer than 8 channels that no product stands before, as a net's first one is: its 8-bit kernel is
-#   slower than the float one (EfficientNet-Lite0, 3 channels to 32, 112 x 112: 0.65 ms against 0.33), and what it loses no
-#   later layer brings back. Where it is most of the work, or activations are symmetric, it is in 8 bits like all the rest;
-# - Add, Mul, Concat, poolings, Sigmoid, LeakyRelu, HardSigmoid, and what only moves values, between 8-bit layers: anywhere
+# - but not a convolution of fewer than 8 channels that no product stands before, as a net's first one is: its 8-bit
+# kernel is
+# slower than the float one (EfficientNet-Lite0, 3 channels to 32, 112 x 112: 0.65 ms against 0.33), and what it loses
+# no
+# later layer brings back. Where it is most of the work, or activations are symmetric, it is in 8 bits like all the
+# rest;
+# - Add, Mul, Concat, poolings, Sigmoid, LeakyRelu, HardSigmoid, and what only moves values, between 8-bit layers:
+# anywhere
 #   else they would be wrapped in conversions that cost accuracy and time;
 # - Relu and Clip behind such a layer vanish: the range that its output is quantized to does their work;
-# - all else is float: HardSwish, Tanh, Div, ReduceMean, Softmax, Pad and others have no 8-bit kernel, and a quantized one is a
+# - all else is float: HardSwish, Tanh, Div, ReduceMean, Softmax, Pad and others have no 8-bit kernel, and a quantized
+# one is a
 #   float one with two conversions.
 #
 #     layers = int8_layers(GraphView(model), ranged=ranges.keys())
@@ -330,7 +338,8 @@ _FEW_CHANNELS = 8
 
 @dataclass(frozen=True)
 class Int8Layers:
-    """int8: first outputs of the nodes in 8 bits. absorbed: output of a Relu or Clip -> output of the node that it joins.
+    """int8: first outputs of the nodes in 8 bits. absorbed: output of a Relu or Clip -> output of the node that it
+    joins.
 
     clipped: the reverse of `absorbed`.
     """
@@ -346,7 +355,8 @@ class Int8Layers:
 def int8_layers(
     view: GraphView, ranged: Collection[str], float_layers: Collection[str] = (), *, symmetric: bool = False
 ) -> Int8Layers:
-    """ranged: tensors whose range is known; nothing else can be quantized. float_layers: first outputs of nodes that stay.
+    """ranged: tensors whose range is known; nothing else can be quantized. float_layers: first outputs of nodes that
+    stay.
 
     symmetric: zero-points of 0, where a HardSigmoid's 8-bit form loses half its steps.
     """
@@ -442,7 +452,9 @@ class _Choice:
         return maker is not None and bool(maker.output) and maker.output[0] in self.int8
 
     def _pays(self, node: Any) -> bool:
-        """Whether a layer beside the products saves conversions: it needs 8-bit readers, and makers or only such readers."""
+        """Whether a layer beside the products saves conversions: it needs 8-bit readers, and makers or only such
+        readers.
+        """
         ends = [self._end(name) for name in node.output if name]
         readers = [user.output[0] in self.int8 for end in ends for user in self.view.users(end)]
         if not any(readers):

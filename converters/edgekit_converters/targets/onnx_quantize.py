@@ -1,10 +1,11 @@
-"""ONNX recipes: every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its optimizations.
+"""ONNX recipes: every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its
+optimizations.
 
     data = make(model, recipe("onnx-int8-qdq"), Plan(ranges="mse"), statistics)
     data = make(model, recipe("onnx-f32"), Plan(), None)
 
-Rules: ranges come from `calibration`, never from onnxruntime's own calibrators; a plan's float layers are float; the same
-inputs give the same bytes; a recipe that would quantize nothing is an error, not a file that says otherwise.
+Rules: ranges come from `calibration`, never from onnxruntime's own calibrators; a plan's float layers are float; the
+same inputs give the same bytes; a recipe that would quantize nothing is an error, not a file that says otherwise.
 """
 
 from __future__ import annotations
@@ -109,10 +110,12 @@ def _refusal(data: bytes) -> str:
 
 # A float ONNX graph in float16, with the float32 inputs and outputs that it had.
 #
-# Rules: onnxruntime's own converter does it (it comes with the wheel that runs the result, and knows which operators need
+# Rules: onnxruntime's own converter does it (it comes with the wheel that runs the result, and knows which operators
+# need
 # float32 around them); weights beyond float16's range become its largest number; the graph's ends keep their types.
 #
-# On a CPU most operators have no float16 kernel: ONNX Runtime converts around them, and the artifact is small, not fast.
+# On a CPU most operators have no float16 kernel: ONNX Runtime converts around them, and the artifact is small, not
+# fast.
 #
 #     model = halved(parse(data))
 
@@ -137,17 +140,22 @@ def halved(model: Any) -> Any:
     return made
 
 
-# 8-bit weights in an ONNX graph without calibration data; activations keep their precision, or find their range at run time.
+# 8-bit weights in an ONNX graph without calibration data; activations keep their precision, or find their range at run
+# time.
 #
 # Rules:
-# - matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear), multiplied in
+# - matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear),
+# multiplied in
 #   integers, and scaled back; weights int8 around 0, a scale for each output;
 # - embedding tables: int8 with a scale for each row, dequantized after the lookup;
-# - the weights of convolutions and of recurrent layers, wherever they stand: stored as int8 with a scale for each output and
-#   multiplied out by `Cast` and `Mul`, which ONNX Runtime folds when it loads the file: a quarter of the size at float's
+# - the weights of convolutions and of recurrent layers, wherever they stand: stored as int8 with a scale for each
+# output and
+# multiplied out by `Cast` and `Mul`, which ONNX Runtime folds when it loads the file: a quarter of the size at float's
 #   speed. (EfficientNet-Lite0, 9.3 ms in float: behind DequantizeLinear, which is not folded, it takes 22 ms, and the
-#   integer convolution of standard ONNX 8 times as long as the float one.) They count as 8-bit weights, not as 8-bit work;
-# - fewer than 1,024 numbers save nothing and stay; where nothing is left, it is an error and not a file that says otherwise.
+# integer convolution of standard ONNX 8 times as long as the float one.) They count as 8-bit weights, not as 8-bit
+# work;
+# - fewer than 1,024 numbers save nothing and stay; where nothing is left, it is an error and not a file that says
+# otherwise.
 #
 #     model = dynamic(model, float_layers=())
 

@@ -50,8 +50,8 @@ def available() -> bool:
 
 
 def network(source: SourceModel, where: str, items: int = 1) -> Network:
-    """items: the batch. Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers
-    differ from the original's."""
+    """items: the batch. Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its
+    answers differ from the original's."""
     if not available():
         raise MissingToolsError(
             "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",
@@ -193,8 +193,8 @@ def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str], items
 
 
 def _probe(source: SourceModel, items: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Random inputs and the original's answers. Indexes are spread as widely as the model's tables allow: with 0 and 1 alone
-    activations hardly vary, and a normalisation then blows rounding up until right answers look wrong."""
+    """Random inputs and the original's answers. Indexes are spread as widely as the model's tables allow: with 0 and 1
+    alone activations hardly vary, and a normalisation then blows rounding up until right answers look wrong."""
     from edgekit_runtime.errors import EngineError
 
     inputs = onnx_graph.random_inputs(source.inputs, items)

@@ -37,8 +37,8 @@ _LAYOUTS = {(0, 2, 1), (0, 3, 1, 2), (0, 2, 3, 1), (0, 4, 1, 2, 3), (0, 2, 3, 4,
 def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1) -> FloatModel:
     """The source as float .tflite with a fixed batch.
 
-    batch: items at once; more than 1 for sources that TensorFlow traces and whose batch is free. Raises ConversionError,
-    naming operators and layers where TensorFlow's converter names them.
+    batch: items at once; more than 1 for sources that TensorFlow traces and whose batch is free. Raises
+    ConversionError, naming operators and layers where TensorFlow's converter names them.
     """
     progress("conversion", 0, None)
     if isinstance(source, TfliteSource):

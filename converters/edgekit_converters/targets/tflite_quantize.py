@@ -1,8 +1,8 @@
 """A float .tflite file and a recipe in, the recipe's bytes out: every TFLite recipe starts here.
 
-Rules: nothing is converted again, so that trying another plan costs less than a second; `plan.float_layers` is honoured by
-every recipe, `plan.ranges` and `plan.fixed_ranges` by those that quantize activations; the same arguments give the same
-bytes.
+Rules: nothing is converted again, so that trying another plan costs less than a second; `plan.float_layers` is honoured
+by every recipe, `plan.ranges` and `plan.fixed_ranges` by those that quantize activations; the same arguments give the
+same bytes.
 
     data = make(float_model(source), recipe("tflite-int8"), Plan(), statistics)
 """
@@ -58,11 +58,13 @@ def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Ranged | Non
 # `tflite-dynamic`: kernels in 8 bits, everything else in float; the engine quantizes activations as it goes.
 #
 # Rules:
-# - convolutions per channel, dense layers per tensor: per channel a dense layer becomes FULLY_CONNECTED version 12, which no
+# - convolutions per channel, dense layers per tensor: per channel a dense layer becomes FULLY_CONNECTED version 12,
+# which no
 #   tflite-runtime loads, or, where the file says an older version, loads and answers wrongly;
 # - a table of embeddings is stored in 8 bits and what is looked up is dequantized;
 # - transposed convolutions stay in float: tflite-runtime 2.14 has no kernel for 8-bit weights beside float activations;
-# - small kernels stay in float: they weigh little and cost accuracy (fewer than 1,024 numbers, as TensorFlow's converter does).
+# - small kernels stay in float: they weigh little and cost accuracy (fewer than 1,024 numbers, as TensorFlow's
+# converter does).
 #
 #     data = dynamic(float_tflite, float_layers=frozenset())
 
@@ -191,11 +193,14 @@ def _copy(schema: Any, tensor: Any, suffix: str) -> Any:
 # `tflite-f16`: constants in 16-bit floats, half the size; the engine widens them once, when it is made.
 #
 # Rules:
-# - each constant goes through a DEQUANTIZE of its own, as TensorFlow's converter writes it; the widened tensor keeps the
+# - each constant goes through a DEQUANTIZE of its own, as TensorFlow's converter writes it; the widened tensor keeps
+# the
 #   constant's name, so that it is found where the float file has it;
-# - a constant that does not fit (beyond 65,504) stays in 32 bits, and so does a single number: half precision turns the 1e-7
+# - a constant that does not fit (beyond 65,504) stays in 32 bits, and so does a single number: half precision turns the
+# 1e-7
 #   that guards a division into zero;
-# - the bodies of loops stay as they are: with constants widened there tflite-runtime 2.14 loaded an LSTM and answered wrongly;
+# - the bodies of loops stay as they are: with constants widened there tflite-runtime 2.14 loaded an LSTM and answered
+# wrongly;
 # - the float file's arithmetic stays: activations are float32.
 #
 #     data = float16(float_tflite)
@@ -257,9 +262,11 @@ def _candidates(model: Any, graph: Any, float_layers: frozenset[str]) -> list[in
 # A finished .tflite file whose dense layers have a scale a channel, with one scale a layer instead.
 #
 # Rules:
-# - runtimes that know no scales a channel for dense layers load such a file and answer wrongly, or refuse its version of the
+# - runtimes that know no scales a channel for dense layers load such a file and answer wrongly, or refuse its version
+# of the
 #   operator; with one scale they run it as it was meant, a little less exactly;
-# - a kernel is rounded a second time, from the numbers that the file has; a bias of integers is brought to the new scale;
+# - a kernel is rounded a second time, from the numbers that the file has; a bias of integers is brought to the new
+# scale;
 # - what the file claims as its oldest runtime is dropped: it was said of the other form.
 #
 #     data = per_tensor_dense(dynamic_range_tflite)

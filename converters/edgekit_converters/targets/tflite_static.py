@@ -1,4 +1,5 @@
-"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`: weights and activations in integers, by TensorFlow's own quantizer.
+"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`: weights and activations in integers, by TensorFlow's own
+quantizer.
 
 The float file gets the range of each activation written into it, and `mlir_quantize` does the rest: what TensorFlow's
 converter does after it has calibrated, in well under a second.
@@ -6,19 +7,21 @@ converter does after it has calibrated, in well under a second.
 Rules:
 - every range holds 0 and has a width, so that no scale is 0 and a silent input divides by nothing; in 16 bits it is
   symmetric, because the kernels for 16-bit activations know no zero-point;
-- the parts that a tensor is sliced into have its range: given one of their own, the quantizer leaves what reads the second
-  part in float;
-- tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float is
-  named exactly, whatever characters its name has;
-- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise, but
-  for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which costs nothing;
+- the parts that a tensor is sliced into have its range: given one of their own, the quantizer leaves what reads the
+  second part in float;
+- tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float
+  is named exactly, whatever characters its name has;
+- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise,
+  but
+  for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which costs
+  nothing;
 - what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
-- parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed file,
-  each with a scale of its own; a file without float layers that would leave a part next to no levels is refused;
+- parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed
+  file, each with a scale of its own; a file without float layers that would leave a part next to no levels is refused;
 - divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network
-  answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float logarithm,
-  stays in float with it.
+  answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float
+  logarithm, stays in float with it.
 
     data = static(float_tflite, recipe("tflite-int8"), Plan(), ranges)
 """
@@ -212,7 +215,8 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
     for join in found:
         if join.levels <= FEW_LEVELS:
             raise ConversionError(
-                f"the output '{join.output}' joins ranges of {join.least:.3g} ('{join.part}') and {join.most:.3g} under one "
+                f"the output '{join.output}' joins ranges of {join.least:.3g} ('{join.part}') and {join.most:.3g} "
+                f"under one "
                 f"scale: the smaller is left {max(join.levels, 1):.0f} of 256 levels",
                 where=recipe.name,
                 do="Join them in float: --recipe tflite-int8-mixed; or give the model an output for each part",
@@ -221,8 +225,8 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
 
 
 def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
-    """Layers that make what the float layers `kept` divide by or take the logarithm of: in 8 bits an epsilon that one of
-    them adds is nothing, and the result infinite."""
+    """Layers that make what the float layers `kept` divide by or take the logarithm of: in 8 bits an epsilon that one
+    of them adds is nothing, and the result infinite."""
     graph = model.subgraphs[0]
     made = {int(index): operator for operator in graph.operators for index in operator.outputs}
     guards = set()
@@ -281,7 +285,8 @@ def _failed(recipe: Recipe, layers: list[str], ops: list[str]) -> ConversionErro
 # The inputs and outputs of a quantized .tflite file: integers wherever the graph itself begins or ends in integers.
 #
 # A quantizer leaves float ends with QUANTIZE and DEQUANTIZE inside; here these go, and the caller's contract does the
-# scaling. An end that a float layer reads or makes stays float: scaling it to 8 bits would cost accuracy and save nothing.
+# scaling. An end that a float layer reads or makes stays float: scaling it to 8 bits would cost accuracy and save
+# nothing.
 #
 #     integer_ends(model)         # a ModelT, in place
 

@@ -1,4 +1,5 @@
-"""What every artifact of one source is made from: its float model in each format and what calibration saw, each made once.
+"""What every artifact of one source is made from: its float model in each format and what calibration saw, each made
+once.
 
     workspace = Workspace(source, samples)
     artifact = workspace.make(recipe("tflite-int8"))
@@ -6,7 +7,8 @@
     islands = workspace.make(recipe("tflite-int8-mixed"), Plan(float_layers=frozenset({layer})))
 
 Rules: a recipe always starts from the float model's bytes, so that trying another plan costs a second and not a
-conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more than
+conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more
+than
 what was just made: an artifact is loaded by the engine that boards run before it is handed out.
 """
 
@@ -76,7 +78,8 @@ class Ground:
 
 
 class Workspace:
-    """samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`, they
+    """samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`,
+    they
     are read until ranges have settled. samples_digest: of the samples in their order, for the store's keys. scratch: a
     folder where an interrupted calibration leaves what it has. May be used by several threads.
     """
@@ -100,8 +103,8 @@ class Workspace:
         self._locks = {name: RLock() for name in FLOAT_MODELS}
 
     def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
-        """batch: of a file whose batch is fixed; others take any. Raises ConversionError where the source cannot be written
-        in that format, or not with that batch."""
+        """batch: of a file whose batch is fixed; others take any. Raises ConversionError where the source cannot be
+        written in that format, or not with that batch."""
         with self._locks[format]:
             if (format, batch) not in self._models:
                 name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
@@ -161,8 +164,9 @@ class Workspace:
         return artifact
 
     def make_batch(self, recipe: Recipe, plan: Plan, batch: int) -> Artifact:
-        """The artifact of that plan that takes `batch` items at once, for a format whose files have a fixed batch: the same
-        weights and ranges. Raises ConversionError where the source has a fixed batch itself, or gives another graph.
+        """The artifact of that plan that takes `batch` items at once, for a format whose files have a fixed batch: the
+        same weights and ranges. Raises ConversionError where the source has a fixed batch itself, or gives another
+        graph.
         """
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
@@ -312,7 +316,9 @@ def packed(source: SourceModel, recipe: Recipe) -> Artifact:
 def described(
     source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan, data: bytes, batch: int = 1
 ) -> Artifact:
-    """batch: the one that the file was made with, where it cannot be free. Raises ConversionError where the result does not load, or contradicts the source."""
+    """batch: the one that the file was made with, where it cannot be free. Raises ConversionError where the result does
+    not load, or contradicts the source.
+    """
     where = f"{source.path.name}, {recipe.name}"
     try:
         with load_engine(recipe.format, data) as engine:
@@ -378,8 +384,8 @@ def convert(
 ) -> Artifact:
     """Carry out a recipe.
 
-    samples: calibration examples; needed by int8 recipes, ignored by the others. Read as a stream, in order. plan: how to
-    depart from the recipe, None for not at all. Raises ConversionError when the recipe cannot be carried out for this
-    model or its result does not load.
+    samples: calibration examples; needed by int8 recipes, ignored by the others. Read as a stream, in order. plan: how
+    to depart from the recipe, None for not at all. Raises ConversionError when the recipe cannot be carried out for
+    this model or its result does not load.
     """
     return Workspace(source, samples, progress).make(recipe, plan)

@@ -37,9 +37,8 @@ def read_workload(format: str, data: bytes, precision: Precision) -> Workload:  
 def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa: A002
     """The fractions (0..1) of multiply-accumulates that run in 8 bits and of weight elements stored in 8 bits or fewer.
 
-    Work that cannot be counted is in neither part of the first: `uncounted` names it. A model without such work or weights
-    has 0.0.
-    Raises ConversionError as `read_workload` does.
+    Work that cannot be counted is in neither part of the first: `uncounted` names it. A model without such work or
+    weights has 0.0. Raises ConversionError as `read_workload` does.
     """
     reading = _read(format, data)
     work = [

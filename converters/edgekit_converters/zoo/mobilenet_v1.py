@@ -8,7 +8,8 @@ Rules:
   answers mean nothing, and its time does not depend on the weights;
 - nothing converts it: the files are written tensor by tensor, in a second and without TensorFlow, in operation versions
   that every runtime of `wheels.toml` knows;
-- float32, and int8 from end to end with a scale for each output channel, as `tflite-int8` and `onnx-int8-qdq` make them.
+- float32, and int8 from end to end with a scale for each output channel, as `tflite-int8` and `onnx-int8-qdq` make
+  them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _PLAN = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] 
 
 @dataclass(frozen=True)
 class Layer:
-    """kind: `conv`, `depthwise` or `dense`. weight: float32 [out, height, width, in], depthwise [1, height, width, out],
+    """kind: `conv`, `depthwise` or `dense`. weight: float32 [out, height, width, in], depthwise [1, height, width,
+    out],
     dense [out, in]. bias: float32 [out]. side: of what comes in."""
 
     name: str

@@ -80,7 +80,9 @@ def make_app(store: Store, facts: Facts) -> Starlette:
 
 
 class _Secured:
-    """Security headers on every answer. Plotly sets styles of its own, so the device page allows those and nothing more."""
+    """Security headers on every answer. Plotly sets styles of its own, so the device page allows those and nothing
+    more.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -4,8 +4,8 @@
     batcher = Batcher(run, costs)
     served = batcher.call(item, due=perf_counter() + 0.1)
 
-`batcher` is what callers use. `request` ends every request once, `queue` decides who waits and what runs next, `worker` runs
-it, one thread at a time, and `costs` has the measured times and what follows from them.
+`batcher` is what callers use. `request` ends every request once, `queue` decides who waits and what runs next, `worker`
+runs it, one thread at a time, and `costs` has the measured times and what follows from them.
 """
 
 from __future__ import annotations

@@ -5,16 +5,17 @@
     future = batcher.submit(item, due=...)   # never blocks
 
 How the engine is shared follows from what was measured (`Costs.mode`):
-- barge: a run is short beside a hand-off. Callers run their own items one by one, and whoever is quick goes first; one that
-  has waited for its patience is next.
+- barge: a run is short beside a hand-off. Callers run their own items one by one, and whoever is quick goes first; one
+  that has waited for its patience is next.
 - turns: batches gain nothing. Strictly in order, by one worker, so that nothing stands between two runs.
-- batch: what queued while the engine was busy runs together; a batch is held for callers that are seen to come back, if that
-  ends sooner than running without them.
+- batch: what queued while the engine was busy runs together; a batch is held for callers that are seen to come back, if
+  that ends sooner than running without them.
 
 Here is what callers use, and what runs in their own threads.
 
 Rules:
-- a lone request waits for nobody and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver alone;
+- a lone request waits for nobody and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver
+  alone;
 - the future exists before its request is queued, and every request ends exactly once, in a forked child too;
 - a cancelled caller never affects its batch-mates, and each member of a failed batch gets its own error;
 - a full queue refuses; a higher priority goes first, but none is overtaken for ever;
@@ -77,8 +78,9 @@ class BatchStats:
 class Batcher(Generic[Item, Result]):
     """run: takes 1..costs.limit items, returns as many results. It is never called by two threads at once.
 
-    costs: what `learn` measured. queue_limit: requests that wait at most. clock: monotonic seconds. inline: False never runs in
-    a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a lone caller then pays two hand-offs.
+    costs: what `learn` measured. queue_limit: requests that wait at most. clock: monotonic seconds. inline: False never
+    runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a lone caller then
+    pays two hand-offs.
     run_one: a shorter way for one item.
     """
 
@@ -118,8 +120,8 @@ class Batcher(Generic[Item, Result]):
     def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Served:
         """Run one item and return its result; in this thread when nobody is before it, else in its turn.
 
-        due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a second
-        of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
+        due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a
+        second of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
         """
         gate, barges = self._gate, self._barging and not priority
         if (not barges and not self._first()) or gate.line or not gate.acquire(False):
@@ -279,8 +281,8 @@ class Batcher(Generic[Item, Result]):
                 queue.returns.left(1, now)
 
     def _first(self) -> bool:
-        """Whether nobody is before a caller that came now, and the worker would not hold it, the only one, for those that come
-        back."""
+        """Whether nobody is before a caller that came now, and the worker would not hold it, the only one, for those
+        that come back."""
         queue = self._queue
         if not self._inline or queue.lanes.live:
             return False
@@ -315,7 +317,9 @@ class Batcher(Generic[Item, Result]):
         raise outcome
 
     def _last(self, item: Item) -> Served:
-        """While the interpreter ends, in the caller's thread. The engine may be held for ever by a thread that stands still."""
+        """While the interpreter ends, in the caller's thread. The engine may be held for ever by a thread that stands
+        still.
+        """
         if not self._gate.enter(timeout_s=LAST_S):
             raise ClosedError(
                 "the interpreter ends, and another thread had not left the engine", do="Close the model before"

@@ -4,14 +4,17 @@
     costs.first(33)                                          # 32, where 32 and then 1 is cheaper than 33 at once
 
 Rules:
-- nothing is assumed to gain: a batch size is used where its measured time, hand-offs included, beats single runs by a fifth;
-- the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single slow
-  run moves nothing (medians);
-- a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes a run
+- nothing is assumed to gain: a batch size is used where its measured time, hand-offs included, beats single runs by a
+  fifth;
+- the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single
+  slow run moves nothing (medians);
+- a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes
+  a run
   faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal them;
 - where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
 - learning is bounded: it ends where larger batches stopped paying, or when its time is over;
-- a caller is expected back as often, and as soon, as callers were seen to come back; never one that is later than nine in ten.
+- a caller is expected back as often, and as soon, as callers were seen to come back; never one that is later than nine
+  in ten.
 """
 
 from __future__ import annotations
@@ -256,8 +259,9 @@ class Returns:
         returns.came(now)              # a request arrived
         returns.expected(now)          # (30, 0.0006): how many more within how many seconds
 
-    A lone caller is never expected by itself: its own return is what ends the waiting for it. Requests that each found the
-    engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not thread-safe.
+    A lone caller is never expected by itself: its own return is what ends the waiting for it. Requests that each found
+    the engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not
+    thread-safe.
     """
 
     def __init__(self) -> None:

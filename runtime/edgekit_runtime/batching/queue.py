@@ -8,10 +8,11 @@
 Rules:
 - whoever changes a request's state holds the mutex; who ended it tells its caller, after letting go of the mutex;
 - what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
-- by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs unless
+- by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs
+  unless
   its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
-- a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them ends
-  sooner than running without them (`Costs.pays_to_wait`). A lone caller waits for nobody;
+- a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them
+  ends sooner than running without them (`Costs.pays_to_wait`). A lone caller waits for nobody;
 - a batch is never held beyond what the soonest deadline leaves after the run that it is in;
 - the worker is woken once for each sleep, when as many are queued as it sleeps for.
 """
@@ -172,7 +173,8 @@ def would_hold(costs: Costs, returns: Returns, now: float) -> bool:
 class Queue:
     """limit: requests that wait at most. begin: called with the first request, the mutex held: starts the worker.
 
-    mutex: guards all that is here. refusal: why nothing is taken any more. running: what the worker took. counts: what became
+    mutex: guards all that is here. refusal: why nothing is taken any more. running: what the worker took. counts: what
+    became
     of requests. held_s: what holding took.
     """
 
@@ -261,8 +263,8 @@ class Queue:
             self._alarm.acquire()
 
     def hold(self, clock: Callable[[], float]) -> None:
-        """Wait while that pays: first for those that come back as soon as usual; then, if some of them are missing and it
-        still pays, for the late."""
+        """Wait while that pays: first for those that come back as soon as usual; then, if some of them are missing and
+        it still pays, for the late."""
         if not self._batches:
             return
         for late in (False, True):

@@ -4,8 +4,8 @@
     waiting -> ended                  cancelled, expired, closed
 
 Rules:
-- whoever changes `state` holds the batcher's mutex, and only who changed it to `ended` tells the caller: so every request
-  ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
+- whoever changes `state` holds the batcher's mutex, and only who changed it to `ended` tells the caller: so every
+  request ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
 - a caller that waits and one that holds a future are told by the same method, `tell`.
 """
 

@@ -36,14 +36,14 @@ LOST_LOOKS = 20
 class Gate:
     """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered.
 
-    A plain lock is fast because whoever is running may take it again at once, and unfair for the same reason. Here a thread
-    may do so too, until another has waited for its patience.
+    A plain lock is fast because whoever is running may take it again at once, and unfair for the same reason. Here a
+    thread may do so too, until another has waited for its patience.
 
-    progress: what changes with everything that is done inside; None while something is being done there right now, and so
-    never a reason to doubt.
+    progress: what changes with everything that is done inside; None while something is being done there right now, and
+    so never a reason to doubt.
 
-    line, acquire, release: for a caller to whom every call counts. It enters by `not line and acquire(False)`, and leaves by
-    `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
+    line, acquire, release: for a caller to whom every call counts. It enters by `not line and acquire(False)`, and
+    leaves by `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
     """
 
     __slots__ = ("_lock", "_progress", "acquire", "line", "release", "shut")
@@ -61,7 +61,9 @@ class Gate:
         return not self.line and self.acquire(False)
 
     def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
-        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first, or it is shut."""
+        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first, or it is
+        shut.
+        """
         if self.try_enter():
             return True
         patience = patience_s if timeout_s is None else min(patience_s, timeout_s)
@@ -112,8 +114,8 @@ class Gate:
         return self._quit(turn, keep=True)
 
     def _turn_came(self, turn: threading.Lock, timeout_s: float | None) -> bool:
-        """Wait for the turn. The head of the line takes it where whoever entered is seen to be gone: interrupted between two
-        instructions, as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
+        """Wait for the turn. The head of the line takes it where whoever entered is seen to be gone: interrupted
+        between two instructions, as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
         left_s, seen, same = timeout_s, object(), 0
         while left_s is None or left_s > 0:
             wait_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
@@ -144,17 +146,19 @@ class Gate:
 
 
 _UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 0}
-"""Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and tens of
-them where the run before has emptied the processor's caches."""
+"""Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and
+tens of them where the run before has emptied the processor's caches."""
 
 
 class Runs:
     """What runs now and for how long, and what is learnt from every run. Used inside the gate alone.
 
-    started: when the present run began, None between runs. last_run: when the last one did that something was learnt of.
+    started: when the present run began, None between runs. last_run: when the last one did that something was learnt
+    of.
 
-    alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of runs;
-    where it is not 0, nothing is learnt, unless the run took less than quick_s: then what was learnt is out of date.
+    alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of
+    runs; where it is not 0, nothing is learnt, unless the run took less than quick_s: then what was learnt is out of
+    date.
     """
 
     __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "quick_s", "run", "started", "unlearnt")

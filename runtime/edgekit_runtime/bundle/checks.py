@@ -1,11 +1,13 @@
-"""Parsing a manifest, and what it must be beyond its types: references that lead somewhere, sizes that fit, numbers that make sense.
+"""Parsing a manifest, and what it must be beyond its types: references that lead somewhere, sizes that fit, numbers
+that make sense.
 
     manifest = parse_manifest(data, where)
     check_manifest(manifest, where)                 # BundleError names the first thing that is wrong
     check_answers(manifest, blobs, where)           # over the blobs: golden answers are numbers
 
-Rules: a writer calls these checks before it writes, a reader before it uses anything, so that neither takes what the other refuses.
-Caps stand in `limits.py`. Names that may become part of a file's name are plain; every other text is short.
+Rules: a writer calls these checks before it writes, a reader before it uses anything, so that neither takes what the
+other refuses. Caps stand in `limits.py`. Names that may become part of a file's name are plain; every other text is
+short.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def check_manifest(manifest: Manifest, where: str) -> None:
 
 
 def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) -> None:
-    """Golden answers in floats must be numbers, every one: nothing agrees with NaN. What is not in `blobs` is encrypted, and
-    nobody has its key here. Raises BundleError."""
+    """Golden answers in floats must be numbers, every one: nothing agrees with NaN. What is not in `blobs` is
+    encrypted, and nobody has its key here. Raises BundleError."""
     import numpy as np
 
     entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}

@@ -4,15 +4,15 @@
     data = decrypt(key, salt, sealed, bound_to(model_id, "model"))      # InvalidTag where one bit of anything differs
 
 Rules:
-- key and nonce of a blob are the 44 bytes of HKDF-SHA256(key, salt=its salt, info=BLOB_INFO): a nonce only ever meets the one
-  key that it was made with;
-- a writer's salt is HMAC-SHA256 over what the blob is bound to and its plain bytes: equal blobs of one model are equal when
-  encrypted, so that the same build gives the same bytes, and different ones never share a salt. A reader takes the salt as it
-  is, so that other writers may draw theirs at random;
+- key and nonce of a blob are the 44 bytes of HKDF-SHA256(key, salt=its salt, info=BLOB_INFO): a nonce only ever meets
+  the one key that it was made with;
+- a writer's salt is HMAC-SHA256 over what the blob is bound to and its plain bytes: equal blobs of one model are equal
+  when encrypted, so that the same build gives the same bytes, and different ones never share a salt. A reader takes the
+  salt as it is, so that other writers may draw theirs at random;
 - authenticated with the bytes: the model's id and whether it is a model file or part of a golden example. Blobs cannot
   change places between models, nor between the two kinds. Which of one model's stands where is in the manifest, and the
-  signature's to protect: bound to its place, a blob would be another in every bundle, and the rest of an unsigned manifest
-  could still be changed;
+  signature's to protect: bound to its place, a blob would be another in every bundle, and the rest of an unsigned
+  manifest could still be changed;
 - nothing in plain that is short could be guessed from what a bundle tells: it has no digest of plain bytes.
 
 HKDF is RFC 5869, GCM is NIST SP 800-38D, and a nonce that is a keyed hash of the message is the idea of RFC 5297 (SIV).
@@ -84,7 +84,9 @@ def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
 
 
 def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
-    """The plain bytes; piece by piece, so that they are in memory once. Raises cryptography's InvalidTag, and then tells nothing."""
+    """The plain bytes; piece by piece, so that they are in memory once. Raises cryptography's InvalidTag, and then
+    tells nothing.
+    """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 

@@ -1,4 +1,5 @@
-"""Dataclasses to JSON and back, with an error that names the place: manifests, and every record that edgekit keeps for itself.
+"""Dataclasses to JSON and back, with an error that names the place: manifests, and every record that edgekit keeps for
+itself.
 
     value = to_json(manifest)
     manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int
@@ -6,9 +7,9 @@
     write_file(path, json_text(journal))
     journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
 
-Types: str, int, float, bool, Path, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T], dict[int, T],
-dataclasses, and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format
-version. A manifest leaves out what has no value; a record may also say null.
+Types: str, int, float, bool, Path, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T],
+dict[int, T], dataclasses, and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle
+of the same format version. A manifest leaves out what has no value; a record may also say null.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def json_text(value: Any) -> str:
 
 
 def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | None = None) -> T:  # noqa: A002 - the key's name
-    """The dataclass `kind` out of a text. format: what its key `format` must say. Raises ValueError that says what is wrong."""
+    """The dataclass `kind` out of a text. format: what its key `format` must say. Raises ValueError that says what is
+    wrong.
+    """
     value = strict_json(text.encode() if isinstance(text, str) else text)
     if format is not None and not (isinstance(value, dict) and is_format(value.get("format"), format)):
         raise ValueError("it is not of a format that this runtime knows")

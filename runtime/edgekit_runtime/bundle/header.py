@@ -12,8 +12,8 @@
     digest     32 bytes: SHA-256 of everything before it; finds damage where nobody signed
     padding    zeros, up to the next multiple of 64
 
-Rules: a length is held against its cap before anything is read for it; the digest comes before any parsing; the manifest is
-not parsed here, because the caller checks signatures first.
+Rules: a length is held against its cap before anything is read for it; the digest comes before any parsing; the
+manifest is not parsed here, because the caller checks signatures first.
 """
 
 from __future__ import annotations

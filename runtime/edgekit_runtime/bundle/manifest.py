@@ -1,8 +1,11 @@
-"""The manifest of an .ekb bundle: what is inside, what it promises, the answers it must give, and which reader opens it.
+"""The manifest of an .ekb bundle: what is inside, what it promises, the answers it must give, and which reader opens
+it.
 
-    check_reader("0.2.0", ("encrypted-blobs",), where)      # BundleError where this reader is too old, or lacks a feature
+    check_reader("0.2.0", ("encrypted-blobs",), where)      # BundleError where this reader is too old, or lacks a
+    feature
 
-Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-256; everything else refers to them by it.
+Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-256; everything else refers to them by
+it.
 
 Rules:
 - `format` is another number only where an older reader could not find its way through the file;
@@ -160,8 +163,8 @@ class GoldenOutputs:
 class Golden:
     """One replayable example. inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name.
 
-    steps: None for a model without state. Else the example is a sequence of so many frames, one after another in each blob,
-    of inputs and of answers alike; replayed in order from a fresh state, which is in neither.
+    steps: None for a model without state. Else the example is a sequence of so many frames, one after another in each
+    blob, of inputs and of answers alike; replayed in order from a fresh state, which is in neither.
     """
 
     inputs: dict[str, str]
@@ -249,8 +252,8 @@ def check_reader(min_runtime: str, requires: Collection[str], where: str, *, ver
 
 
 def check_words(value: object, where: str) -> None:
-    """`check_reader` of a manifest whose fields were not looked at yet: a newer bundle is called newer, whatever else is new
-    in it. Where these three are no words of the format, the types of the fields say so. Raises BundleError."""
+    """`check_reader` of a manifest whose fields were not looked at yet: a newer bundle is called newer, whatever else
+    is new in it. Where these three are no words of the format, the types of the fields say so. Raises BundleError."""
     if not isinstance(value, dict):
         raise BundleError("the manifest is no object", where=where, do="Build the bundle again")
     version, needed, features = value.get("format"), value.get("min_runtime", FIRST_RELEASE), value.get("requires", [])

@@ -4,8 +4,8 @@
     blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
 
 Order of checks: the caps, the header's digest, the signature over the manifest's bytes, the manifest's form, where the
-blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. Encrypted blobs are
-decrypted after that, into memory. The file is read once and used as read: what was checked is what runs.
+blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. Encrypted blobs
+are decrypted after that, into memory. The file is read once and used as read: what was checked is what runs.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ _AGAIN = "Copy or download it again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; vouched: who of those counts.
-    digest: SHA-256 of the manifest's bytes, which names the bundle's whole content. secret: the one key that its blobs were
-    decrypted with, for who must read it again in a process of its own.
+    """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; vouched: who of those
+    counts.
+    digest: SHA-256 of the manifest's bytes, which names the bundle's whole content. secret: the one key that its blobs
+    were decrypted with, for who must read it again in a process of its own.
     """
 
     path: Path
@@ -124,11 +125,12 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Give
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what this machine trusts).
-    secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it is
-    needed; without one everything is checked and the blobs stay closed.
-    Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of
-    `edgekit_runtime.trust`, say why), SecretError (its subclasses say why).
+    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what this machine
+    trusts).
+    secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it
+    is needed; without one everything is checked and the blobs stay closed. Raises BundleError (not a bundle,
+    malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of `edgekit_runtime.trust`, say why),
+    SecretError (its subclasses say why).
     """
     store = load_trust(trust)
     policy = None if store is None else TrustPolicy(store, allow_unsigned=None)
@@ -140,8 +142,8 @@ def read_vouched(
 ) -> Bundle:
     """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
 
-    Dates are not asked about: they decide what is installed. `Bundle.vouched` says who signed it, or that nothing was checked.
-    Raises as `read_bundle` does.
+    Dates are not asked about: they decide what is installed. `Bundle.vouched` says who signed it, or that nothing was
+    checked. Raises as `read_bundle` does.
     """
     store = load_trust(trust)
     store = find_trust() if store is None else store
@@ -180,9 +182,11 @@ def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[Check]:
 
 
 class Opening:
-    """One opening of a bundle: its head, who signed it, its manifest, what it holds. Nothing is parsed before it is vouched for.
+    """One opening of a bundle: its head, who signed it, its manifest, what it holds. Nothing is parsed before it is
+    vouched for.
 
-    path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature unchecked. secret:
+    path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature
+    unchecked. secret:
     see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
     header, vouched, manifest, bundle: there once their check was made.
     """
@@ -329,7 +333,9 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
 
 
 def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:
-    """The bytes that are used: decrypted, or left out where there is no key. Never more than one copy beside the file's."""
+    """The bytes that are used: decrypted, or left out where there is no key. Never more than one copy beside the
+    file's.
+    """
     blobs: dict[str, bytes] = {}
     models = {artifact.blob for artifact in manifest.artifacts}
     for entry in manifest.blobs:
@@ -344,7 +350,8 @@ def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret |
                 blobs[entry.sha256] = decrypt(key, salt, checked[entry.sha256], bound_to(manifest.model_id, kind))
             except InvalidTag:  # its SHA-256 is right, and so is the key's id: it was never encrypted for this place
                 raise IntegrityError(
-                    f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was made up",
+                    f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was "
+                    f"made up",
                     where=where,
                     do="Build the bundle again, and ask who changed this one",
                 ) from None

@@ -6,10 +6,12 @@
     secret.only(wanted).handed()    # for the pipe to a child process of ours
 
 Rules:
-- a key is 32 random bytes: 64 hex digits, base64, or the bytes as they are. A secret may hold several, one a line, newest
-  first, so that bundles of the last key still open while a fleet goes over to the next; lines with # are remarks;
-- a key is never printed, pickled, or an argument or a variable of a process of ours: a child gets the one that its bundle
-  needs, over a pipe, and writes no memory image to a disk from then on. A variable that held a key is withheld from children;
+- a key is 32 random bytes: 64 hex digits, base64, or the bytes as they are. A secret may hold several, one a line,
+  newest first, so that bundles of the last key still open while a fleet goes over to the next; lines with # are
+  remarks;
+- a key is never printed, pickled, or an argument or a variable of a process of ours: a child gets the one that its
+  bundle needs, over a pipe, and writes no memory image to a disk from then on. A variable that held a key is withheld
+  from children;
 - a key that is not needed is not fetched;
 - a file that everybody on the machine may read holds no secret, and is refused;
 - a command gets no input, answers within COMMAND_LIMIT_S, and never goes through a shell;
@@ -156,11 +158,13 @@ class Source:
 def parse_source(text: str) -> Source:
     """`file:PATH`, `env:NAME`, `cmd:COMMAND`; what begins with none of them is the path of a file.
 
-    Raises SecretError (secret-format), without repeating the text, where it is a key itself: the whole machine would see it.
+    Raises SecretError (secret-format), without repeating the text, where it is a key itself: the whole machine would
+    see it.
     """
     if _looks_like_key(text):
         raise SecretError(
-            "this is a key itself, where its place is asked for; whoever lists processes or reads the shell's history has it",
+            "this is a key itself, where its place is asked for; whoever lists processes or reads the shell's "
+            "history has it",
             do="Make a new key, put it into a file of mode 0600, and pass file:PATH",
             code="secret-format",
         )
@@ -185,7 +189,8 @@ def parse_source(text: str) -> Source:
 def load_secret(source: str | Source, *, limit_s: float = COMMAND_LIMIT_S) -> Secret:
     """Fetch it. limit_s: how long a command may take.
 
-    Raises SecretError (secret-format) (no source, no key in it), SecretError (secret-unreadable) (nothing there, or not to be had).
+    Raises SecretError (secret-format) (no source, no key in it), SecretError (secret-unreadable) (nothing there, or not
+    to be had).
     """
     source = parse_source(source) if isinstance(source, str) else source
     if source.kind == "file":
@@ -202,8 +207,9 @@ def load_secret(source: str | Source, *, limit_s: float = COMMAND_LIMIT_S) -> Se
 
 
 def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path("/etc/edgekit")) -> Secret | None:
-    """Of who was given none: what EDGEKIT_SECRET names, else the file `edgekit/secret` in the user's configuration folder,
-    else /etc/edgekit/secret; None where there is none. Raises SecretError where there is one that cannot be used.
+    """Of who was given none: what EDGEKIT_SECRET names, else the file `edgekit/secret` in the user's configuration
+    folder, else /etc/edgekit/secret; None where there is none. Raises SecretError where there is one that cannot be
+    used.
     """
     variables = os.environ if environ is None else environ
     if named := variables.get(VARIABLE):
@@ -242,7 +248,9 @@ def opened_with(given: Given, wanted: str, where: str) -> Secret | None:
 
 
 def check_given(given: object) -> None:
-    """Before anything is fetched. Raises ValueError for what is no such thing, SecretError (secret-format) for a text that is no source."""
+    """Before anything is fetched. Raises ValueError for what is no such thing, SecretError (secret-format) for a text
+    that is no source.
+    """
     if isinstance(given, str):
         parse_source(given)
     elif given is not None and not isinstance(given, (bytes, os.PathLike, Secret)) and not callable(given):
@@ -305,7 +313,9 @@ def _key(text: str, number: int, where: str) -> bytes:
 
 
 def from_file(path: Path, where: str) -> bytes:
-    """A regular file that not everybody may read, and no other user may replace (`strict_modes`). The descriptor that was judged is the one that is read."""
+    """A regular file that not everybody may read, and no other user may replace (`strict_modes`). The descriptor that
+    was judged is the one that is read.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -357,7 +367,9 @@ def from_variable(name: str) -> bytes:
 
 
 def from_command(command: str, where: str, limit_s: float) -> bytes:
-    """What it prints. limit_s: how long it may take. Its standard error is ours: what it has to say reaches whoever reads that."""
+    """What it prints. limit_s: how long it may take. Its standard error is ours: what it has to say reaches whoever
+    reads that.
+    """
     import subprocess
     import threading
     from time import monotonic

@@ -6,10 +6,13 @@
     disk.close()                            # writes what waits
 
 Rules:
-- stored are hashes and outputs, never an input; several models share a file, each under its namespace, and several processes;
-- an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are needed;
+- stored are hashes and outputs, never an input; several models share a file, each under its namespace, and several
+  processes;
+- an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are
+  needed;
 - trouble with the disk is never an error, see `disk_file`: meanwhile there are misses, and `stats` has the word for it;
-- an answer whose bytes changed on the card is not given: every body carries a checksum. No pickle, and none of it is executed;
+- an answer whose bytes changed on the card is not given: every body carries a checksum. No pickle, and none of it is
+  executed;
 - what waits to be written is bounded: beyond that new answers are not stored, and counted;
 - what was flushed is not given again: until the file has forgotten it, which another process or the medium may put off,
   nothing is read from it or written to it; a file that never could is a RuntimeWarning at the end.
@@ -63,8 +66,10 @@ class Found:
 
 @dataclass(frozen=True)
 class DiskStats:
-    """bytes: of the file and its log. waiting: answers not written yet. lost: answers that never were. rebuilt: how often the
-    file was dropped. trouble: damaged, full, cannot-be-written, busy, or None. forgetting: a flush that has not reached the file
+    """bytes: of the file and its log. waiting: answers not written yet. lost: answers that never were. rebuilt: how
+    often the
+    file was dropped. trouble: damaged, full, cannot-be-written, busy, or None. forgetting: a flush that has not reached
+    the file
     yet. limit: bytes that the file may take, fewer than were asked for once a disk was full.
     """
 
@@ -95,7 +100,9 @@ class _Counts:
 
 @dataclass
 class _Waiting:
-    """What the thread has to do. answers: key -> outputs and when they were made. clear: before anything else, until done."""
+    """What the thread has to do. answers: key -> outputs and when they were made. clear: before anything else, until
+    done.
+    """
 
     answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
     used: dict[bytes, None] = field(default_factory=dict)
@@ -173,7 +180,9 @@ class DiskCache:
         return self._medium.max_bytes // 16
 
     def put(self, key: bytes, outputs: Any) -> bool:
-        """Store soon. False where it is not: the answer is above `largest_bytes`, or too much waits to be written already."""
+        """Store soon. False where it is not: the answer is above `largest_bytes`, or too much waits to be written
+        already.
+        """
         if os.getpid() != self._owner:
             return False
         outputs = kept(outputs)
@@ -251,7 +260,8 @@ class DiskCache:
         if self._waiting.clear and not again:
             why = self._medium.trouble or "busy"
             warnings.warn(
-                f"{self.path}: what was flushed is still in the file ({why}) and will be found when it is opened again; "
+                f"{self.path}: what was flushed is still in the file ({why}) and will be found when it is opened "
+                f"again; "
                 "flush again then, or delete the file",
                 RuntimeWarning,
                 stacklevel=2,
@@ -393,9 +403,9 @@ class PackError(ValueError):
 def pack(outputs: Any) -> bytes:
     """Named arrays as bytes: what is stored of an answer. Raises PackError for anything else.
 
-    outputs: a mapping of name to array of numbers or text, or None. Layout, little-endian: b"EKA1", u16 header length, header
-    (JSON: [[name, dtype, shape], ...], or null for no answer at all), padding, the arrays' bytes, each from a multiple of 16,
-    and xxh3-64 of everything before it.
+    outputs: a mapping of name to array of numbers or text, or None. Layout, little-endian: b"EKA1", u16 header length,
+    header (JSON: [[name, dtype, shape], ...], or null for no answer at all), padding, the arrays' bytes, each from a
+    multiple of 16, and xxh3-64 of everything before it.
     """
     parts, table = [], None
     if outputs is not None:

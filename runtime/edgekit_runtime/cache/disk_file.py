@@ -7,14 +7,14 @@
 
 Rules:
 - the file and its log stay below `max_bytes`: room is made before something is written, least recently used first;
-- one commit a batch, in a write-ahead log that is flushed only when it is folded in: power loss costs the last seconds of
-  answers, never the file;
-- the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest eighth:
-  reading the same things again and again writes nothing;
+- one commit a batch, in a write-ahead log that is flushed only when it is folded in: power loss costs the last seconds
+  of answers, never the file;
+- the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest
+  eighth: reading the same things again and again writes nothing;
 - only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused;
 - what is damaged is deleted and made anew; so is what fills a disk, and it may grow half as large from then on;
-- what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What another
-  process holds locked is left alone; a path that leads to another file by now, or to none, is opened again.
+- what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What
+  another process holds locked is left alone; a path that leads to another file by now, or to none, is opened again.
 
 One thread writes, one at a time reads; they may be the same. Any other process may have the file open too.
 """
@@ -48,7 +48,8 @@ _MOST_LOG_PAGES = 1024
 _OPENING_BUSY_S = 0.2
 _WRITING_BUSY_S = 2.0
 _EVICT_SHARE = 16
-# `place` is small and its order random, `body` is large and its order that of writing: a new answer changes little twice.
+# `place` is small and its order random, `body` is large and its order that of writing: a new answer changes little
+# twice.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS body (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, model INTEGER NOT NULL,
@@ -78,8 +79,8 @@ _UNCODED = {
     "datatype mismatch": 20,
     "file is not a database": 26,
 }
-"""Of SQLite's own texts (sqlite3_errstr) its result codes: Python 3.10 gives an error no code. Every other text is that of a statement
-that does not fit the tables, `_SQL_ERROR`."""
+"""Of SQLite's own texts (sqlite3_errstr) its result codes: Python 3.10 gives an error no code. Every other text is that
+of a statement that does not fit the tables, `_SQL_ERROR`."""
 _SQL_ERROR = 1
 _NO_SPACE = 28  # ENOSPC
 

@@ -4,8 +4,8 @@
     flight, leads = flights.join(key)                           # identical requests share one inference
 
 Rules:
-- a key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any decoding:
-  a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
+- a key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any
+  decoding: a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
 - a path is replaced by the bytes it held when it was identified, so a file that changes later changes nothing;
 - something without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
 """
@@ -117,8 +117,8 @@ class Flights(Generic[Result]):
         if leads:  ... compute, then flights.land(key, result)  or  flights.crash(key, error)
         else:      result = flight.result()
 
-    Whoever leads must land or crash; both wake every follower and free the key. Followers are rare: what they wait on is made
-    when the first one comes, so that leading costs no more than a note in a table.
+    Whoever leads must land or crash; both wake every follower and free the key. Followers are rare: what they wait on
+    is made when the first one comes, so that leading costs no more than a note in a table.
     """
 
     def __init__(self) -> None:

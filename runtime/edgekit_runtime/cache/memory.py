@@ -6,8 +6,8 @@
 
 Rules:
 - every operation is O(1); what was used longest ago goes first, whatever its size;
-- the bound is on bytes as the interpreter spends them: arrays, and what it takes to hold them. A value larger than the whole
-  bound is not kept;
+- the bound is on bytes as the interpreter spends them: arrays, and what it takes to hold them. A value larger than the
+  whole bound is not kept;
 - an entry older than `ttl_s` is a miss. It stays for `stale` until its bytes are needed;
 - time is counted from boot, sleep included, so that a wall clock that jumps changes nothing;
 - a miss is the object MISS, so that any value, None too, can be cached;
@@ -51,7 +51,9 @@ MISS: Final = Miss()
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """Counted since the cache was made; `flush` resets entries and bytes only. expired: lookups that found only a stale one."""
+    """Counted since the cache was made; `flush` resets entries and bytes only. expired: lookups that found only a stale
+    one.
+    """
 
     hits: int
     misses: int

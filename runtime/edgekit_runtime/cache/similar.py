@@ -5,15 +5,19 @@
     hit = similar.find(mark)                # SimilarHit or None
     similar.remember(mark, outputs)         # after a real inference
 
-    semantic = Semantic(embedder, threshold=0.05)       # the same methods; a Model whose task is embedding, or a function
+    semantic = Semantic(embedder, threshold=0.05)       # the same methods; a Model whose task is embedding, or a
+    function
 
 Rules:
 - an answer older than the tier allows is never given, and NaN or infinity is like nothing;
-- compared is with what was really inferred, never with what was itself answered by likeness: slow change adds up and is noticed;
-- pictures differ by the largest change of a block's mean, in the picture's own units (grey levels, 0 to 255, for pixels), over a
-  grid of 16 x 16 blocks and every colour. All pixels count; noise averages out, something small that moves does not;
+- compared is with what was really inferred, never with what was itself answered by likeness: slow change adds up and is
+  noticed;
+- pictures differ by the largest change of a block's mean, in the picture's own units (grey levels, 0 to 255, for
+  pixels), over a grid of 16 x 16 blocks and every colour. All pixels count; noise averages out, something small that
+  moves does not;
 - inputs that are no pictures must be equal byte for byte, beside at least one picture;
-- a vector is compared with everything that is kept, in one matrix product: exact, no approximate index. The distance is 1 - cosine;
+- a vector is compared with everything that is kept, in one matrix product: exact, no approximate index. The distance is
+  1 - cosine;
 - an embedder that fails makes a miss, never an error: the model answers.
 """
 
@@ -62,7 +66,9 @@ class Mark:
 
 
 class Similar:
-    """Thread-safe. threshold: the largest distance that counts as alike, 0 or more. keep: how many answers to compare with."""
+    """Thread-safe. threshold: the largest distance that counts as alike, 0 or more. keep: how many answers to compare
+    with.
+    """
 
     def __init__(
         self,
@@ -166,7 +172,8 @@ def _holding(dtype: np.dtype[Any], rows: int) -> type[np.generic]:
 class Semantic:
     """The embedding tier. Bounded in entries: what was used longest ago makes room. Thread-safe.
 
-    A `Cache` takes the settings and keeps answers of its own: two models, or a model and the one it is swapped for, share none.
+    A `Cache` takes the settings and keeps answers of its own: two models, or a model and the one it is swapped for,
+    share none.
     threshold: the largest cosine distance that counts as alike, from 0 (the same direction) to 2."""
 
     def __init__(

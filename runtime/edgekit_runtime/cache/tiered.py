@@ -12,8 +12,10 @@
 
 Rules:
 - memory before disk; what the disk gave is kept in memory, with its age;
-- each tier is asked only as long as asking pays, see `Worth`; `pays` says it for the exact ones, before anything is hashed;
-- an answer that takes less time to compute than to read is not written to disk, and while nothing is found there only what
+- each tier is asked only as long as asking pays, see `Worth`; `pays` says it for the exact ones, before anything is
+  hashed;
+- an answer that takes less time to compute than to read is not written to disk, and while nothing is found there only
+  what
   was asked for twice is: a camera whose pictures never repeat wears no card;
 - a lookup never takes longer than what is left to answer: a disk that was slower than that lately is not asked.
 """
@@ -57,7 +59,9 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What comparing a request with earlier ones came to. hit: the answer, if one was near enough. marks: for `store_similar`."""
+    """What comparing a request with earlier ones came to. hit: the answer, if one was near enough. marks: for
+    `store_similar`.
+    """
 
     hit: SimilarHit | None
     marks: tuple[tuple[Any, Any], ...]
@@ -76,8 +80,10 @@ class SimilarStats:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """hits: exact ones, from memory or disk. misses: exact lookups that found nothing. skipped: requests that were not looked
-    up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a stale answer.
+    """hits: exact ones, from memory or disk. misses: exact lookups that found nothing. skipped: requests that were not
+    looked
+    up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a stale
+    answer.
     """
 
     hits: int
@@ -317,11 +323,12 @@ class Worth:
         worth.saved(0.003)                  # what an answer took that was not looked up
 
     Rules:
-    - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no hit in
-      n lookups a rate of 3 / n is still possible (95 %), so a dear network keeps its cache for long and a tiny one gives up soon;
+    - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no
+      hit in n lookups a rate of 3 / n is still possible (95 %), so a dear network keeps its cache for long and a tiny
+      one gives up soon;
     - it never gives up while a lookup costs less than CHEAP of what a hit saves, however many misses there were;
-    - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the time, then
-      ever more rarely, at the latest after `most_s`;
+    - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the
+      time, then ever more rarely, at the latest after `most_s`;
     - what was seen fades: half of it is forgotten whenever there is twice as much as a decision takes;
     - no clock and no timing of its own: whoever asks says what time it is and what things cost.
 
@@ -364,7 +371,8 @@ class Worth:
     def costs(self, lookup_s: float) -> None:
         """What one lookup took, all that is done for its sake included. A sample of them is enough.
 
-        What one took while the processor was elsewhere counts as twice the usual, so that no single one ends the looking.
+        What one took while the processor was elsewhere counts as twice the usual, so that no single one ends the
+        looking.
         """
         usual_s = self._cost_s
         self._cost_s = _faded(usual_s, lookup_s if usual_s is None else min(lookup_s, 2 * usual_s))

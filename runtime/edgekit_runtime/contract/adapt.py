@@ -12,11 +12,13 @@
 Rules (the way is chosen once, from the specs, and is as short as the numbers allow):
 - a tensor that already has the artifact's dtype and shape is taken as it is;
 - uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
-- a float tensor (what the original model took) into int8: scale, round half to even, clip. A tensor ready for another artifact
-  (the primary one, whose form callers may pass) becomes what the original took first, by its scale and zero-point;
-- a state whose output has the dtype, scale, zero-point and shape of the input goes on as its very bytes: nothing is rounded;
-- where a state's 8 bits differ in scale or zero-point, every value is requantized, once, by a table of the 256 there are: half
-  to even, clipped at the input's limits; any other state goes through real numbers and the input's layout.
+- a float tensor (what the original model took) into int8: scale, round half to even, clip. A tensor ready for another
+  artifact (the primary one, whose form callers may pass) becomes what the original took first, by its scale and
+  zero-point;
+- a state whose output has the dtype, scale, zero-point and shape of the input goes on as its very bytes: nothing is
+  rounded;
+- where a state's 8 bits differ in scale or zero-point, every value is requantized, once, by a table of the 256 there
+  are: half to even, clipped at the input's limits; any other state goes through real numbers and the input's layout.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Adapter:
     """Callable: one canonical item (no batch axis) in, one tensor with a batch axis of 1 out.
 
     Items it takes, for an image input of canonical shape [H, W, C]:
-    uint8 [H, W, C]: pixels. Floating [H, W, C]: what the original model took. For any input: the dtype and item shape of
-    `ready`, the tensor whose form a caller may pass (None: of this artifact itself).
+    uint8 [H, W, C]: pixels. Floating [H, W, C]: what the original model took. For any input: the dtype and item shape
+    of `ready`, the tensor whose form a caller may pass (None: of this artifact itself).
     """
 
     def __init__(self, contract: InputContract, tensor: TensorSpec, ready: TensorSpec | None = None) -> None:
@@ -99,8 +101,8 @@ class Adapter:
     def clipped(self, tensor: NDArray[Any], sample: int) -> tuple[int, int]:
         """(values at the limits of the artifact's 8 bits, values looked at), of what `__call__` gave.
 
-        sample: number of this sample. About CLIP_SAMPLE values are looked at, from another first one for each number, so
-        that every value is as likely to be seen as any other. (0, 0) for an artifact that takes no 8-bit numbers.
+        sample: number of this sample. About CLIP_SAMPLE values are looked at, from another first one for each number,
+        so that every value is as likely to be seen as any other. (0, 0) for an artifact that takes no 8-bit numbers.
         A value at a limit need not have been beyond it: a dark or overexposed picture has pixels 0 and 255.
         """
         if self._limits is None:
@@ -132,7 +134,9 @@ class Adapter:
 def adapters(
     contract: Contract, tensors: Sequence[TensorSpec], ready: Sequence[TensorSpec]
 ) -> list[tuple[str, Adapter]]:
-    """Name and adapter of each of `tensors`, in their order. ready: the tensors whose form callers may pass, of any order."""
+    """Name and adapter of each of `tensors`, in their order. ready: the tensors whose form callers may pass, of any
+    order.
+    """
     forms = {tensor.name: tensor for tensor in ready}
     return [(one.name, Adapter(contract.input(one.name), one, forms.get(one.name))) for one in tensors]
 

@@ -1,23 +1,24 @@
 """What a caller has -> the canonical tensor of one input, and where it lies in the caller's picture.
 
-For an image input the caller may pass a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an array:
-uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] are pixels of any size (RGB order unless `color` says bgr); a floating
-array of the contract's shape is what the original model took, already normalised, and is left alone. An array with a
-leading batch axis of 1 is one item. For any other input only arrays are taken. An artifact's own dtype may be passed where
-the caller says so (`ready`). What depends on the kind of the input is in `kinds`.
+For an image input the caller may pass a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an
+array: uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] are pixels of any size (RGB order unless `color` says bgr); a
+floating array of the contract's shape is what the original model took, already normalised, and is left alone. An array
+with a leading batch axis of 1 is one item. For any other input only arrays are taken. An artifact's own dtype may be
+passed where the caller says so (`ready`). What depends on the kind of the input is in `kinds`.
 
     item, geometry = decoder.place("cat.jpg")
     geometry = decoder.locate("cat.jpg")            # the same, without decoding: for an answer out of the cache
 
 Rules:
-- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`. No more than
-  MAX_BYTES of an encoded picture, or of a camera's buffer, are read, hashed or copied;
-- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is told apart from a wrong shape;
-- what holds numbers in memory (`array.array`, a memoryview with a shape) is an array, without a copy; one plain row of bytes
-  may be an encoded picture, and stays what it is;
+- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`. No more
+  than MAX_BYTES of an encoded picture, or of a camera's buffer, are read, hashed or copied;
+- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is told apart from a wrong
+  shape;
+- what holds numbers in memory (`array.array`, a memoryview with a shape) is an array, without a copy; one plain row of
+  bytes may be an encoded picture, and stays what it is;
 - a masked array is refused: what is masked has no value, and the network would be fed what lies under the mask;
-- an open file is refused: where it stands, and who closes it, is the caller's business. A `BytesIO` is taken whole, and so
-  is a file that was mapped into memory;
+- an open file is refused: where it stands, and who closes it, is the caller's business. A `BytesIO` is taken whole, and
+  so is a file that was mapped into memory;
 - arrays of the canonical size need no Pillow.
 """
 
@@ -49,7 +50,8 @@ class Decoder:
     The result is a uint8 [H, W, C] array of pixels, or the caller's own array where that already fits (a `Frame` never
     shares memory with it). ready: dtypes that an artifact takes as they are, besides what the input takes. Thread-safe.
 
-    shape, as_it_is: an array of this shape and one of these dtypes is canonical already. own: the geometry of such a picture.
+    shape, as_it_is: an array of this shape and one of these dtypes is canonical already. own: the geometry of such a
+    picture.
     """
 
     def __init__(self, contract: InputContract, ready: Collection[np.dtype[Any]] = ()) -> None:
@@ -63,8 +65,8 @@ class Decoder:
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
-        """The value, or the array or bytes that it stands for (see `taken`), where it can fit as far as kind, dtype, shape
-        and size tell; no byte of it is read. Raises InputError."""
+        """The value, or the array or bytes that it stands for (see `taken`), where it can fit as far as kind, dtype,
+        shape and size tell; no byte of it is read. Raises InputError."""
         value = self._kind.admit(taken(value, f"input '{self._contract.name}'"))
         if isinstance(value, np.ndarray):
             self._fitting(value)
@@ -114,7 +116,8 @@ class Decoder:
         raise InputError(
             f"a batch of {len(array)} items; a request is one item",
             where=f"input '{self._contract.name}'",
-            do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. Of a file, "
+            do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. "
+            f"Of a file, "
             "save each item by itself: numpy.save('one.npy', array[0])",
         )
 

@@ -3,13 +3,15 @@
     found = boxes(answer.outputs, contract, geometry)       # [Box("cat", 15, 0.91, left=40.5, top=12.0, ...), ...]
     wrong = nonsense(contract)          # None, or Nonsense("row", "the output 'y' has 3 numbers ...", "Write ...")
 
-    rows of candidates -> scores and classes -> threshold -> corners in network pixels -> suppression -> the caller's pixels
+    rows of candidates -> scores and classes -> threshold -> corners in network pixels -> suppression -> the caller's
+    pixels
 
 Rules:
 - what an output means stands in the contract (`DetectionSpec`), nothing is guessed from a shape;
 - scores are probabilities when they are compared with the threshold; of a candidate the best class counts;
 - a candidate with a number that is not finite is none; a box is clipped to the picture, and one outside it is left out;
-- the surest box comes first; of boxes that overlap by more than the threshold (intersection over union), the surest stays;
+- the surest box comes first; of boxes that overlap by more than the threshold (intersection over union), the surest
+  stays;
 - `nonsense` is pure: the build names the key of the contract file with it, a board the manifest.
 """
 
@@ -185,10 +187,12 @@ def _corners(rows: NDArray[np.float64], spec: DetectionSpec, size: tuple[int, in
 def suppress(
     boxes: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any] | None, iou_threshold: float, most: int
 ) -> NDArray[np.intp]:
-    """boxes: [N, 4] corners left, top, right, bottom; scores: [N]; classes: [N], None where any box may suppress any other.
+    """boxes: [N, 4] corners left, top, right, bottom; scores: [N]; classes: [N], None where any box may suppress any
+    other.
 
-    The indexes of at most `most` boxes, the surest first. Greedy: in order of score, ties to the lower index, a box stays
-    unless one that stayed before (of its own class, with `classes`) overlaps it by more than the threshold. Candidates are
+    The indexes of at most `most` boxes, the surest first. Greedy: in order of score, ties to the lower index, a box
+    stays unless one that stayed before (of its own class, with `classes`) overlaps it by more than the threshold.
+    Candidates are
     taken in blocks: each is first compared with what stayed before, all at once, and only then with itself.
     """
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")

@@ -6,24 +6,25 @@
 
 Rules:
 - the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
-- nothing is copied when a frame is made, and rows and planes may be padded (`stride`, `rows`). The canonical pixels never
+- nothing is copied when a frame is made, and rows and planes may be padded (`stride`, `rows`). The canonical pixels
+  never
   share memory with it: a camera fills its buffers again;
 - a frame has no more pixels than a picture may, and no larger buffer than a picture's file;
-- the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is refused;
+- the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is
+  refused;
 - a frame that shrinks is resized plane by plane and coloured at the network's size: a fiftieth of the pixels of a 1080p
   frame. One that keeps its size needs no Pillow, and takes each colour for its 2 x 2 pixels;
 - each of y and the three colour terms is rounded to a whole step: at most one and a half off the formula in all.
 
-YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and one of V,
-each with half the stride and half the rows; `yv12` the same with V first. YUV 4:2:2, of two pixels in a row: `yuyv` (YUY2, what
-most USB cameras give) Y, U, Y, V; `uyvy` U, Y, V, Y.
+YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and
+one of V, each with half the stride and half the rows; `yv12` the same with V first. YUV 4:2:2, of two pixels in a row:
+`yuyv` (YUY2, what most USB cameras give) Y, U, Y, V; `uyvy` U, Y, V, Y.
 
-Y'CbCr to R'G'B', from ITU-R BT.601-7 (2.5.1, 2.5.3) and BT.709-6 (3.2 to 3.4), with Kr, Kb = 0.299, 0.114 and 0.2126, 0.0722,
-Kg = 1 - Kr - Kb, and each of Y, U, V as the frame has it:
+Y'CbCr to R'G'B', from ITU-R BT.601-7 (2.5.1, 2.5.3) and BT.709-6 (3.2 to 3.4), with Kr, Kb = 0.299, 0.114 and 0.2126,
+0.0722, Kg = 1 - Kr - Kb, and each of Y, U, V as the frame has it:
 
-    y = (Y - 16) * 255 / 219       u, v = (U - 128) * 255 / 224, (V - 128) * 255 / 224       (full range: Y, U - 128, V - 128)
-    R = y + 2 (1 - Kr) v           B = y + 2 (1 - Kb) u
-    G = y - 2 (1 - Kb) Kb / Kg u - 2 (1 - Kr) Kr / Kg v
+    y = (Y - 16) * 255 / 219       u, v = (U - 128) * 255 / 224, (V - 128) * 255 / 224       (full range: Y, U - 128, V
+    - 128) R = y + 2 (1 - Kr) v           B = y + 2 (1 - Kb) u G = y - 2 (1 - Kb) Kb / Kg u - 2 (1 - Kr) Kr / Kg v
 """
 
 from __future__ import annotations
@@ -60,14 +61,16 @@ _HALF = 1 << (_BITS - 1)
 class Frame:
     """One picture of a camera, upright.
 
-    data: a uint8 array, or bytes, a bytearray, a memoryview or an mmap. Packed formats take an array [H, W, C] (gray: [H, W])
-    of any strides, 4:2:2 one of [H, W, 2]; all take a flat buffer, then with width and height. A 2-D array of 4:2:0 is [rows * 3 / 2, stride], as
-    OpenCV and picamera2 give it; its width and height are those of the array unless they are given.
-    stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default there is
+    data: a uint8 array, or bytes, a bytearray, a memoryview or an mmap. Packed formats take an array [H, W, C] (gray:
+    [H, W]) of any strides, 4:2:2 one of [H, W, 2]; all take a flat buffer, then with width and height. A 2-D array of
+    4:2:0 is [rows * 3 / 2, stride], as OpenCV and picamera2 give it; its width and height are those of the array unless
+    they are given.
+    stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default
+    there is
     no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
     high-definition video is often BT.709, JPEG-like sensors have the full range.
-    format, matrix: in any case. Raises InputError where sizes and buffer do not fit or are too large, ValueError for a format
-    or matrix that does not exist.
+    format, matrix: in any case. Raises InputError where sizes and buffer do not fit or are too large, ValueError for a
+    format or matrix that does not exist.
     """
 
     data: Any
@@ -302,7 +305,9 @@ def _spread(term: NDArray[np.int16], shape: tuple[int, ...]) -> NDArray[np.int16
 
 
 def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
-    """The part of a plane that is used, at the placement's inner size. shares: pixels of luma for one of its own, x and y."""
+    """The part of a plane that is used, at the placement's inner size. shares: pixels of luma for one of its own, x and
+    y.
+    """
     (left, top, right, bottom), (x, y) = placement.crop, shares
     whole = (left // x, top // y, -(-right // x), -(-bottom // y))
     part = np.ascontiguousarray(plane[whole[1] : whole[3], whole[0] : whole[2]])

@@ -6,8 +6,8 @@
 Rules:
 - everything is in the *upright* picture: as a viewer shows it, EXIF orientation applied;
 - coordinates are of edges, not of pixel centres: a picture spans 0 to its width, whatever it is scaled to;
-- `stretch` scales both axes apart; `center-crop` keeps the aspect and loses the margins; `letterbox` keeps the aspect and
-  pads, with the picture in the middle.
+- `stretch` scales both axes apart; `center-crop` keeps the aspect and loses the margins; `letterbox` keeps the aspect
+  and pads, with the picture in the middle.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Box4 = tuple[float, float, float, float]
 class Geometry:
     """x of the caller's picture = left + scale_x * x of the network's, and so for y.
 
-    width, height: the caller's picture, upright, in pixels. left, top: where the network's upper left corner lies in it;
-    below zero where the network's picture is padded. scale_x, scale_y: the caller's pixels for one of the network's.
+    width, height: the caller's picture, upright, in pixels. left, top: where the network's upper left corner lies in
+    it; below zero where the network's picture is padded. scale_x, scale_y: the caller's pixels for one of the
+    network's.
     """
 
     width: int

@@ -5,7 +5,8 @@
 
 - image: the input has an `ImageSpec`. It takes paths, encoded bytes, pictures, frames, pixels of any size, and what the
   original model took;
-- tensor: any other. It takes arrays that its dtype can hold without guessing: integers for floats, never floats for integers.
+- tensor: any other. It takes arrays that its dtype can hold without guessing: integers for floats, never floats for
+  integers.
   Audio is a tensor that is one row of floats: the pieces of a recording fill it (`takes_rows`).
 
 Rules: no other module asks whether an input has an `ImageSpec`; what depends on the kind is a method here, or in the

@@ -3,11 +3,14 @@
     pixels, placement = render(open_encoded(data, "cat.jpg"), image)
 
 Rules:
-- no more than MAX_PIXELS pixels are ever decoded (128 MiB of Pillow's four bytes a pixel): a few kilobytes of PNG can ask
-  for gigabytes. With transparency it is a quarter less, because two such copies are needed. A JPEG may be larger: where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of
-  its size and never makes the others;
-- orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame counts;
-- only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on the bytes;
+- no more than MAX_PIXELS pixels are ever decoded (128 MiB of Pillow's four bytes a pixel): a few kilobytes of PNG can
+  ask for gigabytes. With transparency it is a quarter less, because two such copies are needed. A JPEG may be larger:
+  where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of its size and never makes the
+  others;
+- orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame
+  counts;
+- only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on
+  the bytes;
 - a decoder's own complaint becomes one InputError that names the file.
 """
 

@@ -3,15 +3,15 @@
 The way is chosen once, from the specs, and is as short as the numbers allow:
 
 - `same`, `xor`: the steps line up (quantized = pixel, or pixel - 128): nothing, or one xor;
-- `affine`: quantized = (pixel * m + c) >> s in int32. m, c and s are searched for so that all 256 values of every channel
-  come out exactly as the definition says; where none do, `table`: one look-up a channel;
+- `affine`: quantized = (pixel * m + c) >> s in int32. m, c and s are searched for so that all 256 values of every
+  channel come out exactly as the definition says; where none do, `table`: one look-up a channel;
 - `cast`, `float`: an artifact that takes floats: one multiply and one add.
 
     way, step = pixel_step(image, tensor)
     tensor = step(pixels)[None]
 
-Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and slow
-over three values (benchmarks/runtime/contract.py has the ways side by side).
+Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and
+slow over three values (benchmarks/runtime/contract.py has the ways side by side).
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
 def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """(m, c) with (p * m + c) >> shift == values[p] for every pixel p, or beyond the same limit of dtype.
 
-    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the side of
+    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the
+    side of
     a limit: c is the middle of what they have in common.
     """
     limits, at = np.iinfo(dtype), np.arange(256) * factor

@@ -57,11 +57,12 @@ _Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 class DetectionSpec:
     """How a detector's raw outputs become boxes. Anchors are no part of it: the boxes are decoded by the network.
 
-    boxes: the output that holds one row a candidate; row: what stands in it, in this order. Where that is the `box` alone,
-    the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`. `count`: an output
-    whose first number says how many of the N rows are filled.
-    candidates: the axis of `boxes` (and of scores, if [N, C]) along which the candidates lie: `first` for [N, 4 + C], `last`
-    for [4 + C, N].
+    boxes: the output that holds one row a candidate; row: what stands in it, in this order. Where that is the `box`
+    alone,
+    the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`. `count`: an
+    output whose first number says how many of the N rows are filled.
+    candidates: the axis of `boxes` (and of scores, if [N, C]) along which the candidates lie: `first` for [N, 4 + C],
+    `last` for [4 + C, N].
     format: corners (`xyxy`, or `yxyx` as TensorFlow has them), upper left corner and size (`xywh`), or centre and size.
     span: (width, height) of a box that covers the network's whole picture: its pixels, or (1, 1) for fractions.
     activation: what makes probabilities of scores (sigmoid: of objectness too). background: the class that stands for
@@ -157,15 +158,15 @@ class Carried:
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
-    task decides what an answer offers: `classification` has `top(k)`, `detection` has `boxes`, `embedding` has `vector`;
-    named outputs are always there, and all that `raw` has.
+    task decides what an answer offers: `classification` has `top(k)`, `detection` has `boxes`, `embedding` has
+    `vector`; named outputs are always there, and all that `raw` has.
     scores: whether a classifier's output is already probabilities, or logits that need a softmax.
     labels: one name a class, in index order; a detector's leave the background out.
-    state: whether an answer depends on earlier ones. `explicit`: `carried` names the tensors, which are among inputs and
-    outputs, and a session carries them; `internal`: the model keeps it to itself. hop: for a stateful model that takes
-    pieces of a recording, how many samples after the last piece the next one begins; None for the whole piece.
-    detection, embedding: present for these tasks alone. What is absent is no part of a contract's digest: older contracts
-    keep theirs.
+    state: whether an answer depends on earlier ones. `explicit`: `carried` names the tensors, which are among inputs
+    and outputs, and a session carries them; `internal`: the model keeps it to itself. hop: for a stateful model that
+    takes pieces of a recording, how many samples after the last piece the next one begins; None for the whole piece.
+    detection, embedding: present for these tasks alone. What is absent is no part of a contract's digest: older
+    contracts keep theirs.
     """
 
     task: Task

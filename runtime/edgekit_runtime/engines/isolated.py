@@ -56,8 +56,8 @@ class _Artifact:
 class IsolatedHost:
     """A child process and what is loaded in it. One thread at a time, but `kill` from any.
 
-    limit_s: the longest that a run may last, asked before each. confidential: what is loaded was encrypted, and must not be
-    written to a disk where the child crashes.
+    limit_s: the longest that a run may last, asked before each. confidential: what is loaded was encrypted, and must
+    not be written to a disk where the child crashes.
     """
 
     def __init__(self, limit_s: Callable[[], float] | None = None, *, confidential: bool = False) -> None:

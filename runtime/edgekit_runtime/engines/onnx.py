@@ -1,8 +1,9 @@
 """ONNX artifacts through ONNX Runtime on the CPU.
 
 Rules:
-- sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8 products
-  in 16 bits, which saturate, unless `session.x64quantprecision` is 1; on other processors that option changes nothing;
+- sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8
+  products in 16 bits, which saturate, unless `session.x64quantprecision` is 1; on other processors that option changes
+  nothing;
 - only `Setup(kernels="fast")` leaves the option out, and only tuning asks for it, after it has compared golden answers;
 - every session of edgekit starts from `session_options`, those of the converters too.
 """

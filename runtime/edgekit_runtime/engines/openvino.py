@@ -1,13 +1,14 @@
 """ONNX and TFLite artifacts through OpenVINO on the CPU.
 
 Rules:
-- OpenVINO's telemetry never starts: `import openvino` would write an identity into ~/intel and send it to Google Analytics.
-  Where it does not find the package `openvino_telemetry` it takes a stub of its own, so `import_engine` hides that package;
+- OpenVINO's telemetry never starts: `import openvino` would write an identity into ~/intel and send it to Google
+  Analytics. Where it does not find the package `openvino_telemetry` it takes a stub of its own, so `import_engine`
+  hides that package;
 - only the reader of the artifact's own format sees its bytes: OpenVINO would try each of its seven;
 - no decrypted model touches a disk: a TFLite file is read through a link to memory;
 - floats are computed in 32 bits: on ARM and AMX OpenVINO would take 16;
-- sums of 8-bit products are exact. On an x86 without VNNI OpenVINO adds them in 16 bits, which saturate. There such a model
-  runs in floats, unless tuning asks for `Setup(kernels="fast")` after it has compared golden answers.
+- sums of 8-bit products are exact. On an x86 without VNNI OpenVINO adds them in 16 bits, which saturate. There such a
+  model runs in floats, unless tuning asks for `Setup(kernels="fast")` after it has compared golden answers.
 """
 
 from __future__ import annotations

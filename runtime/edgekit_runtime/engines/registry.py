@@ -1,8 +1,8 @@
 """The engine protocol, the table of engines, and the one function that chooses.
 
 Rules:
-- what edgekit knows of an engine follows from its row in ENGINES: what a command takes for --engine, what `edgekit doctor`
-  looks for, which NumPy it works with, what a bill of materials calls it;
+- what edgekit knows of an engine follows from its row in ENGINES: what a command takes for --engine, what `edgekit
+  doctor` looks for, which NumPy it works with, what a bill of materials calls it;
 - importing this module imports no NumPy, so that commands can print the table as help.
 """
 
@@ -46,8 +46,8 @@ __all__ = [
 
 Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
-reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on an x86
-without VNNI, which saturate, in ONNX Runtime and OpenVINO; everything else computes 8-bit products exactly."""
+reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on
+an x86 without VNNI, which saturate, in ONNX Runtime and OpenVINO; everything else computes 8-bit products exactly."""
 
 Arithmetic = Literal["exact", "fast"]
 
@@ -105,8 +105,8 @@ class Engine(AbstractContextManager["Engine", None]):
         """Free what it holds. Idempotent; `run` raises EngineError from then on."""
 
     def reset(self) -> None:
-        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does nothing;
-        one that stands in front of another passes it on."""
+        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does
+        nothing; one that stands in front of another passes it on."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

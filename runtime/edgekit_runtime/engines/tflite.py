@@ -1,10 +1,12 @@
-"""TFLite artifacts through LiteRT (`ai-edge-litert`) or, where that has no wheel, `tflite-runtime` 2.14, and their delegates.
+"""TFLite artifacts through LiteRT (`ai-edge-litert`) or, where that has no wheel, `tflite-runtime` 2.14, and their
+delegates.
 
     delegate = load_delegate(interpreter_module, "libedgetpu.so.1,device=usb:0")
 
 Rules:
 - an inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else;
-- a delegate is a shared library that takes over the parts of a graph that it can run (Edge TPU, an NPU). What cannot be loaded
+- a delegate is a shared library that takes over the parts of a graph that it can run (Edge TPU, an NPU). What cannot be
+  loaded
   is a typed error that says why: no such file, no delegate, or the library's own words;
 - a library is looked at before the interpreter is asked, which would print a traceback of its own for a missing symbol.
 """
@@ -164,7 +166,8 @@ def _closed(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2; keep them off a terminal.
+    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2; keep them off a
+    terminal.
 
     EDGEKIT_ENGINE_LOG=1 lets them through.
     """

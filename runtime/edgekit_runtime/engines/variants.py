@@ -30,7 +30,8 @@ Tensors = list[NDArray[Any]]
 class BatchEngine(Engine):
     """engines: batch size -> what runs exactly that many; 1 is always there. One thread at a time.
 
-    any_size: the engine for 1 takes every batch up to this many, because its file leaves the batch axis free; 1 for none.
+    any_size: the engine for 1 takes every batch up to this many, because its file leaves the batch axis free; 1 for
+    none.
     seconds: batch size -> how long a run takes, as measured; decides how a batch is split.
     """
 
@@ -143,8 +144,8 @@ class BatchEngine(Engine):
 def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
     """How to serve `count` items with runs of the given sizes in the least time, largest runs first.
 
-    best(n) = min over sizes s of seconds(s) + best(n - s), and best(n) = 0 from 0 down: a run may be larger than what is
-    left. Of equals the one with fewer runs.
+    best(n) = min over sizes s of seconds(s) + best(n - s), and best(n) = 0 from 0 down: a run may be larger than what
+    is left. Of equals the one with fewer runs.
     """
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # seconds, runs, the size taken
     for n in range(1, count + 1):

@@ -4,14 +4,16 @@
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
 
 Rules:
-- a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never stands
-  for half a file;
+- a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never
+  stands for half a file;
 - nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
-- whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in the one
+- whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in
+  the one
   above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
 - what the system refuses is one typed error: no room, read-only, or the disk itself;
-- the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder may hold
-  somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost is said.
+- the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder
+  may hold somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost
+  is said.
 """
 
 from __future__ import annotations
@@ -151,7 +153,9 @@ def _typed(error: OSError, path: Path) -> InstallError:
 
 
 def open_folder(folder: Path) -> int:
-    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, InstallError (planted) for a link."""
+    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, InstallError
+    (planted) for a link.
+    """
     below = _below_root(folder)
     base = folder.parents[below - 1] if below else folder
     descriptor = _opened(base, base, None)
@@ -200,7 +204,9 @@ def _beside(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file with one name. Raises OSError where there is none, InstallError (planted) for anything else."""
+    """A descriptor of a regular file with one name. Raises OSError where there is none, InstallError (planted) for
+    anything else.
+    """
     try:
         with _beside(path) as (folder, name):
             flags |= NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
@@ -294,7 +300,8 @@ def sync_folder(folder: Path) -> None:
 def make_folders(folder: Path) -> None:
     """A folder, and those that it lies in, durably, one after the other. Raises OSError.
 
-    They are the owner's: one of them may be a link. The last one that is there may be of a run that was killed before it was flushed.
+    They are the owner's: one of them may be a link. The last one that is there may be of a run that was killed before
+    it was flushed.
     """
     missing = [one for one in (folder, *folder.parents) if not one.is_dir()] or [folder]
     with contextlib.suppress(PermissionError):
@@ -365,7 +372,9 @@ def make_link(link: Path, target: str) -> None:
 
 
 def clear_link(link: Path, folder: str) -> None:
-    """Away with a link into `folder` that a cut left there. Raises InstallError (planted) for anything else under that name."""
+    """Away with a link into `folder` that a cut left there. Raises InstallError (planted) for anything else under that
+    name.
+    """
     with storing(link), _beside(link) as (above, name):
         try:
             found = Path(os.readlink(name, dir_fd=above))

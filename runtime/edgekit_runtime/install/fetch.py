@@ -7,13 +7,13 @@
 Rules:
 - the head (manifest, signatures) is judged before the rest is asked for; it says how long the file is, and not one byte
   more is taken;
-- what a broken connection left is kept with the server's validator, and goes on only where the server says that it is still
-  the same file; whatever was put together wrongly all the same fails its digests later;
-- it goes on behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the length of
-  what came, and other bytes. The file is flushed before anybody is told that it is there;
+- what a broken connection left is kept with the server's validator, and goes on only where the server says that it is
+  still the same file; whatever was put together wrongly all the same fails its digests later;
+- it goes on behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the
+  length of what came, and other bytes. The file is flushed before anybody is told that it is there;
 - too slow for half a minute, or too long in all, is an error: it never waits for ever;
-- what is written down of a source is the same from whatever folder an install is asked for, and holds no password. What is
-  wrong with a bundle is told of what the owner named;
+- what is written down of a source is the same from whatever folder an install is asked for, and holds no password. What
+  is wrong with a bundle is told of what the owner named;
 - a file is a regular one: a pipe or a device may never end.
 """
 
@@ -47,7 +47,8 @@ Judge = Callable[[Header], int]
 
 @dataclass(frozen=True)
 class Source:
-    """told: its name for people, as they wrote it. kept: its name for the root, the same from every folder. Neither holds
+    """told: its name for people, as they wrote it. kept: its name for the root, the same from every folder. Neither
+    holds
     credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
 
     told: str
@@ -56,7 +57,9 @@ class Source:
     here: bool = False
 
     def answers_for(self, error: EdgekitError, stored: Path) -> None:
-        """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is read."""
+        """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is
+        read.
+        """
         if not isinstance(error, InstallError) or error.code == "trial-failed":
             error.where = error.where.replace(str(stored), self.told)
 
@@ -121,7 +124,9 @@ class Fetched:
 
 
 def fetch(source: Source, path: Path, judge: Judge, how: Fetching | None = None) -> Fetched:
-    """path: the part; what is there is gone on with. Raises what `judge` raises, DownloadError, StorageError, BundleError."""
+    """path: the part; what is there is gone on with. Raises what `judge` raises, DownloadError, StorageError,
+    BundleError.
+    """
     how = how or Fetching()
     with storing(path):
         part = _Part(path, source.told, judge, how)

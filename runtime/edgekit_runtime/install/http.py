@@ -4,15 +4,18 @@
     while chunk := stream.read(): ...
 
 Rules:
-- nothing blocks for ever: all that comes before the answer's first byte (the lookup of the name, connecting, a proxy's answer,
-  the TLS handshake, the head) has one deadline, and so has each `read`; the caller bounds the whole (`fetch`);
-- what is no byte of the file (headers, sizes and extensions of chunks, trailers) never exceeds the file by more than 1 MiB;
+- nothing blocks for ever: all that comes before the answer's first byte (the lookup of the name, connecting, a proxy's
+  answer, the TLS handshake, the head) has one deadline, and so has each `read`; the caller bounds the whole (`fetch`);
+- what is no byte of the file (headers, sizes and extensions of chunks, trailers) never exceeds the file by more than 1
+  MiB;
 - few redirects are followed, and none from https to http; a password in the URL goes to its own host alone;
-- a part is asked for only with the validator of what is here (If-Range), or where the caller knows the whole by a digest
-  (by_digest), and taken only where the answer says that it is that part; any other answer is the whole from its first byte;
+- a part is asked for only with the validator of what is here (If-Range), or where the caller knows the whole by a
+  digest (by_digest), and taken only where the answer says that it is that part; any other answer is the whole from its
+  first byte;
 - bytes come as they are stored: an answer that is compressed on the way is refused;
-- a proxy is one that speaks HTTP without encryption, as http_proxy, https_proxy and no_proxy name it. https goes through it
-  encrypted from end to end; the proxy's own password goes to the proxy alone, and into no message, event or file.
+- a proxy is one that speaks HTTP without encryption, as http_proxy, https_proxy and no_proxy name it. https goes
+  through it encrypted from end to end; the proxy's own password goes to the proxy alone, and into no message, event or
+  file.
 """
 
 from __future__ import annotations
@@ -46,8 +49,10 @@ _AGAIN = "Try again later"
 
 @dataclass(frozen=True)
 class Limits:
-    """silence_s: the longest wait for a byte of the file. head_s: until the head of the answer is there. least_rate: bytes a
-    second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte before it is given up.
+    """silence_s: the longest wait for a byte of the file. head_s: until the head of the answer is there. least_rate:
+    bytes a
+    second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte before
+    it is given up.
     """
 
     silence_s: float = 30.0

@@ -1,4 +1,5 @@
-"""Carrying out what `journal` decides: fetch, verify, stage, test, try, switch. One install, from a source to `current`.
+"""Carrying out what `journal` decides: fetch, verify, stage, test, try, switch. One install, from a source to
+`current`.
 
     done = install("net.ekb", "/var/lib/edgekit/camera", Asked(profile="raspberry-pi-4"))
     done.generation.number, done.state            # 3, "committed"
@@ -57,9 +58,12 @@ __all__ = ["Asked", "Installed", "install", "told_now"]
 class Asked:
     """What the owner decides. trust: keys or a root.json, from now on for this root; empty for what is trusted already.
 
-    profile: what this board is, from now on for this root; None for what the root was told, and where it was told nothing, for
-    `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries it out. secret: where
-    the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is another.
+    profile: what this board is, from now on for this root; None for what the root was told, and where it was told
+    nothing, for
+    `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries it out.
+    secret: where
+    the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is
+    another.
     """
 
     trust: tuple[str | Path, ...] = ()
@@ -77,10 +81,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Installed:
-    """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was done.
+    """state: `committed`, or `trial` where the application tries it out. already: it answered before, and nothing was
+    done.
     repaired: it answered before, and its file, which was damaged or lost, was put back.
 
-    selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board is.
+    selftest, trial: what was found, None where nothing was asked for. profile: what the root was told that this board
+    is.
     encrypted_with: the id of the key that the application needs as well.
     """
 
@@ -98,8 +104,9 @@ class Installed:
 def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked: Asked | None = None) -> Installed:
     """source: a path, or a file, http or https URL. path: the root, made where there is none.
 
-    Raises InstallError and its subclasses, and BundleError, IntegrityError, SignatureError, SecretError, ModelFileError,
-    SelfTestError, EngineError, MissingExtraError, MemoryExceeded for what is wrong with the bundle or with this machine.
+    Raises InstallError and its subclasses, and BundleError, IntegrityError, SignatureError, SecretError,
+    ModelFileError, SelfTestError, EngineError, MissingExtraError, MemoryExceeded for what is wrong with the bundle or
+    with this machine.
     """
     asked = asked or Asked()
     if not is_root(path):
@@ -120,7 +127,8 @@ def install(source: str | os.PathLike[str], path: str | os.PathLike[str], asked:
 def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | None = None) -> Slot:
     """What the root was told, with what it is told now. Raises InstallError (install-root).
 
-    A slot.json that cannot be read is made anew where the owner says again whom to trust: nothing else of it decides what may
+    A slot.json that cannot be read is made anew where the owner says again whom to trust: nothing else of it decides
+    what may
     come in. profile: said for the same install before, which is not finished.
     """
     try:

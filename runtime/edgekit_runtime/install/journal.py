@@ -25,14 +25,15 @@
     committed -                  -              -                       -
 
 Rules:
-- the journal is the truth, `current` follows it: whatever a power cut left, pointing `current` at `answering` mends it. A state
-  is written before its work begins, so whatever is found in a journal may have been begun;
+- the journal is the truth, `current` follows it: whatever a power cut left, pointing `current` at `answering` mends it.
+  A state is written before its work begins, so whatever is found in a journal may have been begun;
 - it is small, has one spelling, and is read strictly: what cannot be understood is an error, never a guess;
 - a refusal leaves `current` where it was; a trial by the application that fails points it at the previous generation;
-- a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the bundle
-  was accepted as the newest there is;
+- a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the
+  bundle was accepted as the newest there is;
 - what the owner interrupts by hand counts as no failure;
-- a rollback leads to the last good bundle that is another: a generation that is damaged, lost or the same takes nobody's place.
+- a rollback leads to the last good bundle that is another: a generation that is damaged, lost or the same takes
+  nobody's place.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"
 """How far an install has come. Where there is no attempt, what answers is committed."""
 STATES: tuple[State, ...] = get_args(State)
 TrialBy = Literal["here", "app"]
-"""Who tries a generation out: the installer, in a child, before anything answers with it; or the application, in use."""
+"""Who tries a generation out: the installer, in a child, before anything answers with it; or the application, in use.
+"""
 MOST_TRIES = 3
 """How often a self-test or a trial is begun, and how many starts of an application may fail, before it is given up."""
 
@@ -90,7 +92,8 @@ MOST_TRIES = 3
 class Burned:
     """A rollout_seq that was accepted here, and the digest of the bundle that had it.
 
-    signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number binds
+    signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number
+    binds
     nobody: else a stolen key could end all updates with the highest number there is.
     """
 
@@ -117,10 +120,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its blobs,
-    which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often the
-    self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback from it leads past
-    what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that the board is, where he did.
+    """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its
+    blobs,
+    which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often
+    the self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback from
+    it leads past what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that the
+    board is, where he did.
     """
 
     state: State
@@ -142,7 +147,8 @@ class Attempt:
 class Journal:
     """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
 
-    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that were
+    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that
+    were
     higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
     seen_s: the last time seen, seconds since 1970 (see `trust.store`).
     """
@@ -185,8 +191,8 @@ class Journal:
         return replace(self, burned=burned, also_burned=kept[:MAX_BURNED] or None)
 
     def binding(self, store: TrustStore | None) -> Burned | None:
-        """The highest number that somebody vouched for who counts now; None where there is none. store: None for a board
-        that trusts nobody, which every number binds."""
+        """The highest number that somebody vouched for who counts now; None where there is none. store: None for a
+        board that trusts nobody, which every number binds."""
         known = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         counted = [one for one in known if store is None or store.suffices(one.signed_by)]
         return max(counted, key=lambda one: one.seq, default=None)
@@ -209,7 +215,8 @@ def parse_journal(text: str, where: str) -> Journal:
         raise InstallError(
             f"the journal cannot be understood: {error}",
             where=where,
-            do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a rollback "
+            do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a "
+            f"rollback "
             "leads is forgotten",
             code="install-root",
         ) from error
@@ -267,8 +274,8 @@ class Passed:
 
 @dataclass(frozen=True)
 class Failed:
-    """It is not: an error, a hang that was ended, or the owner's word. keep: what arrived is good, and the next install goes
-    on from there."""
+    """It is not: an error, a hang that was ended, or the owner's word. keep: what arrived is good, and the next install
+    goes on from there."""
 
     code: str
     what: str

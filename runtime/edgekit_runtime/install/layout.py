@@ -7,7 +7,8 @@
     ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
     ROOT/incoming/            downloads that are not whole yet
     ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
-    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries it out
+    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries it
+    out
     ROOT/current              a link to generations/N: what answers
 
     root = Root.open("/var/lib/edgekit/camera")
@@ -16,9 +17,11 @@
 
 Rules:
 - an object is the whole file that was signed, so that every open checks it again as `install` did;
-- a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names them;
+- a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names
+  them;
 - what edgekit keeps here is opened without following links, and anything else under these names is an error;
-- an event is told after the fact, and never stands in the way of it: a disk that is full loses the line, not the install;
+- an event is told after the fact, and never stands in the way of it: a disk that is full loses the line, not the
+  install;
 - events.jsonl is bounded: beyond MOST_BYTES its older half goes;
 - no event holds a secret: sources are told without credentials.
 """
@@ -69,7 +72,8 @@ _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _MAKE_ANEW = (
-    "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what answers may "
+    "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what "
+    "answers may "
     "be that BUNDLE"
 )
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
@@ -172,7 +176,9 @@ class Root:
         write_file(self.path / "slot.json", json_text(slot))
 
     def journal(self) -> Journal:
-        """Where there is none, one that knows what `current` and the generations say. Raises InstallError (install-root)."""
+        """Where there is none, one that knows what `current` and the generations say. Raises InstallError
+        (install-root).
+        """
         file = self.path / "journal.json"
         text = read_text(file)
         if text is not None:
@@ -334,7 +340,8 @@ class Slot:
 class Generation:
     """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
 
-    unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports show
+    unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports
+    show
     `vouched`. at: RFC 3339, when it was staged.
     """
 
@@ -357,7 +364,9 @@ class Generation:
 
     @property
     def vouched(self) -> str:
-        """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each opening."""
+        """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each
+        opening.
+        """
         if self.unsigned:
             return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {self.told}"
         return f"{self.told}, trusted when it was installed"
@@ -371,7 +380,9 @@ class Generation:
 
 
 def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
-    """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with `do`."""
+    """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with
+    `do`.
+    """
     try:
         if text is None:
             raise ValueError("it is missing")
@@ -425,7 +436,9 @@ class Events:
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it says so."""
+    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it
+    says so.
+    """
     try:
         folder = Path(path)
         return _has(folder, "slot.json") or (_has(folder, "journal.json") and (folder / "generations").is_dir())

@@ -39,8 +39,8 @@ def alone(
 ) -> Iterator[None]:
     """path: the lock's file, made where there is none. waiting: called once where another is at work.
 
-    Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for whatever the system
-    refuses inside.
+    Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for
+    whatever the system refuses inside.
     """
     with storing(path):
         try:
@@ -110,7 +110,9 @@ def hold(path: Path) -> Lease:
 
 
 def in_use(path: Path) -> bool:
-    """Whether somebody holds it now, or may hold it: what the disk does not let us ask. False where there is no such file."""
+    """Whether somebody holds it now, or may hold it: what the disk does not let us ask. False where there is no such
+    file.
+    """
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:

@@ -4,8 +4,10 @@
     told = prove("trial", bundle)          # then a few hundred inferences, timed, and the most memory that they took
 
 Rules:
-- the child opens the bundle as an application does: the same choice of engine, measured and remembered, the same self-test;
-- a crash, a signal and silence beyond the bound are refusals like any other; the installer itself never loads an engine;
+- the child opens the bundle as an application does: the same choice of engine, measured and remembered, the same
+  self-test;
+- a crash, a signal and silence beyond the bound are refusals like any other; the installer itself never loads an
+  engine;
 - the child reads the file by its name and must find the very bundle that was verified;
 - where no child can be started (user-mode emulation: EDGEKIT_SELFTEST=in-process) it happens in this process.
 """
@@ -31,9 +33,11 @@ What = Literal["selftest", "trial"]
 
 @dataclass(frozen=True)
 class Proving:
-    """answers: inferences of a trial. most_s: seconds after which it ends with fewer, of a slow model; least: never fewer.
+    """answers: inferences of a trial. most_s: seconds after which it ends with fewer, of a slow model; least: never
+    fewer.
 
-    silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to answer,
+    silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to
+    answer,
     None for whatever an application gets here. run: starts the child.
     """
 

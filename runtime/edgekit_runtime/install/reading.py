@@ -6,13 +6,14 @@
     bundle = read_held(lease, TrustPolicy(store_of(root)))
 
 Rules:
-- what is verified, what is loaded and what is held against removal is one open file: another file under its name changes
-  nothing;
+- what is verified, what is loaded and what is held against removal is one open file: another file under its name
+  changes nothing;
 - the same question is asked at every open; dates are asked about at the install alone (see `trust.store`);
 - a public key never changes: it is copied, so that the stick or the folder it came from may go;
-- a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no copy;
-- a copy is written whole and flushed before slot.json names it, and read without following a link. One that neither root nor
-  the root folder's owner alone can replace is refused, as sshd's StrictModes does;
+- a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no
+  copy;
+- a copy is written whole and flushed before slot.json names it, and read without following a link. One that neither
+  root nor the root folder's owner alone can replace is refused, as sshd's StrictModes does;
 - a root of before, which remembers the path of a key, is read as it is.
 """
 
@@ -73,7 +74,9 @@ def keep(root: Path, said: Named) -> None:
 
 
 def kept(root: Path, names: Sequence[str]) -> TrustStore | None:
-    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, InstallError (planted)."""
+    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, InstallError
+    (planted).
+    """
     return store_in([_content(root, name) for name in names])
 
 

@@ -6,7 +6,8 @@
 Rules:
 - the signature is judged before anything of the manifest is parsed; nothing here reads a file or a clock;
 - what a bundle is for is named by profiles; a board that knows none of its own is compared by its architecture alone;
-- a rollout_seq never goes back, and one number stands for one bundle; once one was accepted, a bundle without any is refused;
+- a rollout_seq never goes back, and one number stands for one bundle; once one was accepted, a bundle without any is
+  refused;
 - dates are judged by a moment that says which clock it rests on, and every refusal repeats it.
 """
 
@@ -58,8 +59,8 @@ class Head:
 
 @dataclass(frozen=True)
 class Judging:
-    """store: whom this root trusts, None for nobody. binding: the rollout_seq that may not be gone below. where: the source, in
-    words."""
+    """store: whom this root trusts, None for nobody. binding: the rollout_seq that may not be gone below. where: the
+    source, in words."""
 
     store: TrustStore | None
     board: Board
@@ -107,7 +108,8 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
             raise InstallError(
                 f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
                 where=where,
-                do="Install one that was built for this board (edgekit build --profile or --compatible); if this is another board, "
+                do="Install one that was built for this board (edgekit build --profile or --compatible); if this is "
+                "another board, "
                 "name it: edgekit install --profile",
                 code="incompatible",
             )

@@ -4,15 +4,18 @@
     collected = collect("/var/lib/edgekit/camera")
 
 Rules:
-- the journal decides and `current` follows, in this order, whoever does it. What is read here is flushed before anything is
+- the journal decides and `current` follows, in this order, whoever does it. What is read here is flushed before
+  anything is
   built on it: a power cut does not take it back;
 - three starts of the application that failed lead back to the previous generation, also where nobody starts it again;
-- what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off is left
+- what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off
+  is left
   as it is, with what it fetched: the next one of the same bundle goes on, unless its owner gives it up;
-- an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays cannot
-  say which object it needs, because the disk does not give its record, no object goes;
+- an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays
+  cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone;
-- an install, a rollback and `status` collect by themselves; events.jsonl tells what went, but for what a refused bundle left.
+- an install, a rollback and `status` collect by themselves; events.jsonl tells what went, but for what a refused bundle
+  left.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
 
 
 def apply(root: Root, before: Journal, step: Step) -> Journal:
-    """Write a step's journal and tidy up after it. Raises StorageError, InstallError (planted): then `before` is in force."""
+    """Write a step's journal and tidy up after it. Raises StorageError, InstallError (planted): then `before` is in
+    force.
+    """
     after = step.journal
     if Tidy.POINT in step.tidy:
         if after != before or root.pointed() != after.answering or os.path.lexists(root.path / "current.new"):
@@ -72,8 +77,8 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
 
 @dataclass
 class Collected:
-    """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes from that
-    was cut off, and whose download or bundle stays for it."""
+    """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes
+    from that was cut off, and whose download or bundle stays for it."""
 
     removed: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -151,7 +156,9 @@ def collect_and_tell(root: Root, journal: Journal) -> Collected:
 
 
 def make_room(root: Root, journal: Journal, size: int) -> None:
-    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises StorageError (disk-full)."""
+    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises
+    StorageError (disk-full).
+    """
     need = size + _SPARE_BYTES
     if free_bytes(root.path) < need:
         sweep(root, journal)

@@ -3,8 +3,8 @@
     adopt(root, part, sha256)
     stage(root, generation_of(attempt, bundle))
 
-Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as it is; a
-link is never followed, and what nobody here made is an error.
+Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as
+it is; a link is never followed, and what nobody here made is an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
 
 
 def stage(root: Root, generation: Generation) -> None:
-    """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be there."""
+    """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be
+    there.
+    """
     folder = root.generation(generation.number)
     draft = folder.with_name(f"{folder.name}.new")
     if _there(folder):

@@ -10,8 +10,8 @@
 Rules:
 - a generation is read and checked again before it is switched to, dates aside: it was accepted in its time;
 - going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed anew;
-- where a generation does not open, what is wrong stays as it was said; only what to do about it is another, by its code, for
-  nobody builds or signs a bundle at a board. What the caller asked for is left to the caller;
+- where a generation does not open, what is wrong stays as it was said; only what to do about it is another, by its
+  code, for nobody builds or signs a bundle at a board. What the caller asked for is left to the caller;
 - no way is named that is none: without a generation before that opens there is no rollback.
 """
 
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Status", "activate", "rollback", "status", "way_back", "with_way_out"]
 
 _TRUST = (
-    "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit install "
+    "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit "
+    "install "
     "--trust; else install a bundle that is signed as this board asks"
 )
 _DO = {
@@ -53,13 +54,15 @@ _DO = {
     "unsigned": _TRUST,
     "unknown-key": _TRUST,
     "too-few-signatures": _TRUST,
-    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with edgekit "
+    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with "
+    "edgekit "
     "install --trust",
     "bad-signature": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-integrity": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-format": "Install it again: it was damaged here, or changed by somebody else",
     "model-file": "Install another bundle, and tell its sender",
-    "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was made with",
+    "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was "
+    "made with",
 }
 _MENDED = ("bundle-newer", "no-generation")
 """What another bundle mends, too."""
@@ -71,11 +74,14 @@ class Status:
     """current: what answers, None where nothing was installed or it was lost, which refusal then says. state: of it.
     previous: where a rollback leads.
 
-    unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to anything.
-    seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the highest
-    that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None where nothing
-    speaks against it. profile: what this root was told that the board is. freed: the last event of something removed. in_use:
-    what goes as soon as the application that has it open closes it.
+    unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to
+    anything.
+    seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the
+    highest
+    that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None where
+    nothing
+    speaks against it. profile: what this root was told that the board is. freed: the last event of something removed.
+    in_use: what goes as soon as the application that has it open closes it.
     """
 
     root: Path
@@ -165,7 +171,9 @@ def rollback(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation | None:
-    """What answers now; None where the only generation there was had been on trial. Raises InstallError (no-generation)."""
+    """What answers now; None where the only generation there was had been on trial. Raises InstallError
+    (no-generation).
+    """
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = settle(root, clock)
@@ -249,7 +257,9 @@ def _freed(root: Root) -> dict[str, Any] | None:
 
 
 def way_back(root: Root) -> int | None:
-    """The generation before, where a rollback leads to it and it would open. Raises EdgekitError where that cannot be told."""
+    """The generation before, where a rollback leads to it and it would open. Raises EdgekitError where that cannot be
+    told.
+    """
     journal = root.journal()
     previous = None if journal.on_trial is not None else root.perhaps(journal.previous)
     opens = previous is not None and _refusal(root, store_of(root), previous) is None

@@ -10,8 +10,8 @@ Rules:
 - only what the device answered counts: neither a cache nor a host says anything about it;
 - the promise is of one inference: p99 within it means that no more than one in a hundred took longer;
 - an engine that is dead decides at once; everything else when enough was seen, and not before;
-- a start is a file that its process holds locked: the kernel lets go of it however the process ends, power cut included. One
-  that goes on is not a failed one, so that several processes may open one root;
+- a start is a file that its process holds locked: the kernel lets go of it however the process ends, power cut
+  included. One that goes on is not a failed one, so that several processes may open one root;
 - where a start cannot be written down (a read-only file system) nothing is tried out: the committed generation answers;
 - a record of what was seen that cannot be read counts as nothing seen: the trial only takes longer.
 """
@@ -77,10 +77,11 @@ class Terms:
 
 @dataclass(frozen=True)
 class Seen:
-    """answers: of the device. late: of those, longer than the promise. failures: of the engine. seconds: since it began.
+    """answers: of the device. late: of those, longer than the promise. failures: of the engine. seconds: since it
+    began.
 
-    p99_ms, peak_mb: for people; peak_mb is of a process that does nothing else, None where it does. dead: why the engine
-    answers no more, empty where it does.
+    p99_ms, peak_mb: for people; peak_mb is of a process that does nothing else, None where it does. dead: why the
+    engine answers no more, empty where it does.
     """
 
     answers: int = 0
@@ -151,7 +152,8 @@ def judge(seen: Seen, terms: Terms) -> Verdict:
         return Verdict(
             "back",
             f"it took {seen.peak_mb:.0f} MB, and {terms.peak_mb:.0f} were promised",
-            "Build it again with this version of the engine, which measures its memory; or without runners-up: edgekit build "
+            "Build it again with this version of the engine, which measures its memory; or without runners-up: "
+            "edgekit build "
             "--alternates 0",
         )
     return Verdict("keep", _told(seen, terms))

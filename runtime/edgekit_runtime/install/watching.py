@@ -1,13 +1,15 @@
-"""The generation that a model answers with, and its trial by the application: the model is watched, and the verdict is carried out in the root.
+"""The generation that a model answers with, and its trial by the application: the model is watched, and the verdict is
+carried out in the root.
 
     watch = TrialWatch(model, held)
     watch.start()               # a thread of its own, which looks once a second
     watch.look()                # "wait", "keep" or "back"; tests call it themselves
 
 Rules:
-- enough is seen after 200 inferences of the device and 60 seconds, of all starts together; a dead engine decides at once;
-- `keep` commits the generation; `back` points `current` at the previous one and swaps this model to it, so that no request
-  is lost; a model that keeps a state goes on as it is, and the next start has the previous one;
+- enough is seen after 200 inferences of the device and 60 seconds, of all starts together; a dead engine decides at
+  once;
+- `keep` commits the generation; `back` points `current` at the previous one and swaps this model to it, so that no
+  request is lost; a model that keeps a state goes on as it is, and the next start has the previous one;
 - another process, or the owner, may decide first: then this model follows.
 """
 

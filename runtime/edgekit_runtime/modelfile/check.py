@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 MAX_TENSOR_BYTES = 512 << 20
-"""The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are."""
+"""The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are.
+"""
 
 DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_delegate.so"}
 """Custom TFLite operators that an accelerator's compiler writes -> the delegate's library that alone can run them."""
@@ -61,7 +62,8 @@ def refused(what: str, do: str = "Do not use it: build the bundle again from the
 
 
 def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = None) -> int:
-    """The bytes that a tensor of so many bits an element takes. Raises ModelFileError beyond `most`, and for a negative side.
+    """The bytes that a tensor of so many bits an element takes. Raises ModelFileError beyond `most`, and for a negative
+    side.
 
     Python's integers do not wrap: a product that would overflow in 64 bits is simply too large here.
     """

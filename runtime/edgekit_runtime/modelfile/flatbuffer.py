@@ -6,8 +6,8 @@
 Rules, those of the format (https://flatbuffers.dev/internals/) as its own verifiers have them:
 - a table, its vtable, every field, vector and string lies inside the file and at a multiple of its size;
 - a string ends with a NUL that its length does not count;
-- what a table says twice over is counted twice: a vector whose thousand entries are one table of a thousand entries costs
-  an interpreter a million, and is refused here after `MAX_VISITS`;
+- what a table says twice over is counted twice: a vector whose thousand entries are one table of a thousand entries
+  costs an interpreter a million, and is refused here after `MAX_VISITS`;
 - the member of a union must be known: what cannot be checked is not passed on.
 A schema without a circle among its tables bounds the depth: TFLite's has none.
 """
@@ -53,7 +53,9 @@ class Span(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """kind: one of the numbers above. size: bytes of a scalar or of a vector's element. detail: its Struct, table or union."""
+    """kind: one of the numbers above. size: bytes of a scalar or of a vector's element. detail: its Struct, table or
+    union.
+    """
 
     slot: int
     name: str

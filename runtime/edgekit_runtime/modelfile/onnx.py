@@ -5,12 +5,13 @@
 Rules, beside those of `protobuf`:
 - operators come from `DOMAINS`; those that run other files' code (EPContext) do not; functions, training and models for
   another loader (ORT format) are refused, none of which edgekit writes;
-- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, as does a declared
-  shape; what a kernel divides by is at least 1;
-- a constant's data stand in this file, as long as its shape and type say. A tensor that names another place is refused, be it a
-  path, an address in memory or an unknown key (CVE-2022-25882, -2024-27318, -2025-51480);
+- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, as does a
+  declared shape; what a kernel divides by is at least 1;
+- a constant's data stand in this file, as long as its shape and type say. A tensor that names another place is refused,
+  be it a path, an address in memory or an unknown key (CVE-2022-25882, -2024-27318, -2025-51480);
 - a field that may stand once stands once, because readers differ in what they make of a second one;
-- graphs, and types, lie in one another no deeper than `MAX_DEPTH`; all messages together have a bounded number of parts.
+- graphs, and types, lie in one another no deeper than `MAX_DEPTH`; all messages together have a bounded number of
+  parts.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ BITS = {
 """TensorProto.DataType -> bits an element; strings (8) are of no fixed size."""
 _ONCE = frozenset({2, 8, 9, 14})
 _TYPED = {1: (4, 1), 14: (4, 2), 11: (10, 1), 15: (10, 2), 7: (7, 1), 12: (11, 1), 13: (11, 1)}
-"""Data type -> the field its values stand in where they are no raw bytes, and how many entries make an element; int32_data (5)
-for all others."""
+"""Data type -> the field its values stand in where they are no raw bytes, and how many entries make an element;
+int32_data (5) for all others."""
 _WIDTHS = {4: FOUR, 10: EIGHT, 5: VARINT, 7: VARINT, 11: VARINT}
 MAX_PARTS = 300_000
 """Nodes, tensors, values and attributes; MobileNetV2 as QDQ has 2,500."""
@@ -337,7 +338,9 @@ class Constants:
 
 
 class Types:
-    """What is declared of computed values (ValueInfoProto). largest: bytes of the largest value whose shape is declared."""
+    """What is declared of computed values (ValueInfoProto). largest: bytes of the largest value whose shape is
+    declared.
+    """
 
     def __init__(self, messages: Messages, most: int) -> None:
         self._messages, self._most = messages, most

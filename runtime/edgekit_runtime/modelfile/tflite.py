@@ -6,11 +6,11 @@ Rules, beside those of `flatbuffer` and `tflite_rules`:
 - every index (of a tensor, a buffer, an operator code, a graph, in signatures and metadata too) is in range;
 - a constant has as many bytes as its shape and type say; a buffer behind the flatbuffer lies inside the file;
 - a tensor that is computed declares no more than one tensor may have; no side is negative;
-- an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it reads
-  (CVE-2020-15210);
+- an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it
+  reads (CVE-2020-15210);
 - graphs call one another without a circle (CVE-2021-29591);
-- the operators are TFLite's own, the few custom ones that every runtime carries, or those of a known delegate (`DELEGATED`),
-  which runs only where that delegate is given to the engine; none is TensorFlow's (Flex).
+- the operators are TFLite's own, the few custom ones that every runtime carries, or those of a known delegate
+  (`DELEGATED`), which runs only where that delegate is given to the engine; none is TensorFlow's (Flex).
 """
 
 from __future__ import annotations

@@ -79,7 +79,9 @@ def integers(data: bytes, span: Span | None) -> tuple[int, ...]:
 
 
 class Tensor(NamedTuple):
-    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was read."""
+    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was
+    read.
+    """
 
     type: str
     shape: tuple[int, ...]
@@ -180,7 +182,8 @@ _REQUIRED = {
     "MINIMUM": 2,
     "SVDF": 3,
 }
-"""How many inputs, from the first, must be there (CVE-2020-15209, -15211). Every operator needs the first that it has."""
+"""How many inputs, from the first, must be there (CVE-2020-15209, -15211). Every operator needs the first that it has.
+"""
 _FULL = {
     "CONV_2D": (0, 1, 2),  # CVE-2021-29594; a bias: CVE-2022-23557
     "DEPTHWISE_CONV_2D": (0, 1, 2),
@@ -247,9 +250,9 @@ _KINDS = ("NONE", "Int32Vector", "Uint16Vector", "Uint8Vector")
 def check_sparsity(data: bytes, tensor: Tensor, what: str) -> None:
     """Whether the levels of a sparse constant lead to each other and to its values. Raises ModelFileError.
 
-    A constant is stored level by level (https://arxiv.org/abs/1703.09542 describes the form, `SparsityParameters` in TFLite's
-    schema names it): a dense level has every index, a compressed one has segments, which say where in its indices each node
-    of the level above begins. Unpacking follows them without looking (CVE-2022-23560), so here
+    A constant is stored level by level (https://arxiv.org/abs/1703.09542 describes the form, `SparsityParameters` in
+    TFLite's schema names it): a dense level has every index, a compressed one has segments, which say where in its
+    indices each node of the level above begins. Unpacking follows them without looking (CVE-2022-23560), so here
     - the order of traversal names every side and every block once, and a block divides its side;
     - segments begin at 0, do not fall, end with the number of indices, and there is one for each node above;
     - indices lie within the side; as many values are stored as the last level has nodes.

@@ -66,8 +66,8 @@ class HostAnswer:
     """outputs: by name, with their batch axis, read-only. total_ms: from the call to the answer.
 
     queue_ms, infer_ms: what the host says it took, None where it does not say. network_ms: the rest: the way there and
-    back, both codecs, and where the host says nothing its own time too. artifact: digest of the model file that answered,
-    None where the host does not say.
+    back, both codecs, and where the host says nothing its own time too. artifact: digest of the model file that
+    answered, None where the host does not say.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -89,8 +89,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class HostMetadata:
-    """What a host says of itself and of the model. edgekit: model_id, contract_digest, artifact, recipe and precision where
-    the host is one of ours, which then takes the canonical tensor; None for any other server."""
+    """What a host says of itself and of the model. edgekit: model_id, contract_digest, artifact, recipe and precision
+    where the host is one of ours, which then takes the canonical tensor; None for any other server."""
 
     server: str
     version: str
@@ -114,8 +114,8 @@ class _Known:
 class HostClient:
     """One model of one host. Every method may be called from any thread.
 
-    url: http://name:port or https://name. expects: what the host must serve; with it the host must be an edgekit host, and
-    is refused where model, version or contract differ. connect_timeout_s: for one connection, within the deadline.
+    url: http://name:port or https://name. expects: what the host must serve; with it the host must be an edgekit host,
+    and is refused where model, version or contract differ. connect_timeout_s: for one connection, within the deadline.
     connections: the most at once. most_bytes: of one answer. tls: None for the system's trust.
     """
 

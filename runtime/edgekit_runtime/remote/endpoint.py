@@ -1,8 +1,8 @@
 """Where a host is: its address parsed, its name resolved, a connection opened, each within what is left of the time.
 
 Rules:
-- the system's resolver knows no timeout, so a name is looked up in a thread of its own, one at a time for each host; what
-  it finds is kept until a connection fails;
+- the system's resolver knows no timeout, so a name is looked up in a thread of its own, one at a time for each host;
+  what it finds is kept until a connection fails;
 - a number instead of a name needs no thread;
 - Nagle's algorithm is off: a small tensor must not wait for an acknowledgement.
 """

@@ -3,16 +3,17 @@
     hosts = Hosts(["http://gpu-box:8000"], manifest, golden)
     decision = decide(left_ms, device, hosts.prospects())
     if decision.destination == "host":
-        outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_ms)   # HostError: the device answers instead
+        outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_ms)   # HostError: the device answers
+        instead
     elif not decision.fits:
         hosts.explore()
 
 Rules:
 - a host is measured before it is relied on: one of the bundle's own examples is sent to it when the model opens, again
-  when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them. Each
-  time its last bits differ, so that the host computes and does not answer from a cache;
-- a host is avoided no longer than its trouble lasts: a probe goes out within half a second of a 503, and while no host is
-  expected to be in time four times a second; one good answer outweighs all slower ones before it;
+  when nothing was heard for a while, and as the breaker's probe, always beside the requests and never as one of them.
+  Each time its last bits differ, so that the host computes and does not answer from a cache;
+- a host is avoided no longer than its trouble lasts: a probe goes out within half a second of a 503, and while no host
+  is expected to be in time four times a second; one good answer outweighs all slower ones before it;
 - a host that serves another model, version or contract is never asked;
 - closing leaves no thread: every exchange ends by its own deadline.
 """
@@ -69,8 +70,8 @@ class Breaker:
     open: nothing is let through for 0.25 s, and twice as long after each failed probe, at most 2 s.
     half-open: one request is let through, the probe: its success closes the breaker, its failure opens it again.
 
-    A probe that never reports is forgotten after the longest wait, and another may go. While the breaker is open, reports of
-    requests that were let through before change nothing: only a probe does. Thread-safe.
+    A probe that never reports is forgotten after the longest wait, and another may go. While the breaker is open,
+    reports of requests that were let through before change nothing: only a probe does. Thread-safe.
 
     threshold: failures in a row. shortest_s, longest_s: seconds of being open.
     """
@@ -293,7 +294,9 @@ class Hosts:
             self._ask(host, probe, PROBE_TIMEOUT_S)
 
     def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
-        """The item with the last bits of its first values drawn at random; integers that may be indexes stay as they are."""
+        """The item with the last bits of its first values drawn at random; integers that may be indexes stay as they
+        are.
+        """
         varied = np.array(item)
         first = varied.reshape(-1)[:32]
         if varied.dtype.kind == "f":

@@ -8,7 +8,8 @@ names them); then the header `Inference-Header-Content-Length` says where the JS
 `binary_data_size` how many bytes are its own. No socket is known here.
 
 Rules:
-- every byte of a body is accounted for: a header that lies, a tensor cut short and bytes left over are each a WireError;
+- every byte of a body is accounted for: a header that lies, a tensor cut short and bytes left over are each a
+  WireError;
 - whatever the bytes are, nothing but WireError is raised;
 - what is written as binary starts at a multiple of 8 bytes (the JSON is padded with spaces), so that the other side can
   look at the first tensor where it lies.
@@ -81,8 +82,8 @@ class Wire:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """inputs: with their batch axis, read-only. outputs: the names asked for, () for all. timeout_us: what is left of the
-    caller's budget, None for no limit. parameters: the request's own, as sent."""
+    """inputs: with their batch axis, read-only. outputs: the names asked for, () for all. timeout_us: what is left of
+    the caller's budget, None for no limit. parameters: the request's own, as sent."""
 
     inputs: Mapping[str, NDArray[Any]]
     outputs: tuple[str, ...] = ()

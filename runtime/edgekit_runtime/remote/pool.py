@@ -4,8 +4,8 @@
 
 Rules:
 - no more than `limit` connections at once; who finds them all busy waits, no longer than its deadline;
-- a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the host,
-  so asking again is safe;
+- a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the
+  host, so asking again is safe;
 - a connection is kept only after an answer that was read to its end;
 - an answer larger than the pool's limit is not read.
 """

@@ -1,7 +1,7 @@
 """The child of a first open: it replays the golden examples, and its result is the verdict.
 
-It walks the model file's structure, then loads it within limits of memory and time (`children.limit_this_process`), and says after every run that
-there was one.
+It walks the model file's structure, then loads it within limits of memory and time (`children.limit_this_process`), and
+says after every run that there was one.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 Rules:
 - the child reads the file itself; the key of an encrypted bundle comes to it on its standard input;
-- where no child can be started, or it was ended by somebody who knows nothing of the bundle, the replay in this process is what
-  there is. EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation);
+- where no child can be started, or it was ended by somebody who knows nothing of the bundle, the replay in this process
+  is what there is. EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation);
 - a verdict is one small file. A folder that cannot be written only means that all examples are replayed again.
 """
 
@@ -46,9 +46,10 @@ def first_open(
 ) -> bool:
     """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
 
-    The child walks the model file's structure, then loads it within limits of memory and time (`children.limit_this_process`). source: what the
-    child opens instead of the bundle's path, a descriptor for one; it must find the very bundle there.
-    Raises SelfTestError when the child failed or crashed, and what it refused: ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
+    The child walks the model file's structure, then loads it within limits of memory and time
+    (`children.limit_this_process`). source: what the child opens instead of the bundle's path, a descriptor for one; it
+    must find the very bundle there. Raises SelfTestError when the child failed or crashed, and what it refused:
+    ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
     """
     if not may_start():
         return False

@@ -4,8 +4,8 @@ tested = replay(bundle, entry, engine)                 # SelfTestError at the fi
 
 With the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
 other, accuracy is what is comparable: the same best class and a high cosine similarity. A stateful model's examples are
-sequences: every frame must agree, in order, from a fresh state; the cosine is of the whole sequence, and no best class is
-asked of single frames.
+sequences: every frame must agree, in order, from a fresh state; the cosine is of the whole sequence, and no best class
+is asked of single frames.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class SelfTest:
 class Compared:
     """One output of one golden example beside its golden one.
 
-    steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs). cosine:
+    steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs).
+    cosine:
     of the two. same_best: of a classification, whether the best class is the same. made_by: the engine and version that
     made the golden output; same_engine: they are this one. fits: the verdict. frame: ` at frame N` of a sequence.
     """
@@ -74,8 +75,8 @@ def replay(
 ) -> SelfTest:
     """Run every golden example and compare; a sequence frame by frame, each from a fresh state.
 
-    enough: asked after each example; True ends it there. exact: see `compared`. Raises SelfTestError at the first that is
-    out of tolerance.
+    enough: asked after each example; True ends it there. exact: see `compared`. Raises SelfTestError at the first that
+    is out of tolerance.
     """
     examples: set[int] = set()
     worst_steps, worst_cosine, same = 0.0, 1.0, True
@@ -104,10 +105,11 @@ def compared(
     *,
     exact: bool = True,
 ) -> Iterator[Compared]:
-    """Every output of every golden example that this artifact answers, as the engine gives it now. enough: see `replay`.
+    """Every output of every golden example that this artifact answers, as the engine gives it now. enough: see
+    `replay`.
 
-    exact: whether the engine and version that made the golden outputs are held to steps; False where its kernels here are
-    others than those that made them.
+    exact: whether the engine and version that made the golden outputs are held to steps; False where its kernels here
+    are others than those that made them.
     """
     contract = bundle.manifest.contract
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
@@ -156,7 +158,8 @@ def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact:
         for name, values in ours.items():
             if values.tobytes() != theirs[name].tobytes():
                 raise SelfTestError(
-                    f"its 8-bit sums saturate: '{name}' of golden example {number} differs from what exact arithmetic gives",
+                    f"its 8-bit sums saturate: '{name}' of golden example {number} differs from what exact "
+                    f"arithmetic gives",
                     where=str(bundle.path),
                     do="Nothing: exact arithmetic is used",
                 )

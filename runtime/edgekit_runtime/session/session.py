@@ -59,10 +59,12 @@ class SessionParts:
     """What sessions need of their model.
 
     ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
-    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes out.
+    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes
+    out.
     load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
     milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
-    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller names none.
+    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller
+    names none.
     """
 
     contract: Contract
@@ -115,8 +117,9 @@ class Session:
     def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
         """The next frame's answer, waiting for it, and for those that were asked for before.
 
-        inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed is told
-        (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError, ClosedError.
+        inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed
+        is told (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError,
+        ClosedError.
         """
         frame = self._arrive(inputs, budget_ms, keep=False)
         self._wait()
@@ -129,8 +132,8 @@ class Session:
             self._turns.give()
 
     def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
-        """As `predict`, without waiting. Bad input raises here; the future carries later errors. Cancelled before its turn,
-        the frame is never fed."""
+        """As `predict`, without waiting. Bad input raises here; the future carries later errors. Cancelled before its
+        turn, the frame is never fed."""
         frame = self._arrive(inputs, budget_ms, keep=True)
         answer: Future[Answer] = promised()
         if self._worker is None:

@@ -3,9 +3,10 @@
 Rules:
 - at most `most` windows are on their way at once, in order;
 - a new connection begins again at the oldest that is not confirmed: what was on its way may be lost;
-- when nothing is confirmed for `patience_s`, one window goes out as a probe, then ever more rarely up to `most_patience_s`:
-  a broker without an ingestor behind it swallows everything and says thank you;
-- any confirmation opens the flow again; only one that moves the mark counts as progress, so a lost window is sent again.
+- when nothing is confirmed for `patience_s`, one window goes out as a probe, then ever more rarely up to
+  `most_patience_s`: a broker without an ingestor behind it swallows everything and says thank you;
+- any confirmation opens the flow again; only one that moves the mark counts as progress, so a lost window is sent
+  again.
 
     flow = Flow()
     start, room = flow.room(now)            # send up to `room` windows above seq `start`

@@ -8,12 +8,14 @@
     list(tables([("device", 4.2, True, {"decode": 0.4, "adapt": 0.1, "engine": 3.6}, None)]))
     # [("device", ("prepare", "infer"), array([[4.2, 0.5, 3.6]]))]
 
-Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of the OpenTelemetry exponential histogram. At
-scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1 % from
-any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its own.
+Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of the OpenTelemetry exponential histogram.
+At scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1
+% from any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its
+own.
 
-A stage is what a person can act on: `prepare` is everything done to the input, `infer` the engine. `Answer.timings` is finer,
-and STAGE_OF says which of its parts belong together. An answer counts in the stages that it went through, and in no other.
+A stage is what a person can act on: `prepare` is everything done to the input, `infer` the engine. `Answer.timings` is
+finer, and STAGE_OF says which of its parts belong together. An answer counts in the stages that it went through, and in
+no other.
 """
 
 from __future__ import annotations
@@ -186,7 +188,9 @@ class Histogram:
 
 
 def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) -> None:
-    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value. Negative values and NaN count as zero."""
+    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value. Negative values and NaN count as
+    zero.
+    """
     if not table.size:
         return
     clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)

@@ -5,10 +5,10 @@ Rules:
 - a connection that fails is tried again after a random part of a wait that doubles (full jitter), up to `most_wait_s`;
 - every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
 - `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
-- what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password, refused,
-  no-answer, lost, taken-over, too-large;
-- MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's bound,
-  for which it would end the connection.
+- what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password,
+  refused, no-answer, lost, taken-over, too-large;
+- MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's
+  bound, for which it would end the connection.
 
     link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
     while not done:
@@ -55,7 +55,9 @@ class Broker:
 
     @classmethod
     def parse(cls, url: str) -> Broker:
-        """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in it."""
+        """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in
+        it.
+        """
         do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
         if not isinstance(url, str):
             raise TelemetryError(f"{url!r:.40} is no broker's URL", do=do)
@@ -153,7 +155,9 @@ class Link:
         self._serve(ready)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
-        """Hand one message over. False when there is no connection, its buffers are full, or the broker takes none so large."""
+        """Hand one message over. False when there is no connection, its buffers are full, or the broker takes none so
+        large.
+        """
         if not self.connected or self._client is None:
             return False
         if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._broker_takes:

@@ -7,9 +7,11 @@
     counts.stats()                                  # of all bundles since the model was opened
 
 Rules:
-- an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before it;
-- `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the histograms,
-  all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing from a reading;
+- an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before
+  it;
+- `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the
+  histograms, all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing
+  from a reading;
 - what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
 - a fault while answers are folded loses these answers' counts and nothing else: it is noted, and counting continues;
 - the log line about a slow p99 is made where answers are folded, and written when no lock is held;
@@ -59,7 +61,8 @@ class MeterStats:
     met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that were told at
     once that their budget cannot be met. latency_ms: over all answers; device_ms: the device's alone; stages_ms: stage
     (prepare, queue, infer, finish, network, host) -> over the answers that went through it.
-    clipped_share: of the input values that were looked at, those at the limits of the artifact's 8 bits; None where none was.
+    clipped_share: of the input values that were looked at, those at the limits of the artifact's 8 bits; None where
+    none was.
     """
 
     requests: int
@@ -256,8 +259,8 @@ class Meter:
 class Counts:
     """A meter for each bundle, and the sum over all that ever answered. Thread-safe.
 
-    A caller may be about to count its answer when its bundle has been closed already: the last few meters are read as they
-    are, and only older ones are folded into the sum and let go.
+    A caller may be about to count its answer when its bundle has been closed already: the last few meters are read as
+    they are, and only older ones are folded into the sum and let go.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,8 @@
 
 Rules:
 - nothing here is called by an inference, and nothing here is raised into the application once `start` has returned;
-- a disk that fails is replaced by memory, with an epoch of its own, and taken back once memory is empty and the disk works;
+- a disk that fails is replaced by memory, with an epoch of its own, and taken back once memory is empty and the disk
+  works;
 - `state` is published, retained, at every connection; its Will says that the board is gone;
 - `close` cuts the last window, commits it, and gives it a moment to arrive where there is a connection.
 """
@@ -95,7 +96,8 @@ class TelemetryStats:
     """connected: to the broker, now. trouble: the last thing that went wrong, one word, empty while all is well.
 
     troubles: how often each. windows: cut so far. sent: handed to the broker, again and again where needed. waiting:
-    not yet confirmed by the ingestor. dropped: given up since the spool was made. on_disk: False while memory stands in.
+    not yet confirmed by the ingestor. dropped: given up since the spool was made. on_disk: False while memory stands
+    in.
     """
 
     connected: bool
@@ -330,7 +332,8 @@ class Reporter:
 class Board:
     """The board itself, as the kernel shows it: busy cores, memory, temperature, throttling, free disk.
 
-    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no sensor).
+    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no
+    sensor).
     folder: whose file system's free space is told. root: where /proc and /sys are."""
 
     def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:

@@ -2,12 +2,15 @@
 
     watch = SlowWatch("digits", budget_ms=20.0)
     meter = Meter(watch)
-    # WARNING digits: p99 was 61 ms over 812 answers in 5 s, more than twice the budget of 20 ms. Of the stages' p99, that
-    # of queue 52 ms after 1.98, grew most (infer 7.91 ms after 7.9). Requests come faster than they can be answered
+    # WARNING digits: p99 was 61 ms over 812 answers in 5 s, more than twice the budget of 20 ms. Of the stages' p99,
+    that # of queue 52 ms after 1.98, grew most (infer 7.91 ms after 7.9). Requests come faster than they can be
+    answered
 
 Rules:
-- a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it ends;
-- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is told against the last spell that was not;
+- a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it
+  ends;
+- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is told against the last spell that was
+  not;
 - one line a minute at most, a WARNING of the logger `edgekit_runtime`; nothing is configured here.
 """
 
@@ -67,7 +70,9 @@ def p99s(counted: Counted) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Slow:
-    """A spell that was slow. before_ms: None where no spell before it was fast. stage: None where no timings were given."""
+    """A spell that was slow. before_ms: None where no spell before it was fast. stage: None where no timings were
+    given.
+    """
 
     p99_ms: float
     budget_ms: float
@@ -79,10 +84,11 @@ class Slow:
 
 
 def judge(now: Counted, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
-    """None where the p99 is not above SLOW_TIMES the budget. before_ms: the stages' p99 in the last spell that was not slow.
+    """None where the p99 is not above SLOW_TIMES the budget. before_ms: the stages' p99 in the last spell that was not
+    slow.
 
-    The stage named is the one whose p99 grew by most milliseconds since `before`, or, with nothing before, the one that takes
-    most.
+    The stage named is the one whose p99 grew by most milliseconds since `before`, or, with nothing before, the one that
+    takes most.
     """
     total = now.latency()
     p99 = total.quantile(0.99)

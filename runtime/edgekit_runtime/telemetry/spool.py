@@ -3,8 +3,10 @@
 Rules:
 - a window is committed (SQLite, WAL, synchronous=FULL) before it is sent, and forgotten only when the ingestor has
   confirmed it: a broker's receipt does not count;
-- seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board cannot collide with its past;
-- bounded: when the file is full the oldest windows go, and are counted in `dropped`; `floor` is the oldest seq still here;
+- seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board cannot collide with its
+  past;
+- bounded: when the file is full the oldest windows go, and are counted in `dropped`; `floor` is the oldest seq still
+  here;
 - a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting. A database of
   something else is neither moved nor written to;
 - forgetting is written with the next window: one transaction, and so one flush of the flash, a window.
@@ -59,7 +61,9 @@ class Spool:
 
     @classmethod
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
-        """Open or make the file. Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be written, or the disk fails."""
+        """Open or make the file. Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be
+        written, or the disk fails.
+        """
         import sqlite3
 
         for attempt in ("as it is", "anew"):
@@ -213,7 +217,9 @@ class Spool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises TelemetryError (telemetry-spool) for a file that is none of ours, before anything is opened; one that cannot be looked at may be."""
+    """Raises TelemetryError (telemetry-spool) for a file that is none of ours, before anything is opened; one that
+    cannot be looked at may be.
+    """
     import sqlite3
 
     with contextlib.suppress(OSError, sqlite3.Error):

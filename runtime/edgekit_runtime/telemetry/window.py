@@ -1,9 +1,11 @@
 """A telemetry window: what one model did on one board in about a minute, as some hundred bytes of JSON.
 
 Rules:
-- only the fields of docs/telemetry-format.md are in it: counts, histograms, names and versions; no input, label or path;
+- only the fields of docs/telemetry-format.md are in it: counts, histograms, names and versions; no input, label or
+  path;
 - a window is at most 1,200 bytes: where histograms need more they are kept at a smaller scale, the cache's first;
-- a body is made once, when the window is cut; seq, epoch, floor and the state of the spool are put in front when it is sent;
+- a body is made once, when the window is cut; seq, epoch, floor and the state of the spool are put in front when it is
+  sent;
 - what comes from outside is read by `parse_window`, which refuses with one word and never guesses.
 
     body = encode(report)
@@ -292,8 +294,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 
 def is_text(value: object, most: int) -> bool:
-    """Whether it is a text of at most so many characters that every store and every page can hold: no control characters, and
-    no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Whether it is a text of at most so many characters that every store and every page can hold: no control
+    characters, and no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
     return isinstance(value, str) and len(value) <= most and _NO_TEXT.search(value) is None
 
 

@@ -8,8 +8,8 @@ Rules:
 - else it is looked for in the user's configuration folder, then in /etc/edgekit/trust/root.json. The first that exists
   decides, and one that does not hold is an error, never a reason to look on;
 - what may not be looked at is an error too, but for the folder of a user's own settings;
-- one in force that is damaged is never replaced by itself: the error says how a person does it, and that it rests on the
-  person's word then;
+- one in force that is damaged is never replaced by itself: the error says how a person does it, and that it rests on
+  the person's word then;
 - a file that another user could change or replace, by it or by any folder above it, is refused (`strict_modes`).
 """
 
@@ -88,7 +88,8 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
 
 
 def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> TrustStore | None:
-    """What this machine trusts by the file `path`, as `load` reads it. Raises TrustError, SignatureError with the way out of a
+    """What this machine trusts by the file `path`, as `load` reads it. Raises TrustError, SignatureError with the way
+    out of a
     file that is damaged: nobody else can follow one that cannot be read."""
     try:
         return load(path)
@@ -101,7 +102,8 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
             do = "Let this user read it"
         else:
             do = (
-                f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word again, "
+                f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
+                f"again, "
                 "so compare its fingerprint"
             )
         raise TrustError(f"whom this machine trusts cannot be told: {error.what}", where=str(path), do=do) from error
@@ -141,8 +143,8 @@ def no_trust(where: str = "") -> TrustError:
 
 
 def _is_there(path: Path, *, ours: bool) -> bool:
-    """Raises TrustError where that cannot be told. Not so of a user's own folder: a HOME that this user may not enter, as
-    services have it, is another's, and whom that one trusts is nothing to go by."""
+    """Raises TrustError where that cannot be told. Not so of a user's own folder: a HOME that this user may not enter,
+    as services have it, is another's, and whom that one trusts is nothing to go by."""
     try:
         return path.exists()
     except OSError as error:
@@ -163,8 +165,8 @@ def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
 
 
 def read_trusted(path: Path) -> bytes:
-    """The bytes of a root.json or public key that is to be relied on. Raises TrustError (unsafe-path) where another user could have
-    replaced it (see `strict_modes`), TrustError for what cannot be read."""
+    """The bytes of a root.json or public key that is to be relied on. Raises TrustError (unsafe-path) where another
+    user could have replaced it (see `strict_modes`), TrustError for what cannot be read."""
     refuse_unsafe(path)
     return read_root(path)
 

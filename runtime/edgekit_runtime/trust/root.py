@@ -1,18 +1,20 @@
 """root.json: the file that says which keys a machine trusts, how many of them must sign, and until when.
 
-    {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z", "expires": "2027-11-22T00:00:00Z",
+    {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z", "expires":
+    "2027-11-22T00:00:00Z",
                 "keys": {KEYID: {"name": "alice", "public": BASE64, "expires"?: TIME}},
                 "roles": {"root": {"keyids": [KEYID], "threshold": 1}, "bundle": {"keyids": [KEYID], "threshold": 1}},
                 "revoked": [{"keyid": KEYID, "name": "bob", "why"?: "laptop stolen"}]},
      "signatures": [{"keyid": KEYID, "sig": BASE64}]}
 
 Rules:
-- signed is the DSSE encoding of the canonical bytes (RFC 8785) of "signed", with a payload type of its own: the signature of
-  a bundle is none of a root.json, and the other way round;
+- signed is the DSSE encoding of the canonical bytes (RFC 8785) of "signed", with a payload type of its own: the
+  signature of a bundle is none of a root.json, and the other way round;
 - a root.json carries the signatures of at least the threshold of its own role `root`;
 - the next one has the next version, and the threshold of the one before signed it besides. No version is left out: who
   skips one could skip the one that revoked a key;
-- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no role;
+- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no
+  role;
 - a revocation is for good: the next root.json lists every key that this one lists as revoked.
 
 `parse_root` is the one way in: whatever it returns has kept all of this.
@@ -57,8 +59,8 @@ class _MalformedError(ValueError):
 
 
 def load_root(path: str | Path) -> TrustStore:
-    """Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about when
-    something is checked by it."""
+    """Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about
+    when something is checked by it."""
     return parse_root(read_root(Path(path)), str(path))
 
 
@@ -96,10 +98,12 @@ def parse_root(data: bytes, where: str) -> TrustStore:
 
 
 def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
-    """The root.json `data` as the successor of `old`; `old` itself when it is the very same version of the same content.
+    """The root.json `data` as the successor of `old`; `old` itself when it is the very same version of the same
+    content.
 
-    Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with other
-    content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is malformed.
+    Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with
+    other content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is
+    malformed.
     """
     new = parse_root(data, where)
     if old.root is None or old.version is None or new.version is None:
@@ -158,7 +162,8 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
     if len(good) < by.root.threshold:
         missing = ", ".join(by.name_of(name) for name in by.root.keyids if name not in good)
         raise TrustError(
-            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that must, says {whose}",
+            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that must, says "
+            f"{whose}",
             where=store.where,
             do=f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY",
         )

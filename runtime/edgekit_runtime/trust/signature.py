@@ -3,8 +3,8 @@
     good = verify(manifest, signatures, {keyid: raw_public})        # the keyids whose signature holds, each once
 
 Rules:
-- the signature block is a JSON list of {"keyid", "sig"}: keyid is the SHA-256 of the raw public key in hex, sig is base64 in its one canonical
-  spelling;
+- the signature block is a JSON list of {"keyid", "sig"}: keyid is the SHA-256 of the raw public key in hex, sig is
+  base64 in its one canonical spelling;
 - PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body   (DSSE 1.0 protocol): a signature over one kind
   of payload is none over another;
 - a public key is 32 bytes that encode a point of the curve in the one canonical way (RFC 8032, section 5.1.3), and none
@@ -103,8 +103,8 @@ def parse_signatures(block: bytes, where: str) -> tuple[Signature, ...]:
 
 
 def parse_entries(entries: object) -> tuple[Signature, ...]:
-    """A JSON list of {"keyid", "sig"}. Raises ValueError, whose text says what is wrong. A key may stand there twice: it
-    counts once."""
+    """A JSON list of {"keyid", "sig"}. Raises ValueError, whose text says what is wrong. A key may stand there twice:
+    it counts once."""
     if not isinstance(entries, list):
         raise ValueError("it is no list")  # noqa: TRY004 - the text becomes a BundleError
     if len(entries) > MAX_SIGNATURES:
@@ -169,8 +169,8 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 def verify(
     body: bytes, signatures: Sequence[Signature], keys: Mapping[str, bytes], payload_type: str = PAYLOAD_TYPE
 ) -> tuple[str, ...]:
-    """The keyids among `keys` (keyid -> raw public key) whose signature over `body` holds, each once, in the order of the
-    signatures; empty when none does."""
+    """The keyids among `keys` (keyid -> raw public key) whose signature over `body` holds, each once, in the order of
+    the signatures; empty when none does."""
     known = [(name, signature) for name, signature in signatures if name in keys]
     if not known:
         return ()

@@ -2,17 +2,20 @@
 
     store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
     moment = judge(seen_s=root_state.seen_s, issued_s=store.issued_s)
-    signers = store.check(manifest, signatures, moment)              # their keyids, or a SignatureError that says why not
+    signers = store.check(manifest, signatures, moment)              # their keyids, or a SignatureError that says why
+    not
 
 Rules:
-- a key counts once, however often and under however many names it stands in a signature block; only keys of the role `bundle`
-  count, and only as many as its threshold asks for: more signatures, by keys that nobody knows or that were revoked, take
-  nothing away;
+- a key counts once, however often and under however many names it stands in a signature block; only keys of the role
+  `bundle`
+  count, and only as many as its threshold asks for: more signatures, by keys that nobody knows or that were revoked,
+  take nothing away;
 - revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
   time goes on answering, because a fleet that stops at midnight helps nobody. Who asks says which, by `new`;
 - what is not enough is refused with the most telling reason: revoked before expired before false before unknown;
-- the time is the latest of four: the system's clock, the last time seen on this board, the day the root.json was issued,
-  and the day this code was written. A clock that was set back, or never set, opens nothing that had expired before;
+- the time is the latest of four: the system's clock, the last time seen on this board, the day the root.json was
+  issued, and the day this code was written. A clock that was set back, or never set, opens nothing that had expired
+  before;
 - a clock that is ahead may refuse what is still good, and every such refusal says by which clock. It spoils nothing for
   later: the last time seen never goes beyond what was plausible (`seen_after`), so that setting the clock mends it;
 - a board without a clock cannot know that it is late: until it hears of a later time it accepts what has expired since.
@@ -48,7 +51,8 @@ __all__ = [
 EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
 """No board ran this code before."""
 _LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
-"""Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit."""
+"""Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit.
+"""
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
@@ -62,7 +66,8 @@ class Moment:
 
 
 def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_s: float | None = None) -> Moment:
-    """The time to judge by. system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this board;
+    """The time to judge by. system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this
+    board;
     issued_s: when the root.json was."""
     system = time.time() if system_s is None else system_s
     others = {
@@ -79,7 +84,8 @@ def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_
 
 
 def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float | None = None) -> float:
-    """The last time seen, once `system_s` was: never earlier than before, and unmoved by a time beyond what is plausible.
+    """The last time seen, once `system_s` was: never earlier than before, and unmoved by a time beyond what is
+    plausible.
 
     plausible_until_s: when the root in force expires. After it nothing is accepted anyhow, so nothing is lost by not
     believing such a clock, and a board whose clock said 2100 for a day works again once it is set.
@@ -105,7 +111,9 @@ def moment_of(seconds: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other form and for days that do not exist."""
+    """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other form and for days that do not
+    exist.
+    """
     seconds = seconds_of(text)
     if seconds is None:
         raise ValueError(f"{text!r:.40} is no time of the form 2027-01-31T00:00:00Z")
@@ -122,7 +130,9 @@ def tell_time(at_s: float) -> str:
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """name: a person's word for it. public: the raw 32 bytes. expires_s: seconds since 1970, None for as long as the root."""
+    """name: a person's word for it. public: the raw 32 bytes. expires_s: seconds since 1970, None for as long as the
+    root.
+    """
 
     keyid: str
     name: str
@@ -147,10 +157,10 @@ class Revoked:
 
 @dataclass(frozen=True)
 class TrustStore:
-    """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json, None
-    where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint: SHA-256 in
-    hex of what its signatures are over, by which people compare two root.json; empty without one. by_the_root: an
-    install root says so, not this machine or the caller."""
+    """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json,
+    None where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint:
+    SHA-256 in hex of what its signatures are over, by which people compare two root.json; empty without one.
+    by_the_root: an install root says so, not this machine or the caller."""
 
     where: str
     keys: Mapping[str, TrustedKey]

@@ -1,11 +1,12 @@
 """Whether a bundle may be taken, with everything that a person or a machine said about trust.
 
     vouched = TrustPolicy(store).vouch(header.manifest_bytes, header.signatures, where=path)
-    vouched.signers, vouched.told                       # (), "not signed; accepted because unsigned bundles are allowed"
+    vouched.signers, vouched.told                       # (), "not signed; accepted because unsigned bundles are
+    allowed"
 
-Rules: no store is a refusal, unless `allow_unsigned`; so is a bundle that nobody signed, or nobody who is known, or too few.
-What was tampered with, is revoked or is expired is refused whatever was allowed: that is no missing signature. Whoever
-shows a bundle shows `told`, so that nobody takes an allowance for a check.
+Rules: no store is a refusal, unless `allow_unsigned`; so is a bundle that nobody signed, or nobody who is known, or too
+few. What was tampered with, is revoked or is expired is refused whatever was allowed: that is no missing signature.
+Whoever shows a bundle shows `told`, so that nobody takes an allowance for a check.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ BY_THE_ROOT = "whom this root was told to trust (slot.json), not this machine"
 
 @dataclass(frozen=True)
 class Vouched:
-    """signers: keyids that count; empty where nobody vouches for the bundle. told: the words for it. code: of the refusal that
-    was waived or is only shown, empty where there was none. then: what of `told` may be written down, because it does not end
+    """signers: keyids that count; empty where nobody vouches for the bundle. told: the words for it. code: of the
+    refusal that was waived or is only shown, empty where there was none. then: what of `told` may be written down,
+    because it does not end
     to be true. by_the_root: an install root says whom to trust, not this machine or the caller."""
 
     signers: tuple[str, ...]
@@ -47,8 +49,10 @@ UNCHECKED = Vouched((), "its signature was not checked")
 
 @dataclass(frozen=True)
 class TrustPolicy:
-    """store: whom to trust, None for nobody. allow_unsigned: what nobody vouches for may pass, and is told; None where nobody can say so. new, now: as in
-    `TrustStore.check`. mode: `require` a trusted signature; `if-known`: only where there is a store; `show`: refuse nothing.
+    """store: whom to trust, None for nobody. allow_unsigned: what nobody vouches for may pass, and is told; None where
+    nobody can say so. new, now: as in
+    `TrustStore.check`. mode: `require` a trusted signature; `if-known`: only where there is a store; `show`: refuse
+    nothing.
     """
 
     store: TrustStore | None = None

@@ -9,11 +9,12 @@ Rules:
 - the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
   was asked for comes before it. An artifact with a delegate's operators (an Edge TPU's) is never offered without one;
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
-- `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels: the
-  same answers on every machine that has this engine;
-- kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit sums are a
-  candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
-- a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not there;
+- `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels:
+  the same answers on every machine that has this engine;
+- kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit
+  sums are a candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
+- a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not
+  there;
 - what a model may take is asked anew at each opening: among the measured, the fastest that fits.
 """
 
@@ -144,8 +145,8 @@ def _kernels(engine: str, delegate: str | None, *, fast: bool) -> tuple[Kernels,
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading and running it added to the
-    memory that a process has for itself, and the bundle's artifacts (1e6 bytes).
+    """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading and running it added to
+    the memory that a process has for itself, and the bundle's artifacts (1e6 bytes).
 
     ratio: its time by that of the champion it was compared with, run in turn. refused: why it is out, as
     `EdgekitError.as_json` gives it. What was not measured is None.

@@ -1,7 +1,7 @@
 """The trial, in a child process: load each candidate, replay its golden examples, race it against the best so far.
 
-A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child. One line
-of JSON a fact, as soon as it is known:
+A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child.
+One line of JSON a fact, as soon as it is known:
 
     {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
     {"ran": 0}                         it goes on, for who might think that it hangs
@@ -17,7 +17,8 @@ Rules:
 - effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
   three, and only the near ones run all rounds;
 - to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
-- when the bound is over nobody else enters, and who was being compared is judged by what is known. No inference is begun that is
+- when the bound is over nobody else enters, and who was being compared is judged by what is known. No inference is
+  begun that is
   not needed to name a winner: a slow model's other examples are replayed by who opens it;
 - fast 8-bit sums are admitted only where they give the very bits of the exact ones.
 """
@@ -338,7 +339,9 @@ class _Impatient(Recording):
 
 
 def _give_back() -> None:
-    """What earlier candidates left free goes back to the system, so that the next one is not measured as taking nothing."""
+    """What earlier candidates left free goes back to the system, so that the next one is not measured as taking
+    nothing.
+    """
     import ctypes
     import gc
 

@@ -4,10 +4,11 @@
     verdict.chosen, verdict.how, verdict.why
 
 Rules:
-- about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again until
-  one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun;
+- about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again
+  until one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun;
 - EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
-- a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the application;
+- a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the
+  application;
 - a child that others end (a supervisor, the kernel short of memory) tells nothing about its candidate: it is tried once
   more, at a second time left out for this opening, and what was found in such an opening is not kept;
 - what takes too much memory by an old measurement is measured again: one that was wrong must not refuse for ever;
@@ -58,7 +59,9 @@ __all__ = ["BOUND_S", "Tuning", "offered", "tune"]
 BOUND_S = 5.0
 """How long measuring may take unless EDGEKIT_TUNE says otherwise."""
 GRACE_S = 60.0
-"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to answer."""
+"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to
+answer.
+"""
 _REFUSES_S = 600.0
 """For so long what was measured refuses, and is then measured again."""
 _CHANCES = 2
@@ -99,8 +102,8 @@ def offered(bundle: Bundle, wanted: Wanted) -> tuple[Candidate, ...]:
 def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdict:
     """The candidate that is to answer, and why.
 
-    Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that do fits,
-    MissingExtraError when there is none at all.
+    Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that
+    do fits, MissingExtraError when there is none at all.
     """
     tuning = tuning or Tuning.from_environment()
     offer = offered(bundle, wanted)
@@ -123,7 +126,9 @@ def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdic
 
 
 def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict | None:
-    """What was measured before; None where it must be measured. Raises MemoryExceeded where nothing fits, by what was measured lately."""
+    """What was measured before; None where it must be measured. Raises MemoryExceeded where nothing fits, by what was
+    measured lately.
+    """
     everything = read(file, offer, None)
     if everything is None:
         return None
@@ -202,7 +207,8 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
 
 
 def _spared(bundle: Bundle, number: int | None, found: _Found, ended: str) -> bool:
-    """Others ended the child while this candidate was tried: again, or without it. True when another child should go on.
+    """Others ended the child while this candidate was tried: again, or without it. True when another child should go
+    on.
 
     number: None where it had not come to the first.
     """
@@ -241,7 +247,9 @@ _ELSE = "Do not use this bundle here: another engine or version may run it"
 
 
 def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | None) -> EdgekitError:
-    """Too large, or the reason against the bundle's own choice; a delegate's trouble is none, without it others may run."""
+    """Too large, or the reason against the bundle's own choice; a delegate's trouble is none, without it others may
+    run.
+    """
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:
         return MemoryExceeded(

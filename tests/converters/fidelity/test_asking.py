@@ -22,7 +22,8 @@ TENSORFLOW = (
     "\t [[{{node functional/GatherV2}}]] [Op:__inference_function_1]"
 )
 ONNX = (
-    "the inference failed: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running Gather "
+    "the inference failed: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
+    "Gather "
     "node. Name:'' Status Message: indices element out of data bounds, idx=7 must be within the inclusive range [-5,4]"
 )
 

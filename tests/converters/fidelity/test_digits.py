@@ -46,7 +46,8 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
     found = compare(answers, artifact, Evaluation(contract, evaluation))
     low, high = found.ci95
     told = (
-        f"{name}, {found.engine}: top-1 {found.original:.4f} -> {found.artifact:.4f}, drop {100 * found.drop:+.2f} points "
+        f"{name}, {found.engine}: top-1 {found.original:.4f} -> {found.artifact:.4f}, drop {100 * found.drop:+.2f} "
+        f"points "
         f"(95 % {100 * low:+.2f} to {100 * high:+.2f}) on {found.items} digits, agreement {found.agreement:.4f}, "
         f"cosine {found.cosine:.5f}, SQNR {found.sqnr_db:.1f} dB"
     )

@@ -131,7 +131,8 @@ CASES = {
     "clipped-range": (
         [CONV],
         [error(CONV, low=-30, high=30, grid_low=-2.0, grid_high=2.0, scale=4 / 255, cut_sqnr_db=16.0)],
-        r"its values reach from -30 to 30 and the quantized tensor only from -2 to 2: cutting them off, with all else in float, leaves 16 dB",
+        r"its values reach from -30 to 30 and the quantized tensor only from -2 to 2: cutting them off, with all "
+        r"else in float, leaves 16 dB",
     ),
 }
 
@@ -224,7 +225,8 @@ def test_data_that_leave_what_calibration_saw_are_named_at_the_first_tensor():
     (cause,) = explain(replace(made, calibrated={"x": (-1.28, 1.27), "conv": (-12.8, 12.7)}))
     assert (cause.code, cause.layer) == ("outside-calibration", "conv")
     assert cause.what == (
-        "'x' runs from -20 to 22 on the items that are evaluated, and calibration saw -1.28 to 1.27: cutting off what lies "
+        "'x' runs from -20 to 22 on the items that are evaluated, and calibration saw -1.28 to 1.27: cutting off "
+        "what lies "
         "beyond leaves 1 dB; so it is with 1 more"
     )
     wide = replace(made, calibrated={"x": (-21.0, 22.0), "conv": (-80, 90)})

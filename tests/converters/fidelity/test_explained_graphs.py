@@ -1,4 +1,6 @@
-"""A graph whose damage has a known cause, run by a real engine: the cause is named, and taking it away mends the damage."""
+"""A graph whose damage has a known cause, run by a real engine: the cause is named, and taking it away mends the
+damage.
+"""
 
 from __future__ import annotations
 

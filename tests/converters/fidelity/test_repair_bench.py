@@ -1,4 +1,6 @@
-"""Repair on real models of both formats: what rounding is worth, what a layer costs, and that nothing is measured twice."""
+"""Repair on real models of both formats: what rounding is worth, what a layer costs, and that nothing is measured
+twice.
+"""
 
 from __future__ import annotations
 

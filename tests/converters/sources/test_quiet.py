@@ -38,7 +38,8 @@ def test_what_was_written_can_be_read_for_an_errors_message() -> None:
 
 def test_an_exception_passes_through_and_stderr_is_back() -> None:
     done = run(
-        "try:\n with quiet():\n  raise KeyError('real')\nexcept KeyError as e:\n print(e, file=sys.stderr)\nos.write(2, b'on')"
+        "try:\n with quiet():\n  raise KeyError('real')\nexcept KeyError as e:\n print(e, "
+        "file=sys.stderr)\nos.write(2, b'on')"
     )
     assert done.stderr == "'real'\non"
 

@@ -1,4 +1,6 @@
-"""PyTorch networks: torch's own answers, and an ONNX form that gives the same. Run where the `torch` extra is installed."""
+"""PyTorch networks: torch's own answers, and an ONNX form that gives the same. Run where the `torch` extra is
+installed.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,9 @@ def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: P
 
 
 def maps_and_sequences() -> bytes:
-    """pixels [N, 3, 6, 10] -> map [N, 5, 6, 10]; steps [N, 7, 4] -> sum [N, 7, 4]: outputs of the picture and of a sequence."""
+    """pixels [N, 3, 6, 10] -> map [N, 5, 6, 10]; steps [N, 7, 4] -> sum [N, 7, 4]: outputs of the picture and of a
+    sequence.
+    """
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(rng.standard_normal((5, 3, 3, 3)).astype(np.float32), "w"),

@@ -182,7 +182,8 @@ def test_a_product_of_two_computed_tensors_counts_as_what_it_is():
 )
 def test_work_that_nobody_can_count_is_named_where_it_may_multiply(body, name):
     model = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["" : 17, "com.example" : 1]> g (float[1,8,8] x) => (float[a,b,c] y) {{ {body} }}'
+        f'<ir_version: 10, opset_import: ["" : 17, "com.example" : 1]> g (float[1,8,8] x) => (float[a,b,c] y) {{ '
+        f"{body} }}"
     )
     assert uncounted("onnx", model.SerializeToString()) == (() if name is None else (name,))
 

@@ -1,4 +1,5 @@
-"""Whatever happens to it, a request ends once: with its own result, its own error, or cancelled; never twice, never never.
+"""Whatever happens to it, a request ends once: with its own result, its own error, or cancelled; never twice, never
+never.
 
 EDGEKIT_STRESS=1000000 runs the storm with so many futures instead of a few thousand.
 """

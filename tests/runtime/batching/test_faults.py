@@ -291,7 +291,9 @@ print(results([first, second, batcher.submit(4)]), batcher.close())
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 @pytest.mark.parametrize("mode", ["barge", "turns", "batch"])
 def test_ctrl_c_in_the_main_thread_strands_nobody(mode):
-    """The main thread is interrupted in the engine and while it waits, many times; others get every answer all the while."""
+    """The main thread is interrupted in the engine and while it waits, many times; others get every answer all the
+    while.
+    """
     program = """
 import signal, sys, threading, time
 sys.path[:0] = %r

@@ -1,4 +1,5 @@
-"""A reader of bundles written from docs/bundle-format.md alone. It imports nothing of edgekit, and shares no code with it.
+"""A reader of bundles written from docs/bundle-format.md alone. It imports nothing of edgekit, and shares no code with
+it.
 
     opened = read(path, key=None, public=None)      # Refused, or what the file holds
 
@@ -241,7 +242,8 @@ def tools(value: Any) -> None:
         word(distribution), word(version)
 
 
-# -- the tables ---------------------------------------------------------------------------------------------------------
+# -- the tables
+# ---------------------------------------------------------------------------------------------------------
 
 
 def check(m: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""The one form of a value is read, and no other spelling of it; an independent writer of RFC 8785 says which form that is."""
+"""The one form of a value is read, and no other spelling of it; an independent writer of RFC 8785 says which form that
+is.
+"""
 
 from __future__ import annotations
 

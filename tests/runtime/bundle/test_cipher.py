@@ -101,7 +101,9 @@ def test_equal_blobs_are_equal_and_others_share_neither_salt_nor_key(key: bytes,
 
 
 def test_a_salt_tells_nothing_of_short_contents_to_who_lacks_the_key():
-    """All four one-byte answers under two keys: no salt, no digest and no byte is what anybody could compute without it."""
+    """All four one-byte answers under two keys: no salt, no digest and no byte is what anybody could compute without
+    it.
+    """
     for answer in range(4):
         data = bytes([answer])
         salts = {encrypt(key, data, BOUND)[0] for key in (KEY, KEY[::-1])}

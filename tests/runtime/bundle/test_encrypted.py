@@ -205,8 +205,8 @@ def test_what_was_not_encrypted_for_its_place_does_not_open(change, path: Path, 
 
 
 def test_which_of_one_models_blobs_stands_where_is_the_signatures_to_say(tmp_path: Path):
-    """S22: two golden answers change places with their salts. Nothing that is encrypted differs, so that the key opens both;
-    what was signed does not open, and what was not does not give its golden answers."""
+    """S22: two golden answers change places with their salts. Nothing that is encrypted differs, so that the key opens
+    both; what was signed does not open, and what was not does not give its golden answers."""
     path, pem = tiny.bundle(tmp_path, secret=KEY, key=SigningKey(rooted.private("alice"))), tmp_path / "alice.pub.pem"
     pem.write_bytes(rooted.public_pem("alice"))
     one, other = (
@@ -294,7 +294,8 @@ def test_a_large_bundle_is_in_memory_twice_at_most_while_it_is_opened(tmp_path: 
     made = replace(from_json(Manifest, value, "made"), blobs=(), requires=("encrypted-blobs",))
     write_bundle(tmp_path / "big.ekb", draft, made)
     code = (
-        "import sys; from edgekit_runtime.bundle import read_bundle; from edgekit_runtime.bundle.secrets import Secret\n"
+        "import sys; from edgekit_runtime.bundle import read_bundle; from edgekit_runtime.bundle.secrets import "
+        "Secret\n"
         "from cryptography.hazmat.primitives.ciphers import Cipher\n"
         "def now(name): return int([l for l in open('/proc/self/status') if l.startswith(name)][0].split()[1]) << 10\n"
         "before = now('VmRSS')\n"

@@ -118,7 +118,8 @@ def test_the_page_says_what_is_promised_of_releases():
     assert FORMAT_VERSION == 1
 
 
-# -- the reader that was written from the page --------------------------------------------------------------------------
+# -- the reader that was written from the page
+# --------------------------------------------------------------------------
 
 
 def _theirs(file: Path, **options) -> tuple[str, object]:

@@ -45,7 +45,8 @@ def in_format(name, corners=CORNERS):
 CXCYWH = in_format("cxcywh")
 YOLOV8 = np.concatenate([CXCYWH, SCORES], axis=1).T
 OBJECTNESS = np.concatenate([CXCYWH, np.full((3, 1), 0.9), SCORES / 0.9], axis=1).astype(np.float32)
-# The decided boxes of a network that ends in a suppression: 1 for cats where 0 is nothing, and rows that are not filled.
+# The decided boxes of a network that ends in a suppression: 1 for cats where 0 is nothing, and rows that are not
+# filled.
 KEPT = np.array([0, 2])
 FILLED = np.concatenate([CORNERS[KEPT], np.zeros((2, 4))]).astype(np.float32)
 NOTHING_FIRST = np.concatenate([np.full((3, 1), 0.05), SCORES], axis=1).astype(np.float32)

@@ -1,4 +1,6 @@
-"""ONNX INT8 gives the same answers on every processor. An x86 without VNNI is emulated; QEMU executes what its kernels execute."""
+"""ONNX INT8 gives the same answers on every processor. An x86 without VNNI is emulated; QEMU executes what its kernels
+execute.
+"""
 
 from __future__ import annotations
 

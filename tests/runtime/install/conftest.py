@@ -1,4 +1,5 @@
-"""The self-test and the trial run in this process (EDGEKIT_SELFTEST=in-process, as under emulation) unless a test is about
+"""The self-test and the trial run in this process (EDGEKIT_SELFTEST=in-process, as under emulation) unless a test is
+about
 the child: a child takes most of a second to start.
 """
 

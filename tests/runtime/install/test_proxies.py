@@ -1,4 +1,6 @@
-"""Downloads through a real proxy on this machine: as bounded as without one, and as resumable; its password stays with it."""
+"""Downloads through a real proxy on this machine: as bounded as without one, and as resumable; its password stays with
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ QUICK = replace(UNSIGNED, fetching=Fetching(LIMITS, sleep=lambda seconds: None))
 
 @dataclass
 class Proxy:
-    """password: NAME:PASSWORD that it asks for. cuts: bytes after which it hangs up, one a connection, None for none. says: in
+    """password: NAME:PASSWORD that it asks for. cuts: bytes after which it hangs up, one a connection, None for none.
+    says: in
     place of what it should. asked: the first line and the headers of every request that reached it."""
 
     password: str = ""

@@ -1,5 +1,5 @@
-"""What happens next, for every state: done, an error, a spontaneous reboot, a hang. The table of `journal`, as chains, and
-what the journal knows by itself."""
+"""What happens next, for every state: done, an error, a spontaneous reboot, a hang. The table of `journal`, as chains,
+and what the journal knows by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An .onnx file that would open another file, run other code or take all memory is refused; what exporters write passes."""
+"""An .onnx file that would open another file, run other code or take all memory is refused; what exporters write
+passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A .tflite file that would lead an interpreter astray is refused with a sentence; every file that converters write passes."""
+"""A .tflite file that would lead an interpreter astray is refused with a sentence; every file that converters write
+passes.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,9 @@ def test_whatever_happened_it_closes_when_the_host_is_back(happened, threshold):
 
 @given(steps, st.integers(1, 5))
 def test_a_host_that_is_down_gets_at_most_one_probe_each_wait(happened, threshold):
-    """From opening on, with nothing but failures, the k-th probe comes no sooner than 0.25 * 2**k s after the one before."""
+    """From opening on, with nothing but failures, the k-th probe comes no sooner than 0.25 * 2**k s after the one
+    before.
+    """
     clock = Clock()
     breaker = Breaker(threshold=threshold, shortest_s=0.25, longest_s=2.0, clock=clock)
     for _ in range(threshold):

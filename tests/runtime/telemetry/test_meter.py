@@ -1,4 +1,6 @@
-"""What the meter promises: every answer counted once, in its source, its stages and its budget, whoever asks and whenever."""
+"""What the meter promises: every answer counted once, in its source, its stages and its budget, whoever asks and
+whenever.
+"""
 
 from __future__ import annotations
 

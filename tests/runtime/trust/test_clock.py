@@ -25,7 +25,8 @@ def test_a_clock_in_1970_is_judged_by_the_latest_time_that_is_known_instead():
     assert judge(0, issued_s=NOW).at_s == NOW
     assert judge(0, seen_s=NOW + 1, issued_s=NOW).at_s == NOW + 1
     assert judge(0, seen_s=NOW).told == (
-        "(judged by the last time seen on this board, 2027-06-01T00:00:00Z; this machine's clock says 1970-01-01T00:00:00Z)"
+        "(judged by the last time seen on this board, 2027-06-01T00:00:00Z; this machine's clock says "
+        "1970-01-01T00:00:00Z)"
     )
 
 

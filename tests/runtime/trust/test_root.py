@@ -1,4 +1,6 @@
-"""A root.json is taken as it is meant, or not at all: the cases that python-tuf keeps for its root, and those of a small file."""
+"""A root.json is taken as it is meant, or not at all: the cases that python-tuf keeps for its root, and those of a
+small file.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def steep_function(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "steep-function",
-            f"{layer.op} spans from {smallest:.3g} to {typical:.3g}{small}: a step of its input moves its output by more "
+            f"{layer.op} spans from {smallest:.3g} to {typical:.3g}{small}: a step of its input moves its output by "
+            f"more "
             f"than a step, and the signal to noise ratio falls by {error.fall_db:.0f} dB here",
             {"low": smallest, "high": typical, "input_step": step, "input_least": least, "step": error.scale or 0.0},
             "Keep it and the layers that compute its input in float, or let its input have 16 bits",
@@ -100,8 +101,10 @@ def outlier(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "outlier-activation",
-            f"the 0.01 % largest values stretch the range {stretch:.1f}x: {error.float_low:.3g} to {error.float_high:.3g}, "
-            f"where 99.99 % lie between {error.middle_low:.3g} and {error.middle_high:.3g}; one step is {error.scale:.3g} "
+            f"the 0.01 % largest values stretch the range {stretch:.1f}x: {error.float_low:.3g} to "
+            f"{error.float_high:.3g}, "
+            f"where 99.99 % lie between {error.middle_low:.3g} and {error.middle_high:.3g}; one step is "
+            f"{error.scale:.3g} "
             f"and a typical value {error.float_rms:.3g}",
             {
                 "stretch": stretch,
@@ -120,7 +123,9 @@ def outlier(case: Case) -> Iterator[Cause]:
 
 
 def clipped_range(case: Case) -> Iterator[Cause]:
-    """Values beyond the range that the quantizer gave the tensor: cutting them off, and nothing else, makes half of the noise."""
+    """Values beyond the range that the quantizer gave the tensor: cutting them off, and nothing else, makes half of the
+    noise.
+    """
     for layer, error in case.damaged:
         low, high, cut = error.grid_low, error.grid_high, error.cut_sqnr_db
         if low is None or high is None or cut is None or error.sqnr_db is None or cut > error.sqnr_db + HALF_DB:
@@ -164,7 +169,8 @@ def outside_calibration(case: Case) -> Iterator[Cause]:
     yield Cause(
         case.producers[name].name if name in case.producers else reader.name if reader is not None else "",
         "outside-calibration",
-        f"'{name}' runs from {low:.3g} to {high:.3g} on the items that are evaluated, and calibration saw {least:.3g} to "
+        f"'{name}' runs from {low:.3g} to {high:.3g} on the items that are evaluated, and calibration saw "
+        f"{least:.3g} to "
         f"{most:.3g}: cutting off what lies beyond leaves {cut:.0f} dB{more}",
         {
             "low": low,

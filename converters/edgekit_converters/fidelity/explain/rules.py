@@ -109,8 +109,8 @@ def examine(
     progress: Progress = silent,
     calibrated: Mapping[str, tuple[float, float]] | None = None,
 ) -> Case:
-    """The case of `quantized` against `float_graph`; feeds as `layer_errors` takes them, and its errors. calibrated: the
-    ranges that calibration saw, by tensor, where the feeds are others than it had."""
+    """The case of `quantized` against `float_graph`; feeds as `layer_errors` takes them, and its errors. calibrated:
+    the ranges that calibration saw, by tensor, where the feeds are others than it had."""
     ranges: dict[str, tuple[float, float]] = {}
 
     def watched() -> Iterator[Feed]:
@@ -189,7 +189,8 @@ def nothing_quantized(case: Case) -> Iterator[Cause]:
     yield Cause(
         "",
         "nothing-quantized",
-        f"{100 * weights:.0f} % of the weights and {100 * macs:.0f} % of the multiply-accumulates are in 8 bits, and the file "
+        f"{100 * weights:.0f} % of the weights and {100 * macs:.0f} % of the multiply-accumulates are in 8 bits, and "
+        f"the file "
         f"is {ratio:.2f}x the float one; the graph is {listed or 'empty'}",
         {"weights": weights, "macs": macs, "size_ratio": ratio},
         "Take the float artifact: this one brings nothing",
@@ -211,7 +212,8 @@ def input_scaling(case: Case) -> Iterator[Cause]:
         yield Cause(
             first.name,
             "input-scaling",
-            f"its input '{name}' runs from {low:.3g} to {high:.3g} and nothing before it normalises; its output reaches "
+            f"its input '{name}' runs from {low:.3g} to {high:.3g} and nothing before it normalises; its output "
+            f"reaches "
             f"{middle:.3g}: a model that expects -1..1 or 0..1 would answer so",
             {"low": low, "high": high, "output": middle},
             "Set mean and std of the input in the contract file",
@@ -236,7 +238,8 @@ def accumulated(case: Case) -> Iterator[Cause]:
     yield Cause(
         "",
         "accumulated",
-        f"{output.sqnr_db:.0f} dB are left at the end, and no layer loses much by itself: {len(adding)} layers round a little "
+        f"{output.sqnr_db:.0f} dB are left at the end, and no layer loses much by itself: {len(adding)} layers round "
+        f"a little "
         f"each, none of them to less than {low:.0f} dB",
         {
             "sqnr_db": output.sqnr_db,
@@ -259,7 +262,8 @@ def splits_graph(case: Case) -> Iterator[Cause]:
             "splits-graph",
             f"operators outside the engine's fast path ({named}) split the graph in {case.pieces} pieces",
             {"pieces": case.pieces, "outside": list(case.outside)},
-            "Replace them (ReLU6 for hard-swish), leave them in float if the engine has them there, or take the float artifact",
+            "Replace them (ReLU6 for hard-swish), leave them in float if the engine has them there, or take the "
+            "float artifact",
         )
     elif (islands := _islands(case)) > 4:
         yield Cause(

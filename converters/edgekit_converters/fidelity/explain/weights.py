@@ -33,8 +33,8 @@ def rounded_weights(float_graph: Graph, quantized: Graph) -> Graph | None:
 
 
 def with_its_kernel(float_graph: Graph, quantized: Graph, layer: Layer) -> Graph | None:
-    """The float graph with that layer's kernel as the quantized file has it, and the bias that was corrected for it; None
-    where nothing differs."""
+    """The float graph with that layer's kernel as the quantized file has it, and the bias that was corrected for it;
+    None where nothing differs."""
     pair = _weights(float_graph, quantized, layer)
     if pair is None or layer.weight is None:
         return None
@@ -65,7 +65,8 @@ def channel_spread(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "channel-spread",
-            f"the ranges of its {len(reach)} output channels are up to {spread:.0f}x apart under one scale, and {poor} of "
+            f"the ranges of its {len(reach)} output channels are up to {spread:.0f}x apart under one scale, and "
+            f"{poor} of "
             "them keep less than 20 dB of their weights",
             {"spread": spread, "channels": len(reach), "poor": poor},
             "Quantize its weights per channel, equalise neighbouring layers, or keep it in float",
@@ -87,7 +88,8 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         )
         apart = _inputs_apart(pair[0], layer)
         why = (
-            f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that small ones, "
+            f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that "
+            f"small ones, "
             "which may carry large inputs, keep few steps"
             if apart >= _APART
             else "what it answers is small beside the products it sums"
@@ -95,7 +97,8 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "weight-resolution",
-            f"rounding its kernel alone, with all else in float, leaves {tried.kernel_db:.0f} dB {tried.where}, where all of 8 bits leave {tried.artifact_db:.0f}, though the weights themselves keep "
+            f"rounding its kernel alone, with all else in float, leaves {tried.kernel_db:.0f} dB {tried.where}, "
+            f"where all of 8 bits leave {tried.artifact_db:.0f}, though the weights themselves keep "
             f"{weight_db:.0f} dB: {why}{shown}",
             {
                 "kernel_only_sqnr_db": tried.kernel_db,
@@ -124,7 +127,8 @@ def amplification(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "noise-amplification",
-            f"its inputs come with {error.inputs_sqnr_db:.0f} dB and leave it with {error.sqnr_db:.0f}: its sums are small "
+            f"its inputs come with {error.inputs_sqnr_db:.0f} dB and leave it with {error.sqnr_db:.0f}: its sums are "
+            f"small "
             "beside the products in them, so that the rounding of its inputs weighs more than the inputs",
             {"inputs_sqnr_db": error.inputs_sqnr_db, "sqnr_db": error.sqnr_db},
             "Let its inputs have 16 bits, or keep it and what makes its inputs in float",
@@ -153,7 +157,9 @@ def _weights(
 
 
 def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
-    """By what it makes; or, where an activation was fused into it, by its weights, which are called after layer and kernel."""
+    """By what it makes; or, where an activation was fused into it, by its weights, which are called after layer and
+    kernel.
+    """
     names = (layer.weight, f"{layer.name}/{layer.weight}")
     made = (found for found in quantized.layers if layer.outputs[0] in found.outputs)
     alike = (found for found in quantized.layers if found.weight is not None and found.weight in names)
