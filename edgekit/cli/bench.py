@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.bench_text import bench_lines, comparison_lines, similarity_lines
+from edgekit.cli.bench_text import bench_lines, comparison_lines
 from edgekit.cli.deploy import identity, port
 from edgekit.cli.options import (
     BUNDLE,
@@ -39,7 +39,6 @@ __all__ = ["bench"]
 
 LEAST_S = 1.0
 """Of a run whose length nobody asked for: 200 requests of a small network last a few milliseconds, and tell nothing."""
-_OF_SIMILARITY = ("engine", "threads", "pin", "frames_per_s")
 
 
 @click.command()
@@ -88,17 +87,6 @@ _OF_SIMILARITY = ("engine", "threads", "pin", "frames_per_s")
     help="Compare with an earlier record; exits 1 where conditions differ.",
 )
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write the record there, as JSON.")
-@click.option(
-    "--similarity",
-    type=PATH,
-    metavar="DIR",
-    help="Instead: what answering from similar pictures would cost in correctness, on the frames in DIR. Takes "
-    "--engine, "
-    "--threads, --pin, --frames-per-s and -o.",
-)
-@click.option(
-    "--frames-per-s", type=FiniteRange(0.001, 10_000), metavar="R", help="With --similarity: how fast the frames came."
-)
 @click.option("--on", metavar="USER@HOST", help="Time it on a board that `edgekit deploy` has put it on, over ssh.")
 @port
 @identity
@@ -112,7 +100,6 @@ def bench(
     as_json: bool,
     old: Path | None,
     output: Path | None,
-    similarity: Path | None,
     **asked: Any,
 ) -> int:
     """Open BUNDLE, or the active one of an install ROOT, ask for its golden inputs, and print latencies by stage, cold
@@ -126,8 +113,6 @@ def bench(
     edgekit bench net.ekb --on pi@raspberrypi -o board.json     # the board's own record
     """
     board = _Board(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
-    if board.to is not None and similarity is not None:
-        raise click.UsageError("--similarity is measured here: leave --on out.")
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
     who = {name: asked.pop(name) for name in ("trust", "allow_unsigned", "secret")}
@@ -135,11 +120,6 @@ def bench(
         raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board finds its own keys.")
     if output is not None:
         refuse_unwritable(output)
-    if similarity is not None:
-        _refuse_load(asked | {"compare": old})
-        return _told(_similarity(bundle, similarity, asked | who), similarity_lines, output, as_json)
-    if asked["frames_per_s"] is not None:
-        raise click.UsageError("--frames-per-s goes with --similarity.")
     setup, load = _what(asked | who)
     from edgekit.bench import compare, measure, read_record
 
@@ -175,7 +155,7 @@ def _there(bundle: Path, board: _Board, asked: dict[str, Any]) -> dict[str, Any]
     names = {"runs": "-n", "cache": "--cache"}
     words: list[str] = []
     for name, value in asked.items():
-        if value is None or value is False or name == "frames_per_s":
+        if value is None or value is False:
             continue
         option = names.get(name, f"--{name.replace('_', '-')}")
         words += [option] if value is True else [option, str(value)]
@@ -257,25 +237,3 @@ def _write(output: Path, found: dict[str, Any]) -> None:
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
     write_whole(output.resolve(), text.encode(), "the record")
-
-
-def _refuse_load(asked: dict[str, Any]) -> None:
-    """A usage error for what --similarity would not heed."""
-    names = {"runs": "-n"}
-    idle = [
-        names.get(name, f"--{name.replace('_', '-')}")
-        for name, value in asked.items()
-        if value is not None and value is not False and name not in _OF_SIMILARITY
-    ]
-    if idle:
-        raise click.UsageError(
-            f"--similarity times no load and compares no records: leave {', '.join(sorted(idle))} out."
-        )
-
-
-def _similarity(bundle: Path, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    from edgekit.similarity import measure_similarity
-
-    opened = {name: asked[name] for name in ("engine", "threads", "pin", "trust", "allow_unsigned", "secret")}
-    with shown() as progress:
-        return measure_similarity(bundle, folder, progress=progress, frames_per_s=asked["frames_per_s"], opened=opened)

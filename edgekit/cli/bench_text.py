@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit.bench import Compared
 
-__all__ = ["bench_lines", "comparison_lines", "similarity_lines"]
+__all__ = ["bench_lines", "comparison_lines"]
 
 BUSY = 0.25
 """From this share of the processor on, what other processes take is worth a warning."""
@@ -114,40 +114,4 @@ def comparison_lines(old: Path | None, compared: Compared | None) -> list[str]:
         ranges = "   ".join(f"{s[0]:.4g} to {s[1]:.4g}" if s else "-" for s in (r.then_spread, r.now_spread))
         verdict = {"noise": "within the noise", "unknown": "", "better": "better", "worse": "WORSE"}[r.verdict]
         lines.append(f"  {r.name:<17} {r.then:>9.4g} {r.now:>9.4g} {r.ratio:>7.3f}   {ranges}   {verdict}".rstrip())
-    return lines
-
-
-def similarity_lines(found: dict[str, Any]) -> list[str]:
-    """One row a threshold: how many frames would be answered from likeness, and how rightly."""
-    changes = found["changes"]
-    lines = [
-        f"{found['bundle']}: {found['recipe']} on {found['frames']:,} frames, an inference {found['infer_ms']:.3g} ms, "
-        f"a look {found['look_ms']:.3g} ms",
-        f"  from one frame to the next: p50 {changes['p50']:.3g}, p90 {changes['p90']:.3g}, p99 {changes['p99']:.3g}",
-        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'at least':>9} {'wrong':>6} {'cosine':>8} "
-        f"{'least':>8} {'saved a frame':>14}",
-    ]
-    for row in found["thresholds"]:
-        figures = [row["agreement"], row["agreement_low"], row["cosine_mean"], row["cosine_min"]]
-        agree, low, mean, least = ("-" if f is None else f"{f:.4f}" for f in figures)
-        lines.append(
-            f"  {row['threshold']:>9g} {row['answered']:>9,} {100 * row['share']:>5.1f} % {agree:>8} {low:>9} "
-            f"{row['wrong']:>6,} {mean:>8} {least:>8} {row['saved_ms']:>11.3g} ms"
-        )
-    worst = [row["worst"] for row in found["thresholds"] if row["worst"] and not row["worst"]["agrees"]]
-    if worst:
-        lines.append(
-            f"  first wrong at {worst[0]['frame']}: distance {worst[0]['distance']:.3g}, cosine "
-            f"{worst[0]['cosine']:.4f}"
-        )
-    if found["unreadable"]:
-        lines.append(
-            f"  left out: {len(found['unreadable']):,} that cannot be read, {found['unreadable'][0]['file']} the first"
-        )
-    best = found["suggested"]
-    lines.append(
-        "  no threshold at which 99 % of the answers agree"
-        if best is None
-        else f"  suggested: {best:g}, the largest at which 99 % of the answers agree"
-    )
     return lines

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import tiny
-from PIL import Image
 
 PROMISED = {
     "bundle", "recipe", "engine", "engine_version", "threads", "n", "min_ms", "p50_ms", "p95_ms", "p99_ms",
@@ -83,8 +82,6 @@ def test_with_the_cache_on_every_input_is_computed_once(edgekit, bundle):
         (("--rate", "0"), "is not in the range"),
         (("--rate", "nan"), "no finite number"),
         (("--duration-s", "nan"), "no finite number"),
-        (("--similarity", ".", "--rate", "5", "--cache", "-n", "20"), "leave --cache, --rate, -n out"),
-        (("--similarity", ".", "--compare", "x.json"), "leave --compare out"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_usage_error(edgekit, bundle, options, told):
@@ -159,17 +156,6 @@ def test_a_run_of_nobodys_length_lasts_long_enough_to_tell_what_others_took(edge
     assert found["conditions"]["during"]["seconds"] >= 1.0
     assert found["conditions"]["during"]["others_cpu"] is not None
     assert edgekit("bench", bundle, "-n", "20", "--json").json["conditions"]["during"]["others_cpu"] is None
-
-
-def test_likeness_is_measured_with_the_engine_that_was_asked_for_and_written(edgekit, bundle, tmp_path):
-    (tmp_path / "frames").mkdir()
-    for number in range(3):
-        Image.fromarray(tiny.RED).save(tmp_path / "frames" / f"{number}.png")
-    ran = edgekit("bench", bundle, "--similarity", "frames", "--threads", "1", "-o", "x.json", "--json")
-    assert json.loads((tmp_path / "x.json").read_text()) == ran.json
-    ran = edgekit("bench", bundle, "--similarity", "frames", "--engine", "nonsense")
-    assert ran.code == 1
-    assert "nonsense" in ran.err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC and address space")

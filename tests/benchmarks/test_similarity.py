@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import memory
 import pytest
 import tiny
 from PIL import Image
 
-from edgekit.cli.bench_text import similarity_lines
+from benchmarks.runtime.similarity import THRESHOLDS, lines_of, main, measure_similarity
 from edgekit.inputs import InputsError
-from edgekit.similarity import measure_similarity
 
 
 def frames(folder, pictures):
@@ -69,7 +70,7 @@ def test_what_cannot_be_read_is_named_and_left_out(bundle, tmp_path):
     found = measure_similarity(bundle, folder, [1.0])
     assert found["frames"] == 3
     assert [one["file"] for one in found["unreadable"]] == [str(folder / "broken.png")]
-    assert any("broken.png" in line for line in similarity_lines(found))
+    assert any("broken.png" in line for line in lines_of(found))
 
 
 @pytest.mark.parametrize("pictures", [[], [tiny.RED]])
@@ -90,8 +91,16 @@ def test_a_model_that_keeps_a_state_is_said_to(tmp_path):
 
 
 def test_a_person_is_told_a_threshold_or_that_there_is_none(bundle, tmp_path):
-    told = similarity_lines(measure_similarity(bundle, frames(tmp_path / "f", [tiny.RED] * 5)))
+    told = lines_of(measure_similarity(bundle, frames(tmp_path / "f", [tiny.RED] * 5)))
     assert "suggested: 32" in told[-1]
-    told = similarity_lines(measure_similarity(bundle, frames(tmp_path / "g", [tiny.RED, tiny.BLUE] * 3), [1000.0]))
+    told = lines_of(measure_similarity(bundle, frames(tmp_path / "g", [tiny.RED, tiny.BLUE] * 3), [1000.0]))
     assert "no threshold" in told[-1]
     assert any("first wrong at" in line for line in told)
+
+
+def test_the_command_prints_a_row_a_threshold_and_one_error(bundle, tmp_path, capsys):
+    folder = frames(tmp_path / "f", [tiny.RED] * 3)
+    assert main([str(bundle), str(folder), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["thresholds"]) == len(THRESHOLDS)
+    assert main([str(bundle), str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")

@@ -1,7 +1,7 @@
 """What answering from similar pictures would cost in correctness, and save in time, on the user's own frames.
 
-    found = measure_similarity(Path("net.ekb"), Path("frames/"))
-    found["thresholds"][0]          # {"threshold": 1.0, "share": 0.62, "agreement": 0.998, ...}
+    python benchmarks/runtime/similarity.py net.ekb frames/
+    python benchmarks/runtime/similarity.py net.ekb frames/ --frames-per-s 25 --json
 
 Rules:
 - every frame is really inferred once; for each threshold the tier of the runtime itself is asked, in the order of the
@@ -14,7 +14,10 @@ Rules:
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.inputs import InputsError, listed, load
-from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
 from edgekit_runtime.cache.similar import Mark, Similar, SimilarHit
 from edgekit_runtime.contract import Contract, Decoder
-
-__all__ = ["THRESHOLDS", "measure_similarity"]
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ALIKE_COSINE = 0.99
@@ -96,12 +96,11 @@ def measure_similarity(
     bundle_path: Path,
     folder: Path,
     thresholds: Sequence[float] = THRESHOLDS,
-    progress: Progress = silent,
     *,
     frames_per_s: float | None = None,
     opened: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What `edgekit bench --similarity` prints: for each threshold, how much would be answered, and how rightly.
+    """For each threshold, how much would be answered, and how rightly.
 
     infer_ms: median of what a hit saves, look_ms: median of what asking costs; saved_ms: a frame, on average over all
     frames.
@@ -130,9 +129,8 @@ def measure_similarity(
                 do="Leave similar= out",
             )
         looker = _Looker(model.contract)
-        for number, file in enumerate(files):
+        for file in files:
             frame = seen.look(looker, model, file)
-            progress("comparing frames", number + 1, len(files))
             if frame is not None:
                 for trial in trials:
                     trial.see(frame)
@@ -274,3 +272,62 @@ def _cosine_of(given: NDArray[Any], true: NDArray[Any]) -> float:
 def _by_number(file: str) -> list[tuple[int, str]]:
     """frame2 before frame10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", file)]
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """One row a threshold: how many frames would be answered from likeness, and how rightly."""
+    changes = found["changes"]
+    lines = [
+        f"{found['bundle']}: {found['recipe']} on {found['frames']:,} frames, an inference {found['infer_ms']:.3g} ms, "
+        f"a look {found['look_ms']:.3g} ms",
+        f"  from one frame to the next: p50 {changes['p50']:.3g}, p90 {changes['p90']:.3g}, p99 {changes['p99']:.3g}",
+        f"  {'threshold':>9} {'answered':>9} {'share':>7} {'agree':>8} {'at least':>9} {'wrong':>6} {'cosine':>8} "
+        f"{'least':>8} {'saved a frame':>14}",
+    ]
+    for row in found["thresholds"]:
+        figures = [row["agreement"], row["agreement_low"], row["cosine_mean"], row["cosine_min"]]
+        agree, low, mean, least = ("-" if f is None else f"{f:.4f}" for f in figures)
+        lines.append(
+            f"  {row['threshold']:>9g} {row['answered']:>9,} {100 * row['share']:>5.1f} % {agree:>8} {low:>9} "
+            f"{row['wrong']:>6,} {mean:>8} {least:>8} {row['saved_ms']:>11.3g} ms"
+        )
+    worst = [row["worst"] for row in found["thresholds"] if row["worst"] and not row["worst"]["agrees"]]
+    if worst:
+        lines.append(
+            f"  first wrong at {worst[0]['frame']}: distance {worst[0]['distance']:.3g}, cosine "
+            f"{worst[0]['cosine']:.4f}"
+        )
+    if found["unreadable"]:
+        lines.append(
+            f"  left out: {len(found['unreadable']):,} that cannot be read, {found['unreadable'][0]['file']} the first"
+        )
+    best = found["suggested"]
+    lines.append(
+        "  no threshold at which 99 % of the answers agree"
+        if best is None
+        else f"  suggested: {best:g}, the largest at which 99 % of the answers agree"
+    )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("frames", type=Path, help="a folder with frames of a video, named in its order")
+    parser.add_argument(
+        "--frames-per-s", type=float, help="how fast the frames came; without it every frame is young enough"
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    opened = {"allow_unsigned": True}
+    try:
+        found = measure_similarity(options.bundle, options.frames, frames_per_s=options.frames_per_s, opened=opened)
+    except EdgekitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines_of(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
