@@ -329,7 +329,6 @@ def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: Setup, lea
     by = "which made them" if told[0].same_engine else "another than made them"
     return True, (
         f"{info.name} {info.version}, {by}, gives {told[0].examples} of {len(bundle.manifest.golden)} examples in a "
-        f"process "
-        f"of its own: at most {told[0].worst_steps:.3g} steps apart, cosine {told[0].worst_cosine:.5f}, "
+        f"process of its own: at most {told[0].worst_steps:.3g} steps apart, cosine {told[0].worst_cosine:.5f}, "
         f"{info.arithmetic} arithmetic"
     )

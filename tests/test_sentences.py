@@ -83,15 +83,9 @@ def called(node):
 
 def test_what_decides_on_a_sentence_is_found():
     found = decisions(
-        "try: work()\n"
-        "except OSError as error:\n"
-        "    if 'No space' in str(error): pass\n"
-        "    said = str(error)\n"
-        "    if said.startswith('x'): pass\n"
-        "    raise OSError(error.errno, os.strerror(error.errno))\n"
-        "if report.told.endswith('trusted'): pass\n"
-        "if check.why == '': pass\n"
-        "signs = (os.strerror(5),)\n"
+        "try: work()\nexcept OSError as error:\n    if 'No space' in str(error): pass\n    said = str(error)\n    if "
+        "said.startswith('x'): pass\n    raise OSError(error.errno, os.strerror(error.errno))\nif "
+        "report.told.endswith('trusted'): pass\nif check.why == '': pass\nsigns = (os.strerror(5),)\n"
     )
     assert sorted(line for line, _ in found) == [3, 5, 7, 9]
 

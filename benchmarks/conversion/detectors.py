@@ -236,8 +236,8 @@ def markdown(found: dict[str, Any]) -> str:
             ships = " (ships)" if recipe == value["ships"] else ""
             lines.append(
                 f"| {value['what']} | {recipe}{ships} | {row['kept']} of {row['original']} | "
-                f"{row['artifact'] - row['kept']} | "
-                f"{100 * row['agreement']:.1f} % ({100 * low:.1f}-{100 * high:.1f}) | {100 * row['int8']:.0f} % |"
+                f"{row['artifact'] - row['kept']} | {100 * row['agreement']:.1f} % ({100 * low:.1f}-{100 * high:.1f}) "
+                f"| {100 * row['int8']:.0f} % |"
             )
     return "\n".join(lines)
 

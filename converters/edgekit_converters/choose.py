@@ -210,8 +210,8 @@ def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) ->
     if needed <= left:
         return None
     return (
-        f"it needs about {needed:.0f} MiB for weights, arena and runtime, "
-        f"and of the {ram_mb} MiB of {profile} {left:.0f} are left to it"
+        f"it needs about {needed:.0f} MiB for weights, arena and runtime, and of the {ram_mb} MiB of {profile} "
+        f"{left:.0f} are left to it"
     )
 
 
@@ -374,9 +374,8 @@ def _chosen_by(fidelity: Fidelity) -> str:
     if fidelity.judged_apart:
         return f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} others"
     return (
-        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation "
-        f"set is "
-        f"divided where it has {2 * FEWEST_APART} items or more"
+        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation set "
+        f"is divided where it has {2 * FEWEST_APART} items or more"
     )
 
 
@@ -417,8 +416,7 @@ def _lost(fidelity: Fidelity, limit: float) -> str:
         new = found.artifact - found.kept
         return (
             f"it keeps {found.kept} of the original's {found.original} boxes and adds {new} on "
-            f"{items}{_interval(fidelity)}: "
-            f"{lost} % of decisions differ"
+            f"{items}{_interval(fidelity)}: {lost} % of decisions differ"
         )
     if output is not None:
         return _of_output(fidelity, output, limit)

@@ -285,8 +285,8 @@ def caution(profile: Profile) -> str:
     low, high = spread["boards"]
     return (
         f"estimates err most for {profile.soc}: the {spread['times']} published times of its boards are apart by x "
-        f"{low:.2g} to "
-        f"{high:.2g} in the median, so the range is wider; `edgekit profiles measure` on your board settles it"
+        f"{low:.2g} to {high:.2g} in the median, so the range is wider; `edgekit profiles measure` on your board "
+        "settles it"
     )
 
 

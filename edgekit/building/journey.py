@@ -248,9 +248,8 @@ def _as_is(request: BuildRequest, recipes: Sequence[Recipe]) -> BuildRequest:
         return request
     if len(recipes) > 1:
         raise ConversionError(
-            f"{next(recipe.name for recipe in recipes if recipe.finished)} packs the file as it is, and other "
-            f"recipes make "
-            "another of it",
+            f"{next(recipe.name for recipe in recipes if recipe.finished)} packs the file as it is, and other recipes "
+            "make another of it",
             do="Name it alone, or leave it out",
         )
     return replace(request, options=replace(request.options, as_is=True))

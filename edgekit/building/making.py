@@ -357,6 +357,5 @@ def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
 def _unlike(found: Fidelity) -> str:
     return (
         f"it is float32 and yet does not answer what the original does: cosine {found.likeness:.4f} on {found.items} "
-        f"items, "
-        f"where {ALIKE} is the least; the conversion is wrong for this model"
+        f"items, where {ALIKE} is the least; the conversion is wrong for this model"
     )

@@ -127,9 +127,8 @@ def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str,
         why = f"{story['what']} keeps {limit}: the drop is {drop} on {found.items} items that it was not chosen by"
     elif story["met"]:
         why = (
-            f"{limit} is not kept: {story['what']} keeps it on the {found.chosen_by} items that it was chosen by, "
-            f"and the "
-            f"drop is {drop} on {found.items} others"
+            f"{limit} is not kept: {story['what']} keeps it on the {found.chosen_by} items that it was chosen by, and "
+            f"the drop is {drop} on {found.items} others"
         )
     else:
         why = f"{story['why']}; on {found.items} items that it was not chosen by the drop is {drop}"

@@ -253,8 +253,7 @@ def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
     worst = max(span["worst"] for span in spans)
     yield (
         f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: "
-        f"signal over "
-        f"noise {said}; worst value off by {worst:.3g}"
+        f"signal over noise {said}; worst value off by {worst:.3g}"
     )
 
 

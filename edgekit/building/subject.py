@@ -182,9 +182,8 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
     needed = math.ceil(1 / max_drop - _SAME)
     if 1 / items <= max_drop + _SAME:
         what = (
-            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more "
-            f"than the "
-            f"limit of {100 * max_drop:.4g} %"
+            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more than "
+            f"the limit of {100 * max_drop:.4g} %"
         )
         return (
             Finding(
@@ -193,8 +192,7 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
         )
     what = (
         f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} "
-        f"%, so "
-        "an artifact keeps it only where no answer changes for the worse"
+        "%, so an artifact keeps it only where no answer changes for the worse"
     )
     return (Finding("limit-too-fine", "warning", what, f"Give {needed} items or more, or a larger --max-drop"),)
 

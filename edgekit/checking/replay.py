@@ -186,10 +186,8 @@ def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
     except NoEnvironmentError as error:
         do = error.do or (
             f"Run it where the index can be reached and has {ENGINES[runtime.engine].distribution} {runtime.version} "
-            f"for this "
-            "machine and this Python (3.11 has all that boards use); or name a version that there is with --runtime, "
-            "or pass "
-            "--emulate"
+            "for this machine and this Python (3.11 has all that boards use); or name a version that there is with "
+            "--runtime, or pass --emulate"
         )
         return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
 
@@ -207,8 +205,7 @@ def _by_kernels(job: dict[str, Any], runtime: Runtime, python: Path) -> tuple[Re
         return replayed, others
     what = (
         f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were held to "
-        f"class "
-        "and likeness alone, since theirs here are not those of an ARM board"
+        "class and likeness alone, since theirs here are not those of an ARM board"
     )
     return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
 

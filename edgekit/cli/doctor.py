@@ -187,8 +187,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["lacks_vnni"]:
         lines.append(
             "  note: this processor has no VNNI. ONNX INT8 runs in exact arithmetic, which is slower here than the "
-            "form that "
-            "saturates; tuning takes that form only where the golden answers keep their bits"
+            "form that saturates; tuning takes that form only where the golden answers keep their bits"
         )
     if not found["problems"]:
         lines.append("nothing is wrong here")

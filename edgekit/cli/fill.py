@@ -67,9 +67,8 @@ def _tell(found: dict[str, Any], max_mb: float) -> None:
     if found["too_large"]:
         click.echo(
             f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, "
-            f"{found['largest_mb']:g} MiB. "
-            f"Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or more, here and as disk_mb of "
-            f"CacheOptions",
+            f"{found['largest_mb']:g} MiB. Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or "
+            "more, here and as disk_mb of CacheOptions",
             err=True,
         )
     if lost := found["not_kept"] - found["too_large"]:

@@ -105,7 +105,6 @@ def _announce(repository: Repository, sock: socket.socket, as_json: bool) -> Non
         engine = described["engine"]
         click.echo(
             f"{manifest.name} version {manifest.version}: {described['recipe']} with {engine['name']} "
-            f"{engine['version']}, "
-            f"threads {engine['threads']}"
+            f"{engine['version']}, threads {engine['threads']}"
         )
     click.echo(f"listening on {url}; Ctrl-C stops")

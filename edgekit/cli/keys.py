@@ -233,8 +233,7 @@ class _Desk:
         if not self._asked.keys and len(own) > 1:
             raise click.UsageError(
                 f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, "
-                f"and so "
-                f"decide whom boards trust, such as --sign {own[0]}."
+                f"and so decide whom boards trust, such as --sign {own[0]}."
             )
         return self.signers([entry.keyid for entry in entries])
 

@@ -312,8 +312,7 @@ def _box(box: Box) -> str:
     """Whole pixels are enough to look at."""
     return (
         f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
-        f"{box.right:.0f},{box.bottom:.0f} "
-        f"({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
+        f"{box.right:.0f},{box.bottom:.0f} ({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
     )
 
 

@@ -129,8 +129,7 @@ def _replay_lines(verification: Verification, replayed: dict[str, Any]) -> list[
         where = "" if made is None else f"generation {made.number}, {verification.state}: "
         lines.append(
             f"{where}{manifest.name} version {manifest.version}: {replayed['recipe']} gives its {examples} on "
-            f"{engine['name']} "
-            f"{engine['version']}, {by}: at most {replayed['worst_steps']:.3g} steps apart, cosine "
+            f"{engine['name']} {engine['version']}, {by}: at most {replayed['worst_steps']:.3g} steps apart, cosine "
             f"{replayed['worst_cosine']:.5f}, {engine['arithmetic']} arithmetic{same}"
         )
     return lines if made is None else [*lines, made.vouched]

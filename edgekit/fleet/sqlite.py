@@ -123,8 +123,8 @@ class SqliteStore:
                 self._db.execute(f"DELETE FROM {table} WHERE {column} < ?", (now_ms - _KEEP_MS[table],))
             while self._bytes() > self._most_bytes:
                 gone = self._db.execute(
-                    "DELETE FROM win WHERE (device, epoch, seq) IN "
-                    "(SELECT device, epoch, seq FROM win ORDER BY received_ms LIMIT 1000)"
+                    "DELETE FROM win WHERE (device, epoch, seq) IN (SELECT device, epoch, seq FROM win ORDER BY "
+                    "received_ms LIMIT 1000)"
                 ).rowcount
                 if not gone:
                     break
@@ -258,8 +258,8 @@ class _Batch:
                 self._event(arrivals[-1].received_ms, device, "lost", f"gave up {gone} windows")
         hwm = self._advance(device, epoch, hwm)
         self._db.execute(
-            "INSERT INTO mark VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-            "hwm = excluded.hwm, stored = excluded.stored, lost = excluded.lost, refused = excluded.refused",
+            "INSERT INTO mark VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET hwm = excluded.hwm, stored = "
+            "excluded.stored, lost = excluded.lost, refused = excluded.refused",
             (device, epoch, hwm, stored, lost, refused),
         )
         last = arrivals[-1]
@@ -345,8 +345,8 @@ class _Batch:
     def _lately(self, row: Device, now_ms: int) -> dict[str, Any]:
         """The figures of the present quarter of an hour and the one before, of the model that runs now."""
         found = self._db.execute(
-            "SELECT n, errors, hits, misses, host, over, dur_ms, latency FROM r15 "
-            "WHERE device = ? AND start_ms >= ? AND model = ? AND version = ?",
+            "SELECT n, errors, hits, misses, host, over, dur_ms, latency FROM r15 WHERE device = ? AND start_ms >= ? "
+            "AND model = ? AND version = ?",
             (row.id, quarter_of(now_ms) - QUARTER_MS, row.model, row.version),
         ).fetchall()
         if not found:

@@ -123,9 +123,8 @@ def _settle(
     for signer in signers:
         if keyid_of(signer.public) not in allowed:
             raise KeysError(
-                f"key {keyid_of(signer.public)[:8]} signs no root: it has the role 'root' neither in this version "
-                f"nor in "
-                "the one before",
+                f"key {keyid_of(signer.public)[:8]} signs no root: it has the role 'root' neither in this version nor "
+                "in the one before",
                 do="Name a key with --sign that has it (edgekit keys list shows them)",
             )
     signatures = [*there, *(signed_by(signer, body, ROOT_PAYLOAD_TYPE) for signer in signers)]

@@ -336,8 +336,7 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
         if spec.name in told and not np.isfinite(value).all():
             raise PackagingError(
                 f"'{spec.name}' of {artifact.recipe.name} answers NaN or infinity to an example: nothing could be "
-                f"compared "
-                "with that on a board",
+                "compared with that on a board",
                 where=engine.info.name,
                 do="Look for a division by zero or an overflow in the model, or evaluate with other examples",
             )

@@ -39,8 +39,7 @@ _INSTALL_S, _BENCH_S = 3600.0, 3600.0
 _AS_BEFORE = "What was installed there before goes on as it was"
 _NO_KEY = (
     "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, "
-    "of mode 600, "
-    "and deploy again. What was installed there before goes on as it was"
+    "of mode 600, and deploy again. What was installed there before goes on as it was"
 )
 Say = Callable[[str], None]
 

@@ -53,9 +53,8 @@ class Opened:
         if runs == primary:
             return ""
         return (
-            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another "
-            f"machine may run "
-            "another artifact"
+            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another machine "
+            "may run another artifact"
         )
 
     def another(self) -> Engine:

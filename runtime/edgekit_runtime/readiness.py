@@ -290,8 +290,7 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuning:
         if left <= PROCESS_MB:
             raise MemoryExceeded(
                 f"a process of its own takes {shown(PROCESS_MB)} MB before it loads anything, and "
-                f"{shown(max(0.0, left))} MB "
-                "are left",
+                f"{shown(max(0.0, left))} MB are left",
                 where=f"{bundle.manifest.name} ({bundle.path.name})",
                 do="Allow more, close another model, or open it with isolate=False",
             )

@@ -148,16 +148,12 @@ def _write_old(digits: Digits, content: Content) -> None:
         missing("tflite-runtime 2.14.0 for this Python", f"a package index and Python 3.11 ({error.what})")
     draft, manifest = assemble(content)
     script = (
-        "import sys, numpy as np\n"
-        "from edgekit_runtime.bundle import read_bundle\n"
-        "from edgekit_runtime.engines import Setup, load_with\n"
-        "from edgekit_runtime.stepping import Stepper\n"
-        "bundle = read_bundle(sys.argv[1])\n"
-        "entry, contract = bundle.artifact('tflite-int8'), bundle.manifest.contract\n"
-        "with load_with('tflite-runtime', 'tflite', bundle.blob(entry.blob), Setup(kernels='reference')) as engine:\n"
-        "    stepper = Stepper(contract, entry.inputs, entry.outputs, engine)\n"
-        "    answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in bundle.manifest.golden]\n"
-        "np.save(sys.argv[2], np.stack(answers))\n"
+        "import sys, numpy as np\nfrom edgekit_runtime.bundle import read_bundle\nfrom edgekit_runtime.engines import "
+        "Setup, load_with\nfrom edgekit_runtime.stepping import Stepper\nbundle = read_bundle(sys.argv[1])\nentry, "
+        "contract = bundle.artifact('tflite-int8'), bundle.manifest.contract\nwith load_with('tflite-runtime', "
+        "'tflite', bundle.blob(entry.blob), Setup(kernels='reference')) as engine:\n    stepper = Stepper(contract, "
+        "entry.inputs, entry.outputs, engine)\n    answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in "
+        "bundle.manifest.golden]\nnp.save(sys.argv[2], np.stack(answers))\n"
     )
     raw = digits.old.with_suffix(".npy")
     runtime = Path(__file__).parents[2] / "runtime"

@@ -23,11 +23,8 @@ FRAMEWORKS = ("tensorflow", "keras", "onnx", "onnxruntime", "ai_edge_litert", "n
 )
 def test_help_imports_no_framework(arguments):
     script = (
-        "import sys\n"
-        "from edgekit.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit as end: code = end.code\n"
-        f"print([name for name in {FRAMEWORKS!r} if name in sys.modules], code)\n"
+        "import sys\nfrom edgekit.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit as end: code = "
+        f"end.code\nprint([name for name in {FRAMEWORKS!r} if name in sys.modules], code)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
     assert done.stdout.strip().splitlines()[-1] == "[] 0", done.stdout + done.stderr

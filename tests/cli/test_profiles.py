@@ -169,11 +169,9 @@ def test_a_machine_that_no_profile_stands_for_ends_with_one(edgekit, tmp_path: P
 def test_detecting_needs_the_base_install_alone(tmp_path: Path):
     """On a board no engine and nothing of the workstation may be there."""
     script = (
-        "import sys\n"
-        "for name in ('onnxruntime', 'tensorflow', 'ai_edge_litert', 'tflite_runtime', 'rich', 'jinja2', 'PIL'):\n"
-        "    sys.modules[name] = None\n"
-        "from edgekit.cli import main\n"
-        "main(['profiles', 'detect', '--json', '--files', sys.argv[1]])\n"
+        "import sys\nfor name in ('onnxruntime', 'tensorflow', 'ai_edge_litert', 'tflite_runtime', 'rich', 'jinja2', "
+        "'PIL'):\n    sys.modules[name] = None\nfrom edgekit.cli import main\nmain(['profiles', 'detect', '--json', "
+        "'--files', sys.argv[1]])\n"
     )
     root = captured.lay_out("raspberry-pi-zero-2-w", tmp_path)
     done = subprocess.run(

@@ -218,8 +218,7 @@ def test_what_may_be_slower_than_float_travels_as_an_alternate_for_the_board_to_
     assert choice.alternates == (doubtful,)
     said = (
         "it may be slower than tflite-f32 in the same runtime: 35 to 215 ms, estimated, against 46 to 70 ms, "
-        "estimated; "
-        "the ranges overlap, so only the board can tell"
+        "estimated; the ranges overlap, so only the board can tell"
     )
     assert f"tflite-{precision}: {said}" in choice.notes
     none_kept = choose("b", [doubtful, plain, other], Limits(), BOTH)

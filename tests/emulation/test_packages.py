@@ -161,16 +161,14 @@ def test_the_host_s_sources_are_moved_to_the_other_release(tmp_path):
 def test_one_line_sources_are_moved_and_others_left_out(tmp_path):
     (tmp_path / "etc/apt").mkdir(parents=True)
     (tmp_path / "etc/apt/sources.list").write_text(
-        "# a comment\n"
-        "deb [signed-by=/k.gpg] http://mirror.example/stable stable main\n"
-        "deb-src http://mirror.example/debian bookworm main\n"
-        "deb http://security.example/ bookworm-security main\n"
-        "deb http://mirror.example/ubuntu noble main\n"
+        "# a comment\ndeb [signed-by=/k.gpg] http://mirror.example/stable stable main\ndeb-src "
+        "http://mirror.example/debian bookworm main\ndeb http://security.example/ bookworm-security main\ndeb "
+        "http://mirror.example/ubuntu noble main\n"
     )
     assert sources("bookworm", environ={}, root=tmp_path) == (
         "list",
-        "deb [signed-by=/k.gpg] http://mirror.example/stable bookworm main\n"
-        "deb http://security.example/ bookworm-security main\n",
+        "deb [signed-by=/k.gpg] http://mirror.example/stable bookworm main\ndeb http://security.example/ "
+        "bookworm-security main\n",
     )
 
 

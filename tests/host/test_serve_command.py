@@ -73,11 +73,9 @@ def _ipv6():
 
 def test_help_imports_no_framework_and_no_server():
     script = (
-        "import sys\n"
-        "from edgekit.cli import main\n"
-        "try: main(['host', 'serve', '--help'])\n"
-        "except SystemExit as end: code = end.code\n"
-        "print([m for m in ('numpy', 'asyncio', 'edgekit.host', 'onnxruntime') if m in sys.modules], code)"
+        "import sys\nfrom edgekit.cli import main\ntry: main(['host', 'serve', '--help'])\nexcept SystemExit as end: "
+        "code = end.code\nprint([m for m in ('numpy', 'asyncio', 'edgekit.host', 'onnxruntime') if m in sys.modules], "
+        "code)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip().splitlines()[-1] == "[] 0", done.stdout + done.stderr

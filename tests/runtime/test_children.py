@@ -58,9 +58,8 @@ def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
 def test_a_child_ends_with_its_parent_also_where_its_own_code_does_not_look():
     hung = "import time; from edgekit_runtime.children import die_with_parent as d; d(); print('up', flush=True); time.sleep(600)"
     program = (
-        "import subprocess, sys\n"
-        "from edgekit_runtime.children import environment\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {hung!r}], env=environment(), stdout=subprocess.PIPE)\n"
+        "import subprocess, sys\nfrom edgekit_runtime.children import environment\nchild = "
+        f"subprocess.Popen([sys.executable, '-c', {hung!r}], env=environment(), stdout=subprocess.PIPE)\n"
         "child.stdout.readline(); print(child.pid, flush=True); child.wait()\n"
     )
     with subprocess.Popen(

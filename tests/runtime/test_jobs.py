@@ -48,9 +48,8 @@ def test_an_error_of_the_child_is_raised_as_what_it_was_there():
 
 def test_the_code_and_the_systems_number_of_an_error_come_back():
     work = (
-        "from edgekit_runtime.errors import StorageError\n"
-        "def work(job, say):\n"
-        "    raise StorageError('full', where='/x', code='disk-full') from OSError(28, 'No space left')"
+        "from edgekit_runtime.errors import StorageError\ndef work(job, say):\n    raise StorageError('full', "
+        "where='/x', code='disk-full') from OSError(28, 'No space left')"
     )
     error = came_of(work).error
     assert (type(error), error.code, error.what, error.where) == (StorageError, "disk-full", "full", "/x")

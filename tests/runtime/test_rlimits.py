@@ -34,42 +34,31 @@ def test_a_child_gets_what_its_file_needs_and_no_more_than_the_machine_has(model
 
 def test_four_gibibytes_are_refused_by_the_allocator_and_a_hundred_megabytes_are_not():
     done = run(
-        "import numpy as np\n"
-        "limit_this_process(1000)\n"
-        "np.empty(100_000_000, np.uint8)[:] = 1\n"
-        "try:\n"
-        "    np.empty(4 << 30, np.uint8)\n"
-        "except MemoryError:\n"
-        "    print('refused')\n"
+        "import numpy as np\nlimit_this_process(1000)\nnp.empty(100_000_000, np.uint8)[:] = 1\ntry:\n    np.empty(4 "
+        "<< 30, np.uint8)\nexcept MemoryError:\n    print('refused')\n"
     )
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
 def test_what_the_process_has_already_does_not_count():
     done = run(
-        "import numpy as np\n"
-        "held = np.empty(3 << 30, np.uint8)\n"  # never written to: it takes no memory
-        "limit_this_process(1000)\n"
-        "more = np.empty(1 << 30, np.uint8)\n"
-        "print((len(held) + len(more)) >> 30)\n"
+        "import numpy as np\nheld = np.empty(3 << 30, np.uint8)\n"  # never written to: it takes no memory
+        "limit_this_process(1000)\nmore = np.empty(1 << 30, np.uint8)\nprint((len(held) + len(more)) >> 30)\n"
     )
     assert done.stdout == "4\n", done.stderr
 
 
 def test_no_core_is_dumped_and_processor_time_ends():
     done = run(
-        "import resource\n"
-        "limit_this_process(1000, threads=2)\n"
-        "print(resource.getrlimit(resource.RLIMIT_CORE)[0], resource.getrlimit(resource.RLIMIT_CPU)[0])\n"
+        "import resource\nlimit_this_process(1000, threads=2)\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0], "
+        "resource.getrlimit(resource.RLIMIT_CPU)[0])\n"
     )
     assert done.stdout == "0 3600\n", done.stderr
 
 
 def test_a_stricter_limit_of_the_system_stays():
     done = run(
-        "import resource\n"
-        "resource.setrlimit(resource.RLIMIT_CPU, (50, 50))\n"
-        "limit_this_process(1000)\n"
+        "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (50, 50))\nlimit_this_process(1000)\n"
         "print(resource.getrlimit(resource.RLIMIT_CPU))\n"
     )
     assert done.stdout == "(50, 50)\n", done.stderr

@@ -171,11 +171,10 @@ def test_opening_it_writes_nothing_of_it_anywhere(path: Path, tmp_path: Path):
     for folder in folders.values():
         folder.mkdir(parents=True)
     code = (
-        "import sys; from edgekit_runtime import CacheOptions, open_bundle; import numpy as np\n"
-        "cache = CacheOptions(disk=sys.argv[3])\n"
-        "with open_bundle(sys.argv[1], secret=sys.argv[2], cache=cache, engine=sys.argv[4]) as model:\n"
-        "    print(model.predict(np.full((8, 8, 3), (230, 20, 20), np.uint8)).top(1)[0].label, "
-        "model.describe()['tuning'])\n"
+        "import sys; from edgekit_runtime import CacheOptions, open_bundle; import numpy as np\ncache = "
+        "CacheOptions(disk=sys.argv[3])\nwith open_bundle(sys.argv[1], secret=sys.argv[2], cache=cache, "
+        "engine=sys.argv[4]) as model:\n    print(model.predict(np.full((8, 8, 3), (230, 20, 20), "
+        "np.uint8)).top(1)[0].label, model.describe()['tuning'])\n"
     )
     arguments = [path, f"env:{NAME}", work / "answers.db", ENGINE]
     environ = {**os.environ, **{name: str(folder) for name, folder in folders.items()}, "EDGEKIT_TUNE": "1"}

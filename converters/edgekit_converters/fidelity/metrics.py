@@ -112,8 +112,7 @@ class _PixelMetric:
             sides = list(self.shape)
             raise MetricError(
                 f"{self.name} needs masks of class indexes of the size of the output '{self.output}' {sides}, and a "
-                f"label is "
-                f"{mask.dtype} {list(mask.shape)}",
+                f"label is {mask.dtype} {list(mask.shape)}",
                 do="Give whole numbers, one a pixel, or a function of your own: --metric module:function",
             )
         truth, classes = mask.reshape(-1).astype(np.int64), self.shape[axis]

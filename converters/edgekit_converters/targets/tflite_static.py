@@ -216,8 +216,7 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
         if join.levels <= FEW_LEVELS:
             raise ConversionError(
                 f"the output '{join.output}' joins ranges of {join.least:.3g} ('{join.part}') and {join.most:.3g} "
-                f"under one "
-                f"scale: the smaller is left {max(join.levels, 1):.0f} of 256 levels",
+                f"under one scale: the smaller is left {max(join.levels, 1):.0f} of 256 levels",
                 where=recipe.name,
                 do="Join them in float: --recipe tflite-int8-mixed; or give the model an output for each part",
             )

@@ -261,8 +261,7 @@ class DiskCache:
             why = self._medium.trouble or "busy"
             warnings.warn(
                 f"{self.path}: what was flushed is still in the file ({why}) and will be found when it is opened "
-                f"again; "
-                "flush again then, or delete the file",
+                "again; flush again then, or delete the file",
                 RuntimeWarning,
                 stacklevel=2,
             )

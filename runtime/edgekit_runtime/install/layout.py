@@ -73,8 +73,7 @@ _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _MAKE_ANEW = (
     "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what "
-    "answers may "
-    "be that BUNDLE"
+    "answers may be that BUNDLE"
 )
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
 

@@ -46,8 +46,7 @@ __all__ = ["Status", "activate", "rollback", "status", "way_back", "with_way_out
 
 _TRUST = (
     "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit "
-    "install "
-    "--trust; else install a bundle that is signed as this board asks"
+    "install --trust; else install a bundle that is signed as this board asks"
 )
 _DO = {
     "revoked-key": "Install a bundle that is signed with another key: ask its sender",

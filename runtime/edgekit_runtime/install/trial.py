@@ -153,8 +153,7 @@ def judge(seen: Seen, terms: Terms) -> Verdict:
             "back",
             f"it took {seen.peak_mb:.0f} MB, and {terms.peak_mb:.0f} were promised",
             "Build it again with this version of the engine, which measures its memory; or without runners-up: "
-            "edgekit build "
-            "--alternates 0",
+            "edgekit build --alternates 0",
         )
     return Verdict("keep", _told(seen, terms))
 

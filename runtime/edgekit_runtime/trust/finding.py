@@ -103,8 +103,7 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
         else:
             do = (
                 f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
-                f"again, "
-                "so compare its fingerprint"
+                "again, so compare its fingerprint"
             )
         raise TrustError(f"whom this machine trusts cannot be told: {error.what}", where=str(path), do=do) from error
 

@@ -23,8 +23,8 @@ TENSORFLOW = (
 )
 ONNX = (
     "the inference failed: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
-    "Gather "
-    "node. Name:'' Status Message: indices element out of data bounds, idx=7 must be within the inclusive range [-5,4]"
+    "Gather node. Name:'' Status Message: indices element out of data bounds, idx=7 must be within the inclusive "
+    "range [-5,4]"
 )
 
 

@@ -47,9 +47,8 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
     low, high = found.ci95
     told = (
         f"{name}, {found.engine}: top-1 {found.original:.4f} -> {found.artifact:.4f}, drop {100 * found.drop:+.2f} "
-        f"points "
-        f"(95 % {100 * low:+.2f} to {100 * high:+.2f}) on {found.items} digits, agreement {found.agreement:.4f}, "
-        f"cosine {found.cosine:.5f}, SQNR {found.sqnr_db:.1f} dB"
+        f"points (95 % {100 * low:+.2f} to {100 * high:+.2f}) on {found.items} digits, agreement "
+        f"{found.agreement:.4f}, cosine {found.cosine:.5f}, SQNR {found.sqnr_db:.1f} dB"
     )
     print(told)
     assert found.items >= 500, told

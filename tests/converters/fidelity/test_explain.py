@@ -225,9 +225,8 @@ def test_data_that_leave_what_calibration_saw_are_named_at_the_first_tensor():
     (cause,) = explain(replace(made, calibrated={"x": (-1.28, 1.27), "conv": (-12.8, 12.7)}))
     assert (cause.code, cause.layer) == ("outside-calibration", "conv")
     assert cause.what == (
-        "'x' runs from -20 to 22 on the items that are evaluated, and calibration saw -1.28 to 1.27: cutting off "
-        "what lies "
-        "beyond leaves 1 dB; so it is with 1 more"
+        "'x' runs from -20 to 22 on the items that are evaluated, and calibration saw -1.28 to 1.27: cutting off what "
+        "lies beyond leaves 1 dB; so it is with 1 more"
     )
     wide = replace(made, calibrated={"x": (-21.0, 22.0), "conv": (-80, 90)})
     rare = replace(made, errors=(replace(hurt, cut_sqnr_db=40.0),), input_cuts={}, calibrated={"conv": (-12.8, 12.7)})

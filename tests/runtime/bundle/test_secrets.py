@@ -292,10 +292,9 @@ def test_a_process_that_was_handed_a_key_leaves_no_image_on_a_disk():
     import subprocess
 
     code = (
-        "import json, resource, sys; from edgekit_runtime.bundle.secrets import Secret\n"
-        "secret = Secret.received(json.load(sys.stdin))\n"
-        "import ctypes; print(secret.id, resource.getrlimit(resource.RLIMIT_CORE)[0], ctypes.CDLL(None).prctl(3, 0, "
-        "0, 0, 0))"
+        "import json, resource, sys; from edgekit_runtime.bundle.secrets import Secret\nsecret = "
+        "Secret.received(json.load(sys.stdin))\nimport ctypes; print(secret.id, "
+        "resource.getrlimit(resource.RLIMIT_CORE)[0], ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=f'["{KEY.hex()}"]', capture_output=True, text=True, check=True, timeout=60

@@ -49,8 +49,8 @@ def test_a_revoked_key_leads_to_another_bundle_or_back(board, root):
     error = refusal(root)
     assert error.code == "revoked-key"
     assert error.do == (
-        "Install a bundle that is signed with another key: ask its sender; "
-        f"or go back to generation 1: edgekit rollback --root {root}"
+        "Install a bundle that is signed with another key: ask its sender; or go back to generation 1: edgekit "
+        f"rollback --root {root}"
     )
     rollback(root)
     assert version(root) == "1"

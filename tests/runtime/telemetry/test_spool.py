@@ -209,10 +209,8 @@ def test_a_disk_that_is_full_is_a_spool_error_and_loses_nothing_committed(path):
 
 def test_a_killed_process_has_lost_nothing_that_was_committed(path):
     script = (
-        "import sys, pathlib\n"
-        "from edgekit_runtime.telemetry import Spool\n"
-        "spool = Spool.open(pathlib.Path(sys.argv[1]))\n"
-        "while True: print(spool.append(b'w' * 800), flush=True)\n"
+        "import sys, pathlib\nfrom edgekit_runtime.telemetry import Spool\nspool = "
+        "Spool.open(pathlib.Path(sys.argv[1]))\nwhile True: print(spool.append(b'w' * 800), flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
     said = [int(child.stdout.readline()) for _ in range(60)]

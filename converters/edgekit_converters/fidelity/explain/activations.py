@@ -78,8 +78,7 @@ def steep_function(case: Case) -> Iterator[Cause]:
             layer.name,
             "steep-function",
             f"{layer.op} spans from {smallest:.3g} to {typical:.3g}{small}: a step of its input moves its output by "
-            f"more "
-            f"than a step, and the signal to noise ratio falls by {error.fall_db:.0f} dB here",
+            f"more than a step, and the signal to noise ratio falls by {error.fall_db:.0f} dB here",
             {"low": smallest, "high": typical, "input_step": step, "input_least": least, "step": error.scale or 0.0},
             "Keep it and the layers that compute its input in float, or let its input have 16 bits",
             error.harm_db,
@@ -102,10 +101,8 @@ def outlier(case: Case) -> Iterator[Cause]:
             layer.name,
             "outlier-activation",
             f"the 0.01 % largest values stretch the range {stretch:.1f}x: {error.float_low:.3g} to "
-            f"{error.float_high:.3g}, "
-            f"where 99.99 % lie between {error.middle_low:.3g} and {error.middle_high:.3g}; one step is "
-            f"{error.scale:.3g} "
-            f"and a typical value {error.float_rms:.3g}",
+            f"{error.float_high:.3g}, where 99.99 % lie between {error.middle_low:.3g} and {error.middle_high:.3g}; "
+            f"one step is {error.scale:.3g} and a typical value {error.float_rms:.3g}",
             {
                 "stretch": stretch,
                 "crest": crest,
@@ -169,9 +166,8 @@ def outside_calibration(case: Case) -> Iterator[Cause]:
     yield Cause(
         case.producers[name].name if name in case.producers else reader.name if reader is not None else "",
         "outside-calibration",
-        f"'{name}' runs from {low:.3g} to {high:.3g} on the items that are evaluated, and calibration saw "
-        f"{least:.3g} to "
-        f"{most:.3g}: cutting off what lies beyond leaves {cut:.0f} dB{more}",
+        f"'{name}' runs from {low:.3g} to {high:.3g} on the items that are evaluated, and calibration saw {least:.3g} "
+        f"to {most:.3g}: cutting off what lies beyond leaves {cut:.0f} dB{more}",
         {
             "low": low,
             "high": high,

@@ -190,8 +190,7 @@ def nothing_quantized(case: Case) -> Iterator[Cause]:
         "",
         "nothing-quantized",
         f"{100 * weights:.0f} % of the weights and {100 * macs:.0f} % of the multiply-accumulates are in 8 bits, and "
-        f"the file "
-        f"is {ratio:.2f}x the float one; the graph is {listed or 'empty'}",
+        f"the file is {ratio:.2f}x the float one; the graph is {listed or 'empty'}",
         {"weights": weights, "macs": macs, "size_ratio": ratio},
         "Take the float artifact: this one brings nothing",
     )
@@ -213,8 +212,7 @@ def input_scaling(case: Case) -> Iterator[Cause]:
             first.name,
             "input-scaling",
             f"its input '{name}' runs from {low:.3g} to {high:.3g} and nothing before it normalises; its output "
-            f"reaches "
-            f"{middle:.3g}: a model that expects -1..1 or 0..1 would answer so",
+            f"reaches {middle:.3g}: a model that expects -1..1 or 0..1 would answer so",
             {"low": low, "high": high, "output": middle},
             "Set mean and std of the input in the contract file",
             max(found.harm_db, 1.0),
@@ -239,8 +237,7 @@ def accumulated(case: Case) -> Iterator[Cause]:
         "",
         "accumulated",
         f"{output.sqnr_db:.0f} dB are left at the end, and no layer loses much by itself: {len(adding)} layers round "
-        f"a little "
-        f"each, none of them to less than {low:.0f} dB",
+        f"a little each, none of them to less than {low:.0f} dB",
         {
             "sqnr_db": output.sqnr_db,
             "layers": len(adding),

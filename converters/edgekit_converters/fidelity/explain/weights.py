@@ -66,8 +66,7 @@ def channel_spread(case: Case) -> Iterator[Cause]:
             layer.name,
             "channel-spread",
             f"the ranges of its {len(reach)} output channels are up to {spread:.0f}x apart under one scale, and "
-            f"{poor} of "
-            "them keep less than 20 dB of their weights",
+            f"{poor} of them keep less than 20 dB of their weights",
             {"spread": spread, "channels": len(reach), "poor": poor},
             "Quantize its weights per channel, equalise neighbouring layers, or keep it in float",
             error.harm_db,
@@ -89,8 +88,7 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         apart = _inputs_apart(pair[0], layer)
         why = (
             f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that "
-            f"small ones, "
-            "which may carry large inputs, keep few steps"
+            "small ones, which may carry large inputs, keep few steps"
             if apart >= _APART
             else "what it answers is small beside the products it sums"
         )
@@ -128,8 +126,7 @@ def amplification(case: Case) -> Iterator[Cause]:
             layer.name,
             "noise-amplification",
             f"its inputs come with {error.inputs_sqnr_db:.0f} dB and leave it with {error.sqnr_db:.0f}: its sums are "
-            f"small "
-            "beside the products in them, so that the rounding of its inputs weighs more than the inputs",
+            "small beside the products in them, so that the rounding of its inputs weighs more than the inputs",
             {"inputs_sqnr_db": error.inputs_sqnr_db, "sqnr_db": error.sqnr_db},
             "Let its inputs have 16 bits, or keep it and what makes its inputs in float",
             error.harm_db,
