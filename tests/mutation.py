@@ -274,7 +274,7 @@ def judge(name: str, subject: Subject, most: int | None) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(SUBJECTS)}")
     parser.add_argument("--most", type=int, help="mutants of each module")
     parser.add_argument("--write", type=Path, help="a JSON file; what it has of other modules stays")

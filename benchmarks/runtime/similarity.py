@@ -311,7 +311,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("frames", type=Path, help="a folder with frames of a video, named in its order")
     parser.add_argument(

@@ -210,9 +210,7 @@ class SecretError(BundleError):
 
 
 class ModelFileError(BundleError):
-    """A model file whose structure no engine should be shown: it points outside itself, or asks for what is not
-    allowed.
-    """
+    """A model file that no engine may read: it points outside itself, or asks for what is not allowed."""
 
     code = "model-file"
 
