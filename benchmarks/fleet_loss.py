@@ -27,7 +27,7 @@ from edgekit.fleet import SqliteStore
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--boards", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/fleet_loss.json"))

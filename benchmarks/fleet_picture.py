@@ -28,7 +28,7 @@ FLAGS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="the demo's")
     parser.add_argument("--seconds", type=float, default=75.0, help="how long the boards report first")
     parser.add_argument(

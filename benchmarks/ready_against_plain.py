@@ -40,7 +40,7 @@ std = 127.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/ready_against_plain.json"))
     options = parser.parse_args()

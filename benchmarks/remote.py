@@ -43,7 +43,7 @@ SERVE = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/remote.json"))
     options = parser.parse_args()

@@ -45,7 +45,7 @@ RANKS = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bundle", type=Path, default=Path("demo/bundles/efficientnet_lite0-raspberry-pi-4.ekb"))
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/telemetry.json"))

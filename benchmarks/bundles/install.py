@@ -50,7 +50,7 @@ print(json.dumps({"stages_ms": stages, "cpu_ms": own, "peak_mb": int(peak.split(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="On the disk that is meant.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/bundles_install.json"))

@@ -36,7 +36,7 @@ ROWS: dict[str, tuple[str, ...]] = COLUMNS | {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--only", default="", help="models, by comma")
     parser.add_argument("--tools", default="", help="peers, ours, or names by comma")

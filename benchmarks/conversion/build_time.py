@@ -39,7 +39,7 @@ ANOTHER = "x86-64"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--docs", type=Path)

@@ -243,7 +243,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--only", default=",".join(CASES), help="models, by comma")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/detectors.json"))

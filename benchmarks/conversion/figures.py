@@ -145,4 +145,4 @@ def _build(value: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    show(__doc__.split("\n")[0], figures, "figures")
+    show(__doc__.split("\n\n")[0], figures, "figures")

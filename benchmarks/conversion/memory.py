@@ -36,7 +36,7 @@ METHODS: tuple[RangeMethod, ...] = ("minmax", "percentile", "entropy", "mse")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--counts", type=int, nargs=2, default=[100, 10_000])
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/memory.json"))

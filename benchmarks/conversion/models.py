@@ -167,7 +167,7 @@ def prepared(case: Case, cache: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")

@@ -138,7 +138,7 @@ def trained(name: str, cache: Path) -> Path:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("name", choices=NETWORKS)
     parser.add_argument("--cache", type=Path, required=True)
     options = parser.parse_args()

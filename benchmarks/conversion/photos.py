@@ -214,6 +214,6 @@ def _sure(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     make(parser.parse_args().cache)

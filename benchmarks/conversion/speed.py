@@ -51,7 +51,7 @@ MOBILENET = Case("mobilenet_v2", "classification", "speed only", None, _model, _
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--docs", type=Path)

@@ -27,7 +27,7 @@ NABU = Package("pip", "pymicro-wakeword", "2.5.0", "Apache-2.0")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/conversion_stateful.json"))
     options = parser.parse_args()

@@ -34,7 +34,7 @@ TABLE = ROOT / "device_profiles" / "edgekit_profiles" / "roofline.toml"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python benchmarks/estimate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python benchmarks/estimate", description=__doc__.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="compare roofline.toml with what the fit gives")
     parser.add_argument("--write", action="store_true", help="write roofline.toml")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks" / "results" / "estimate.json")

@@ -84,7 +84,7 @@ class LockedTTLCache:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True, help="where the networks are made and found again")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run: {', '.join(PARTS)}")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_cache.json"))

@@ -63,7 +63,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_cold_start.json"))

@@ -58,7 +58,7 @@ Pixels = np.ndarray
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_contract.json"))
     options = parser.parse_args()

@@ -32,7 +32,7 @@ SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True, help="where the networks are made and found again")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--resident", help=argparse.SUPPRESS)  # what the child is asked to measure

@@ -178,4 +178,4 @@ def _imports(found: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    show(__doc__.split("\n")[0], figures, "runtime figures")
+    show(__doc__.split("\n\n")[0], figures, "runtime figures")

@@ -44,7 +44,7 @@ print(repr([(time.perf_counter() - wall) * 1e3, (time.process_time() - own) * 1e
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_import_cost.json"))
     options = parser.parse_args()

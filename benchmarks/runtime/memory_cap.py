@@ -167,7 +167,7 @@ def rows(path: Path) -> list[Run]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_memory_cap.json"))
     options = parser.parse_args()

@@ -114,7 +114,7 @@ def _examples(shape: tuple[int, ...]) -> Iterator[list[Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--only", choices=NETWORKS, help="one network instead of all")
     parser.add_argument("--make", choices=("tflite", "keras"), help=argparse.SUPPRESS)  # what the child is asked to do

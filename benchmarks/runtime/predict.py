@@ -30,7 +30,7 @@ NETS = {"mobilenet": 20, "mobilenet-448": 8, "dense": 40, "tiny": 400}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True, help="where the networks are made and found again")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_predict.json"))

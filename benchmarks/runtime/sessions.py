@@ -39,7 +39,7 @@ FRAMES = 300
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cache", type=Path, required=True, help="where packages and bundles are made and found again")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_sessions.json"))
