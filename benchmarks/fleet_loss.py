@@ -1,5 +1,6 @@
-"""200 boards for two minutes, and the broker killed in the middle: what is stored, beside an ingestor that trusts
-max(seq).
+"""200 boards for two minutes, and the broker killed in the middle: what is stored.
+
+Beside an ingestor that trusts max(seq).
 
     .venv/bin/python benchmarks/fleet_loss.py            # about four minutes; needs mosquitto
 
@@ -48,7 +49,8 @@ def main() -> None:
             found[name] = prove(Path(folder), plan, kind)
     print(f"one broker kill -9, {plan.boards} boards, {plan.run_s:.0f} s, a window every {plan.window_s:.0f} s\n")
     print(
-        f"{'acknowledged by':<28}{'committed':>10}{'stored':>9}{'missing':>9}{'answers':>10}{'counted':>10}{'drained':>9}"
+        f"{'acknowledged by':<28}{'committed':>10}{'stored':>9}{'missing':>9}"
+        f"{'answers':>10}{'counted':>10}{'drained':>9}"
     )
     for name, outcome in found.items():
         print(

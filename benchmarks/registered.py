@@ -33,9 +33,12 @@ KERNELS = FILE.with_name("onnx_kernels.json")
 VERSIONS = 20
 MAX_END = 2**31 - 1
 HEAD = """\
-# What each runtime's registration knows, found by asking it: a file that names nothing but one operator in one version is
-# opened, and the runtime either takes it or says "Didn't find op for builtin opcode". ONNX Runtime: one Relu, and one pair of
-# QuantizeLinear and DequantizeLinear, in every IR version and opset. Asked on x86-64 with CPython 3.11 in November 2026;
+# What each runtime's registration knows, found by asking it: a file that names nothing but one operator in one \
+version is
+# opened, and the runtime either takes it or says "Didn't find op for builtin opcode". ONNX Runtime: \
+one Relu, and one pair of
+# QuantizeLinear and DequantizeLinear, in every IR version and opset. Asked on x86-64 \
+with CPython 3.11 in November 2026;
 # written by benchmarks/registered.py, which asks again. 0: there is no such operator.
 # custom: operators that are no built-in ones and that every version registers all the same.
 """

@@ -45,7 +45,8 @@ def _read(data: bytes) -> None:
 def _seeds() -> tuple[bytes, ...]:
     values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     arrays = (
-        values, np.asfortranarray(values.astype(np.int8)), np.array(3.5), np.zeros((0, 4), np.uint16), values.astype("c8"),
+        values, np.asfortranarray(values.astype(np.int8)), np.array(3.5), np.zeros((0, 4), np.uint16),
+        values.astype("c8"),
         np.zeros(3, [("a", "<i4"), ("b", "<f8", (2,))]), np.array(["a", "bc"]), np.array(["2027-01-31"], "M8[D]"),
     )  # fmt: skip
     made = []
@@ -81,7 +82,8 @@ _DTYPES = (
     "|V0",
 )
 _SHAPES = (
-    "()", "(0,)", "(1,)", "(24,)", "(-1,)", "(2**9,)", "(4611686018427387904, 4)", "(99999999999999999999999,)", "(1,)*40", "(True,)",
+    "()", "(0,)", "(1,)", "(24,)", "(-1,)", "(2**9,)", "(4611686018427387904, 4)", "(99999999999999999999999,)",
+    "(1,)*40", "(True,)",
     "(0, 9223372036854775807)", "(65536, 65536)", "None", "[3]", "(3, (4,))", "(1.5,)",
 )  # fmt: skip
 
@@ -91,7 +93,10 @@ def _npy(data: bytes, random: Random) -> bytes:
     if data[:6] != b"\x93NUMPY" or random.random() < 0.3:
         return altered(data, random)
     old = 10 + struct.unpack_from("<H", data, 8)[0] if len(data) > 10 and data[6] == 1 else 80
-    text = f"{{'descr': {_descr(random)}, 'fortran_order': {random.choice(('True', 'False', '0', 'None'))}, 'shape': {random.choice(_SHAPES)}, }}"
+    text = (
+        f"{{'descr': {_descr(random)}, 'fortran_order': {random.choice(('True', 'False', '0', 'None'))}, 'shape': "
+        f"{random.choice(_SHAPES)}, }}"
+    )
     act = random.randrange(8)
     if act == 0:
         text = text.replace("'shape'", random.choice(("'Shape'", "'shape', 'shape'", "'x': 1, 'shape'")))

@@ -96,7 +96,8 @@ def _manifests() -> tuple[bytes, ...]:
     """The plain one, one with all that is optional, one of a stateful model."""
     plain = json.loads(forge.canonical(forge.manifest()))
     full = forge.manifest(
-        expires="2099-01-31T00:00:00Z", not_before="2020-01-31T00:00:00Z", compatible=["x86-64", "host-cpu"], licence="MIT",
+        expires="2099-01-31T00:00:00Z", not_before="2020-01-31T00:00:00Z", compatible=["x86-64", "host-cpu"],
+        licence="MIT",
         promise={"p50_ms": 3.5, "p99_ms": 9.0, "peak_mb": 40.0}, requires=[],
     )  # fmt: skip
     full["artifacts"][0] |= {
@@ -115,7 +116,8 @@ def _stateful() -> dict[str, Any]:
     inside = {"name": "memory", "shape": [2], "dtype": "float32"}
     out = {"name": "memory_out", "shape": [2], "dtype": "float32"}
     value["contract"] |= {
-        "task": "raw", "state": "explicit", "hop": 4, "inputs": [{"name": "x", "shape": [4], "dtype": "float32"}, inside],
+        "task": "raw", "state": "explicit", "hop": 4,
+        "inputs": [{"name": "x", "shape": [4], "dtype": "float32"}, inside],
         "outputs": [{"name": "y", "shape": [1], "dtype": "float32"}, out],
         "carried": [{"input": "memory", "output": "memory_out", "initial": [0.5]}],
     }  # fmt: skip

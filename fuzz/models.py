@@ -47,7 +47,10 @@ def _read_onnx(data: bytes) -> None:
 
 
 def _read_engine(data: bytes) -> None:
-    """Loads and runs what was accepted, where it declares no more than some MB: time and memory are the child's limits."""
+    """Loads and runs what was accepted, where it declares no more than some MB.
+
+    Time and memory are the child's limits.
+    """
     from edgekit_runtime.engines import load_engine
 
     facts = check_model("tflite", data, max_tensor_bytes=_MOST_RUN_BYTES, where="x")
@@ -111,7 +114,10 @@ def _mutate_onnx(data: bytes, random: Random) -> bytes:
 
 
 def _within(data: bytes, random: Random, depth: int) -> bytes:
-    """One field of a message is changed, doubled, left out or renumbered; or something within one that holds a message."""
+    """One field of a message is changed, doubled, left out or renumbered.
+
+    Or something within one that holds a message.
+    """
     fields = _fields(data)
     if not fields:
         return altered(data, random)

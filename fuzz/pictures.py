@@ -57,8 +57,9 @@ def _pictures() -> tuple[bytes, ...]:
     for mode, kind, options in (
         ("RGB", "PNG", {}), ("P", "PNG", {"transparency": 3}), ("RGBA", "PNG", {"exif": turned}), ("I;16", "PNG", {}),
         ("LA", "PNG", {}), ("1", "PNG", {}), ("RGB", "JPEG", {}), ("L", "JPEG", {"exif": turned}), ("CMYK", "JPEG", {}),
-        ("RGB", "JPEG", {"progressive": True}), ("P", "GIF", {}), ("RGB", "BMP", {}), ("P", "BMP", {}), ("RGB", "WEBP", {}),
-        ("RGBA", "WEBP", {"lossless": True, "exif": turned}), ("RGB", "TIFF", {}), ("RGB", "TIFF", {"compression": "tiff_lzw", "exif": turned}),
+        ("RGB", "JPEG", {"progressive": True}), ("P", "GIF", {}), ("RGB", "BMP", {}), ("P", "BMP", {}),
+        ("RGB", "WEBP", {}), ("RGBA", "WEBP", {"lossless": True, "exif": turned}), ("RGB", "TIFF", {}),
+        ("RGB", "TIFF", {"compression": "tiff_lzw", "exif": turned}),
         ("L", "TIFF", {"compression": "tiff_adobe_deflate"}), ("RGB", "PPM", {}), ("L", "PPM", {}), ("1", "PPM", {}),
     ):  # fmt: skip
         file = io.BytesIO()

@@ -1,4 +1,7 @@
-"""What comes from boards over a broker: windows and states. An input is a payload; its tree is changed and spelt anew."""
+"""What comes from boards over a broker: windows and states.
+
+An input is a payload; its tree is changed and spelt anew.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ def _windows() -> Sequence[bytes]:
 @cache
 def _states() -> Sequence[bytes]:
     birth = {
-        "on": 1, "epoch": _EPOCH, "boot": 3, "sw": "0.1.0", "model": "net", "ver": "1", "sha": "0" * 12, "profile": "raspberry-pi-4",
+        "on": 1, "epoch": _EPOCH, "boot": 3, "sw": "0.1.0", "model": "net", "ver": "1", "sha": "0" * 12,
+        "profile": "raspberry-pi-4",
         "hw": "Raspberry Pi 4", "sla": 50.0, "win": 60.0,
     }  # fmt: skip
     return [json.dumps(one).encode() for one in (birth, {"on": 0, "epoch": _EPOCH, "boot": 3})]

@@ -95,7 +95,8 @@ def _requests() -> Sequence[bytes]:
         _framed(encode_request(_tensors(), binary=True, timeout_us=50_000, id="7")),
         _framed(encode_request(some, binary=False, parameters={"model": "net"})),
         _framed(encode_request({"x": np.array([[1.5]], np.float16)}, binary=True)),
-        b'-\n{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2],[3,4.5]]}],"outputs":[{"name":"y","parameters":{"binary_data":true}}]}',
+        b'-\n{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2],[3,4.5]]}],'
+        b'"outputs":[{"name":"y","parameters":{"binary_data":true}}]}',
     ]
 
 
@@ -145,7 +146,8 @@ def _heads() -> Sequence[bytes]:
     ]
 
 
-_PIECES = (b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b"\r\n ", b"Content-Length: 5", b"content-length: +5", b"Transfer-Encoding: chunked", b"%2e%2e/", b"%", b"%zz", b"//", b"HTTP/1.1", b"\xff")  # fmt: skip
+_PIECES = (b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b"\r\n ", b"Content-Length: 5", b"content-length: +5",
+    b"Transfer-Encoding: chunked", b"%2e%2e/", b"%", b"%zz", b"//", b"HTTP/1.1", b"\xff")  # fmt: skip
 
 
 def _mutate_http(data: bytes, random: Random) -> bytes:

@@ -118,9 +118,11 @@ def page() -> str:
 
 **No board was used to make edgekit.** [Boards](boards.md) says what these tables rest on.
 
-- *estimate*: the [grade](boards.md#how-long-it-will-take) of a latency for the board, with the TFLite engine that it runs (LiteRT where
+- *estimate*: the [grade](boards.md#how-long-it-will-take) of a latency for the board, with the TFLite engine \
+that it runs (LiteRT where
   none installs). `refused`: not enough is known for a number.
-- *emulated*: CI installs the built wheel and a bundle on that system under QEMU and replays the golden examples, on the board's
+- *emulated*: CI installs the built wheel and a bundle on that system under QEMU and replays the golden examples, \
+on the board's
   processor or on another one. *never*: not even that was done.
 
 ## Boards

@@ -31,10 +31,12 @@ load_profile()
 
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
-    "building/test_build.py", "building/test_delegated.py", "building/test_detector.py", "building/test_fashion_mnist.py",
+    "building/test_build.py", "building/test_delegated.py", "building/test_detector.py",
+    "building/test_fashion_mnist.py",
     "bench/test_cold.py", "building/test_installs.py", "building/test_journey.py",
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
-    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py", "cli/test_secret_options.py", "cli/test_fill.py",
+    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py",
+    "cli/test_secret_options.py", "cli/test_fill.py",
     "cli/test_bench.py::test_a_run_of_nobodys_length", "cli/test_bench.py::test_records_whose_machine_was_busier",
     "cli/test_keys.py::test_one_person_makes", "converters/sources/test_keras.py::test_free_axes_are_pinned",
     "checking/test_check.py", "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
@@ -192,7 +194,10 @@ class Ran:
 
 
 def run_edgekit(*arguments: str | Path, cwd: Path, **env: str) -> Ran:
-    """`edgekit ARGUMENTS` as a person runs it, in a process of its own. A traceback fails the test. env: set besides."""
+    """`edgekit ARGUMENTS` as a person runs it, in a process of its own.
+
+    A traceback fails the test. env: set besides.
+    """
     import subprocess
     import sys
 

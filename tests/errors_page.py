@@ -14,7 +14,8 @@ FILE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
 # Errors of the runtime
 
-Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. `error.code` tells the reasons of
+Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. \
+`error.code` tells the reasons of
 one class apart, and is stable: `edgekit doctor CODE` and [codes.md](codes.md) say why it happens and what to do.
 
 """

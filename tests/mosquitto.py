@@ -67,7 +67,7 @@ class Mosquitto:
         self._process: subprocess.Popen[bytes] | None = None
 
     def need_mqtt5(self) -> None:
-        """The test needs what MQTT 3 lacks, or greets and leaves before a client has found out which of them is spoken."""
+        """The test needs what MQTT 3 lacks, or greets and leaves before a client knows the version."""
         if self._command[0] == sys.executable:
             _missing()
 

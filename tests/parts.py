@@ -1,4 +1,7 @@
-"""Real parts that a test needs and a laptop may lack: a skip there, with the command that installs it; a failure in CI."""
+"""Real parts that a test needs and a laptop may lack.
+
+A skip there, with the command that installs it; a failure in CI.
+"""
 
 from __future__ import annotations
 

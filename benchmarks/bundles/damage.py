@@ -1,5 +1,6 @@
-"""How often a damaged model file ends the process of the engine that loads and runs it, with and without a look at it
-first.
+"""How often a damaged model file ends the process of the engine that loads and runs it.
+
+With and without a look at it first.
 
     .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]      # prints, and writes
     benchmarks/results/damage.json

@@ -1,5 +1,6 @@
-"""How faithful INT8 is: edgekit beside the other tools, on the same models, calibration inputs and test items, in one
-run.
+"""How faithful INT8 is: edgekit beside the other tools.
+
+On the same models, calibration inputs and test items, in one run.
 
     python benchmarks/conversion/accuracy.py --cache FOLDER --docs benchmarks/results/fidelity.md
 

@@ -1,5 +1,6 @@
-"""How long a build takes: MobileNetV2 for three boards, both formats, 200 photos to calibrate with, against the bare
-calls.
+"""How long a build takes, against the bare calls.
+
+MobileNetV2 for three boards, both formats, 200 photos to calibrate with.
 
     python benchmarks/conversion/build_time.py --cache FOLDER
 

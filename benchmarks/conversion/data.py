@@ -74,7 +74,10 @@ _SCENES = {
 
 
 def scenes(role: str, cache: Path) -> tuple[_Array, list[NDArray[np.float32]]]:
-    """uint8 [N, 96, 96, 3] and boxes [M, 6]: one to four digits of 14 to 36 pixels, in any colour, on pieces of photos."""
+    """uint8 [N, 96, 96, 3] and boxes [M, 6].
+
+    One to four digits of 14 to 36 pixels, in any colour, on pieces of photos.
+    """
     count, low, high = _SCENES[role]
     images, labels = digits(cache)
     images, labels = (part[int(low * len(part)) : int(high * len(part))] for part in (images, labels))

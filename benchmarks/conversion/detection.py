@@ -23,7 +23,10 @@ _Boxes = NDArray[np.float32]
 
 
 def encoded(truths: Sequence[_Boxes]) -> NDArray[np.float32]:
-    """[N, cells, 4 + classes]: x, y, width, height and one-hot class in the cell of each box's centre; zeros elsewhere."""
+    """[N, cells, 4 + classes]: x, y, width, height and one-hot class.
+
+    In the cell of each box's centre; zeros elsewhere.
+    """
     step = SIDE / CELLS
     target = np.zeros((len(truths), CELLS, CELLS, 4 + CLASSES), np.float32)
     for cells, truth in zip(target, truths, strict=True):

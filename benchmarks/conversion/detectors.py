@@ -1,5 +1,6 @@
-"""How many of a detector's decisions each artifact keeps, without labels: boxes over the threshold, same class, IoU of
-0.5.
+"""How many of a detector's decisions each artifact keeps, without labels.
+
+Boxes over the threshold, same class, IoU of 0.5.
 
     python benchmarks/conversion/detectors.py --cache FOLDER [--only yolov8n] --docs benchmarks/results/fidelity.md
 
@@ -132,9 +133,12 @@ PHOTOS = (
 )
 
 CASES = {
-    "yolov8n": Case("YOLOv8n of nudenet 3.4.2, photos", CONTRACT.format(std=255, row="box scores", candidates="last"), yolov8n, {"images": (1, 3, 320, 320)}),
-    "yolov5_head": Case("a head as YOLOv5's, trained here on drawn shapes", CONTRACT.format(std=255, row="box objectness scores", candidates="first"), head("yolov5"), {}),
-    "yolox_head": Case("a head as YOLOX's, trained here on drawn shapes", CONTRACT.format(std=1, row="box objectness scores", candidates="first"), head("yolox"), {}),
+    "yolov8n": Case("YOLOv8n of nudenet 3.4.2, photos", CONTRACT.format(std=255, row="box scores", candidates="last"),
+        yolov8n, {"images": (1, 3, 320, 320)}),
+    "yolov5_head": Case("a head as YOLOv5's, trained here on drawn shapes",
+        CONTRACT.format(std=255, row="box objectness scores", candidates="first"), head("yolov5"), {}),
+    "yolox_head": Case("a head as YOLOX's, trained here on drawn shapes",
+        CONTRACT.format(std=1, row="box objectness scores", candidates="first"), head("yolox"), {}),
 }  # fmt: skip
 
 
@@ -214,8 +218,10 @@ def measured(name: str, cache: Path) -> dict[str, Any]:
     (folder / "contract.toml").write_text(case.contract)
     report = build(
         BuildRequest(
-            model, ("raspberry-pi-4",), folder / "out", str(calibration), str(evaluation), max_drop=0.05, recipes=RECIPES, repair_s=120.0,
-            contract=folder / "contract.toml", options=LoadOptions(shapes=case.shapes), cache=folder / "kept", name=name,
+            model, ("raspberry-pi-4",), folder / "out", str(calibration), str(evaluation), max_drop=0.05,
+            recipes=RECIPES, repair_s=120.0,
+            contract=folder / "contract.toml", options=LoadOptions(shapes=case.shapes), cache=folder / "kept",
+            name=name,
         )
     )  # fmt: skip
     chosen = report.bundles[0].choice.chosen

@@ -1,5 +1,6 @@
-"""The figures that conversion is held to, out of the results of the other scripts: what was wanted beside what was
-reached.
+"""The figures that conversion is held to: what was wanted beside what was reached.
+
+Out of the results of the other scripts.
 
     python benchmarks/conversion/figures.py --docs benchmarks/results/fidelity.md
 

@@ -1,5 +1,6 @@
-"""How much memory calibration takes: 10,000 images against 100, with the ranges of every method. MobileNetV2 224,
-seeded.
+"""How much memory calibration takes: 10,000 images against 100, by each method for ranges.
+
+MobileNetV2 224, seeded.
 
     python benchmarks/conversion/memory.py
 

@@ -1,5 +1,6 @@
-"""The networks that the benchmark trains itself: seeded, one to two minutes each on two cores, no weight touched by
-hand.
+"""The networks that the benchmark trains itself, no weight touched by hand.
+
+Seeded, one to two minutes each on two cores.
 
     python benchmarks/conversion/networks.py hard_swish --cache FOLDER
 
@@ -102,7 +103,8 @@ def _fit(net: Any, cache: Path, epochs: int, rate: float) -> Any:
     from data import fashion
 
     images, labels = fashion("train", cache)
-    net.compile(keras.optimizers.Adam(_schedule(epochs, len(images) // 128, rate)), loss="sparse_categorical_crossentropy",
+    net.compile(keras.optimizers.Adam(_schedule(epochs, len(images) // 128, rate)),
+        loss="sparse_categorical_crossentropy",
                 metrics=["accuracy"])  # fmt: skip
     net.fit(images.astype(np.float32), labels, batch_size=128, epochs=epochs, verbose=2)
     return net

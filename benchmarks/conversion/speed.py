@@ -1,5 +1,6 @@
-"""Is INT8 faster than float? MobileNetV2 224 with seeded random weights, one thread, every engine in turns in one
-process.
+"""Is INT8 faster than float?
+
+MobileNetV2 224 with seeded random weights, one thread, every engine in turns in one process.
 
     python benchmarks/conversion/speed.py --cache FOLDER
 
@@ -94,7 +95,7 @@ def markdown(rows: list[Figures]) -> str:
 
 
 def verdict(rows: list[Figures]) -> dict[str, Any]:
-    """The issue's two figures, from the least disturbed times: how much faster, and how far from the engines' own best."""
+    """How much faster, and how far from the engines' own best, from the least disturbed times."""
     least = {row.name: row.min_us for row in rows}
     ours = [us for name, us in least.items() if name.endswith("INT8 by edgekit") and "OpenVINO" not in name]
     floats = [us for name, us in least.items() if name.endswith("float") and "OpenVINO" not in name]

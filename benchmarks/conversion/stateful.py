@@ -1,5 +1,6 @@
-"""Models that keep state, where a table of agreement says nothing: what becomes of each, and how much of it is in 8
-bits.
+"""Models that keep state: what becomes of each, and how much of it is in 8 bits.
+
+A table of agreement says nothing of them.
 
     python benchmarks/conversion/stateful.py --cache FOLDER
 

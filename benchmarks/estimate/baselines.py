@@ -25,7 +25,10 @@ def by_mac_count(rows: Sequence[Row]) -> Predicted:
 
 
 def same_core(rows: Sequence[Row]) -> Predicted:
-    """The median of the same network, precision, framework and threads on other boards with the core, scaled by clock."""
+    """The median of the same network, precision, framework and threads, scaled by clock.
+
+    Of other boards with the core.
+    """
     groups = collections.defaultdict(list)
     for index, row in enumerate(rows):
         key = (row.machine.core, row.precision, row.framework, row.machine.threads, row.network)

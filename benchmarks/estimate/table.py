@@ -35,14 +35,20 @@ _ABOUT = {
     "anchoring": "carried_at_least: the part of the roofline's error on MobileNetV1, in the logarithm, that is "
     "carried over to a\n"
     "# network that has nothing in common with it. host_weight: of the ratio measured on the workstation.",
-    "tested": "Multiply-accumulates of the smallest and the largest network in the table. beyond: how many times smaller or larger\n"
+    "tested": "Multiply-accumulates of the smallest and the largest network in the table. beyond: "
+    "how many times smaller or larger\n"
     "# another may be before its range is widened.",
-    "apart": "Processors whose boards were published further apart than the bands allow. times: how many were published.\n"
-    "# estimated: what holds 90 % of published over predicted where no board with it was in the fit. boards: the least and the\n"
+    "apart": "Processors whose boards were published further apart than the bands allow. times: "
+    "how many were published.\n"
+    "# estimated: what holds 90 % of published over predicted where no board with it was in the fit. boards: "
+    "the least and the\n"
     "# largest median of a board.",
-    "bands": "What holds 90 % of published over predicted on boards that were left out of the fit. estimated: the roofline\n"
-    "# alone. carried: its ratio to MobileNetV1 on the board. blended: together with the workstation's ratio. derived_anchor:\n"
-    "# how far an anchor may be off that nobody measured; inferred_rate: as far as float32's rate was off where it is known.\n"
+    "bands": "What holds 90 % of published over predicted on boards that were left out of the fit. estimated: "
+    "the roofline\n"
+    "# alone. carried: its ratio to MobileNetV1 on the board. blended: together with the workstation's ratio. "
+    "derived_anchor:\n"
+    "# how far an anchor may be off that nobody measured; inferred_rate: as far as float32's rate was off where "
+    "it is known.\n"
     "# derived_anchor and untested_size are judgement: nothing was published to take them from.",
 }
 

@@ -1,5 +1,6 @@
-"""Many callers, one bundle: throughput, latency and fairness of predict() beside a lock, hand-written batchers and
-packages.
+"""Many callers, one bundle: throughput, latency and fairness of predict().
+
+Beside a lock, hand-written batchers and packages.
 
     python benchmarks/runtime/batching.py --cache FOLDER        # with benchmarks/runtime/requirements.txt installed
 

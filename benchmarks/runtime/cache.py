@@ -1,5 +1,6 @@
-"""The cache's tiers beside the one that tutorials show and beside cachetools; what a cache that never hits costs; its
-memory.
+"""The cache's tiers beside the one that tutorials show and beside cachetools.
+
+What a cache that never hits costs; its memory.
 
     .venv/bin/python benchmarks/runtime/cache.py --cache FOLDER [--only lookup,throughput,memory,disk,likeness]
 

@@ -1,5 +1,6 @@
-"""What lies between a caller's picture and the engine, and between the engine and an answer: each step beside other
-ways.
+"""What lies between a caller's picture and the engine, and between the engine and an answer.
+
+Each step beside other ways.
 
     python benchmarks/runtime/contract.py
 

@@ -1,5 +1,7 @@
-"""What stands between a caller and the raw interpreter: the engine, the object that joins batches, a process of its
-own; and what a batch size costs in memory when it has an interpreter to itself.
+"""What stands between a caller and the raw interpreter.
+
+The engine, the object that joins batches, a process of its own; and what a batch size costs in memory when it has an
+interpreter to itself.
 
     .venv/bin/python benchmarks/runtime/engines.py --cache FOLDER
 

@@ -1,5 +1,6 @@
-"""The figures that the runtime is held to, out of the results of the other scripts: what was wanted beside what was
-reached.
+"""The figures that the runtime is held to: what was wanted beside what was reached.
+
+Out of the results of the other scripts.
 
     python benchmarks/runtime/figures.py --docs README.md
 

@@ -1,5 +1,6 @@
-"""What it costs to count a request: how many, from where, how long, in which stage, within which budget, how much
-clipped.
+"""What it costs to count a request.
+
+How many, from where, how long, in which stage, within which budget, how much clipped.
 
     pip install -r benchmarks/runtime/requirements.txt
     python benchmarks/runtime/meter.py

@@ -1,5 +1,6 @@
-"""The four networks that the runtime's benchmarks share. The weights are seeded and mean nothing; only time is looked
-at.
+"""The four networks that the runtime's benchmarks share.
+
+The weights are seeded and mean nothing; only time is looked at.
 
     python benchmarks/runtime/networks.py --cache FOLDER          # prints {"dense": ".../dense.tflite", ...}
     path = tflite("dense", folder)                                # made once, then found; TensorFlow runs in a child

@@ -112,7 +112,10 @@ def fresh(number: int, item: np.ndarray) -> np.ndarray:
 
 
 def by_hand(model: Model, tensor: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What a person writes, on the model's own interpreter: two interpreters of the same file differ by some per cent."""
+    """What a person writes, on the model's own interpreter.
+
+    Two interpreters of the same file differ by some per cent.
+    """
     interpreter = model._journey.device.engine._single._interpreter
     (given,), (wanted,) = interpreter.get_input_details(), interpreter.get_output_details()
     into, out = given["index"], wanted["index"]

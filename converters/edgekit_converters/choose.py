@@ -203,7 +203,10 @@ def _too_large(profile: str, candidate: Candidate, limits: Limits) -> Refusal | 
 
 
 def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:
-    """Why what inference takes (see `workload.memory_bytes`) is more than a board leaves to it; None where it is not."""
+    """Why what inference takes is more than a board leaves to it; None where it is not.
+
+    See `workload.memory_bytes`.
+    """
     if ram_mb is None or memory_bytes is None:
         return None
     needed, left = memory_bytes / 2**20, OURS * ram_mb
@@ -372,7 +375,10 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
 
 def _chosen_by(fidelity: Fidelity) -> str:
     if fidelity.judged_apart:
-        return f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} others"
+        return (
+            f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} "
+            "others"
+        )
     return (
         f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation set "
         f"is divided where it has {2 * FEWEST_APART} items or more"
@@ -435,7 +441,10 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
         case "agreement":
             return f"{lost} % of {items} get another answer than the original's{f' in {name}' if several else ''}"
         case "spread":
-            return f"the error of {name} is {lost} % of what the original's answers vary by on {items} (rms over deviation)"
+            return (
+                f"the error of {name} is {lost} % of what the original's answers vary by on {items} (rms over "
+                "deviation)"
+            )
         case "variance":
             return f"the error of {name} is {lost} % of the variance of the original's answers on {items}"
         case "offset":

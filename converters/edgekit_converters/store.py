@@ -225,7 +225,10 @@ def key(*parts: Any) -> str:
 
 @cache
 def _made_by() -> str:
-    """Versions of the tools, and the very code that decides what is made: an edited checkout has a version of its own."""
+    """Versions of the tools, and the very code that decides what is made.
+
+    An edited checkout has a version of its own.
+    """
     import edgekit_runtime
     from edgekit_converters.targets.samples import tool_versions
 

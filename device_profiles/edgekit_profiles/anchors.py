@@ -153,7 +153,9 @@ class Timed:
 
 @dataclass(frozen=True)
 class AnchorFile:
-    """profile: the board that `detect` took it for, empty where it knew none. changed: what was not steady, in words."""
+    """profile: the board that `detect` took it for, empty where it knew none.
+    changed: what was not steady, in words.
+    """
 
     where: str
     profile: str

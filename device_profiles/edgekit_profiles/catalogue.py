@@ -150,7 +150,10 @@ class Catalogue:
         return next((source.origin for source in self.sources if source.board == profile.board), "")
 
     def of(self, board: str) -> tuple[Profile, ...]:
-        """A board's profiles, its first image first. Raises ProfileError where the file is broken or not the only one."""
+        """A board's profiles, its first image first.
+
+        Raises ProfileError where the file is broken or not the only one.
+        """
         found = [source for source in self.sources if source.board == board]
         if not found:
             raise self._unknown(board)
@@ -323,7 +326,10 @@ class Difference:
 
 
 def difference(first: Profile, second: Profile) -> tuple[Difference, ...]:
-    """What differs, in the order of the profile's keys; what is the same is left out. Engines that install come last."""
+    """What differs, in the order of the profile's keys; what is the same is left out.
+
+    Engines that install come last.
+    """
     found = []
     left, right = dict(_figures(first)), dict(_figures(second))
     for key in dict.fromkeys((*left, *right)):
@@ -364,7 +370,10 @@ def _figures(profile: Profile) -> Iterator[tuple[str, Any]]:
 
 def _anchor_key(anchor: Any) -> str:
     clock = f"{anchor.clock_ghz:g} GHz"
-    return f"anchors {anchor.model} {anchor.framework} {anchor.threads} thread{'s' * (anchor.threads != 1)} {clock} {anchor.grade}"
+    return (
+        f"anchors {anchor.model} {anchor.framework} {anchor.threads} thread{'s' * (anchor.threads != 1)} {clock} "
+        f"{anchor.grade}"
+    )
 
 
 def _empty(value: Any) -> bool:

@@ -25,7 +25,10 @@ class UnknownProfileError(ProfileError):
 
 
 class CannotEstimateError(EdgekitError):
-    """A latency that nothing edgekit knows can predict. It is refused rather than extrapolated: measure on the board."""
+    """A latency that nothing edgekit knows can predict.
+
+    It is refused rather than extrapolated: measure on the board.
+    """
 
     code = "estimate"
 

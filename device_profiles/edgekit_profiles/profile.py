@@ -236,7 +236,9 @@ def in_mode(profile: Profile, name: str) -> Profile:
 
 @dataclass(frozen=True)
 class CoreType:
-    """type: as profiles spell it. generic: the profile that stands for boards with such cores, empty where none does."""
+    """type: as profiles spell it.
+    generic: the profile that stands for boards with such cores, empty where none does.
+    """
 
     type: str
     generic: str

@@ -64,7 +64,11 @@ class Cold:
 def cold_start(
     path: Path, options: Mapping[str, Any], secret: Secret | None = None, *, batching: bool | None = None
 ) -> Cold:
-    """options: of `open_bundle`. secret: of an encrypted bundle. Never raises: opening the bundle here shows its error."""
+    """options: of `open_bundle`.
+
+    secret: of an encrypted bundle.
+    Never raises: opening the bundle here shows its error.
+    """
     job = {
         "path": str(path),
         "options": dict(options),

@@ -243,7 +243,10 @@ def build(
 
 
 def _as_is(request: BuildRequest, recipes: Sequence[Recipe]) -> BuildRequest:
-    """The model's file is read as finished where the recipe takes it so. Raises ConversionError beside other recipes."""
+    """The model's file is read as finished where the recipe takes it so.
+
+    Raises ConversionError beside other recipes.
+    """
     if not any(recipe.finished for recipe in recipes):
         return request
     if len(recipes) > 1:
@@ -344,7 +347,10 @@ def _shown(maker: Maker, made: Sequence[Made]) -> tuple[dict[str, object], ...]:
 
 
 def _boards(profiles: Sequence[str], catalogue: Catalogue) -> list[Board]:
-    """Each profile once. Raises ProfileError where two files claim one name: their bundles would overwrite each other."""
+    """Each profile once.
+
+    Raises ProfileError where two files claim one name: their bundles would overwrite each other.
+    """
     found: dict[str, Profile] = {}
     for profile in map(catalogue.load, profiles):
         if found.setdefault(profile.name, profile) != profile:
@@ -394,7 +400,10 @@ class _Packer:
         return BundleReport(profile.name, path, choice, tuple(seen), tuple(batches))
 
     def _batches(self, chosen: Candidate, limits: Limits) -> list[Made]:
-        """The chosen artifact for several items at once, where its file has a fixed batch. What drifts too far is none."""
+        """The chosen artifact for several items at once, where its file has a fixed batch.
+
+        What drifts too far is none.
+        """
         one = next(one for one in self.made if one.recipe.name == chosen.recipe)
         alone = one.recipe.finished or self.maker.subject.contract.state != "none"
         if one.artifact is None or one.artifact.inputs[0].shape[0] != 1 or alone:

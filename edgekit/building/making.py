@@ -266,7 +266,10 @@ class Maker:
         return found.fidelity
 
     def measured(self, artifact: Artifact, judge: Subject | None = None) -> Made:
-        """Compared with the original, and asked what no set asks. Raises EngineError, CalibrationError or MetricError."""
+        """Compared with the original, and asked what no set asks.
+
+        Raises EngineError, CalibrationError or MetricError.
+        """
         made = self.compared(artifact, judge)
         if made.artifact is None:
             return made

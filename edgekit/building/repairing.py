@@ -92,7 +92,10 @@ def _misses(made: Made, limits: Limits) -> bool:
 
 
 def _repaired(maker: Maker, made: Made, limits: Limits, budget_s: float) -> Made:
-    """The best that was found, with the story of the search. An artifact that cannot be improved has none of its own."""
+    """The best that was found, with the story of the search.
+
+    An artifact that cannot be improved has none of its own.
+    """
     max_drop = limits.max_drop
     assert max_drop is not None
     story = _remembered(maker, made, limits, budget_s)

@@ -314,10 +314,16 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
         if chosen.estimate is not None:
             e = chosen.estimate
             within = "" if budget_ms is None else f"; its upper end keeps the budget of {budget_ms:g} ms"
-            yield f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), {e.grade}{within}"
+            yield (
+                f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), "
+                f"{e.grade}{within}"
+            )
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
-        yield f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: {kept.recipe}"
+        yield (
+            f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: "
+            f"{kept.recipe}"
+        )
     for one in bundle.batches:
         if one.artifact is not None:
             yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"

@@ -206,7 +206,10 @@ def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
         for name, value in first.items()
     ):
         return ()
-    what = f"{where}: the original gives the same answer to all {len(reference)} items, so that any artifact agrees with it"
+    what = (
+        f"{where}: the original gives the same answer to all {len(reference)} items, so that any artifact agrees "
+        "with it"
+    )
     do = "Check the model's weights, and how its input is scaled (mean and std in the contract file)"
     return (Finding("same-answer", "warning", what, do),)
 

@@ -29,7 +29,10 @@ def _lines() -> Iterator[str]:
     yield "<!-- Generated whole from the catalogue: python -m edgekit.checking.page > docs/codes.md -->"
     yield "# Codes"
     yield ""
-    yield 'Everything that edgekit prints a code for, as `edgekit doctor CODE` has it. `edgekit doctor "TEXT"` finds the entry that'
+    yield (
+        "Everything that edgekit prints a code for, as `edgekit doctor CODE` has it. "
+        '`edgekit doctor "TEXT"` finds the entry that'
+    )
     yield "knows a message of a loader, a converter or a package tool."
     for kind, title in TITLES.items():
         yield ""

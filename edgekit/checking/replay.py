@@ -159,7 +159,10 @@ class Replayed:
 def natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
 ) -> tuple[Replayed | None, list[Finding]]:
-    """Nothing where no environment with that version can be made: a warning says why. secret: of an encrypted bundle."""
+    """Nothing where no environment with that version can be made: a warning says why.
+
+    secret: of an encrypted bundle.
+    """
     python = _python_with(runtime, recipe)
     if isinstance(python, Finding):
         return None, [python]

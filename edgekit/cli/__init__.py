@@ -1,4 +1,7 @@
-"""The command line: one file a command group, each thin: parse, call, print. Nothing here is imported by other rooms."""
+"""The command line: one file a command group, each thin: parse, call, print.
+
+Nothing here is imported by other rooms.
+"""
 
 from __future__ import annotations
 

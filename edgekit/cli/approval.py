@@ -34,7 +34,10 @@ def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve 
     except SecretError as error:
         if error.code != "secret-missing":
             raise
-        do = "Pass --secret or set EDGEKIT_SECRET=file:PATH, so that it can be checked; or ship it unchecked with --no-check"
+        do = (
+            "Pass --secret or set EDGEKIT_SECRET=file:PATH, so that it can be checked; "
+            "or ship it unchecked with --no-check"
+        )
         raise SecretError(error.what, where=error.where, do=do, code="secret-missing") from None
     return partial(approve, secret=secret)
 

@@ -70,7 +70,8 @@ Examples:
   An ONNX model that takes pictures of any size, pinned to one:
     edgekit build net.onnx --shape image=1,3,48,192 --profile x86-64 --calibration photos/
 \b
-Exits 0 when every board got a bundle within the limits, 1 when one did not (the others are written all the same, and the
+Exits 0 when every board got a bundle within the limits, 1 when one did not (the others are written \
+all the same, and the
 report says why), 2 for a mistake in the command, 130 when it was interrupted: the next run goes on from there.
 """
 
@@ -147,19 +148,22 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--metric",
     shell_complete=completion.metrics,
     metavar="NAME",
-    help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: what the task and the labels "
+    help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: "
+    "what the task and the labels "
     "suggest.",
 )
 @_option(
     "--allow-random",
     is_flag=True,
-    help="Make up inputs where none are given. Only for a first look: results on real input will differ, and the report says so.",
+    help="Make up inputs where none are given. Only for a first look: results on real input will differ, "
+    "and the report says so.",
 )
 @_option(
     "--max-drop",
     type=PERCENT,
     metavar="PERCENT",
-    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. Without labels: how many "
+    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. "
+    "Without labels: how many "
     "answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
 )
 @budget_ms
@@ -232,7 +236,8 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--cache",
     type=PATH,
     metavar="DIR",
-    help="Where work is kept for the next build. Default: edgekit/build in your cache folder (~/.cache); it stays below 4 GiB.",
+    help="Where work is kept for the next build. Default: edgekit/build in your cache folder (~/.cache); "
+    "it stays below 4 GiB.",
 )
 @_option("--no-cache", is_flag=True, help="Use nothing of earlier builds, and keep nothing for later ones.")
 @as_json
@@ -303,7 +308,10 @@ def _scratch() -> Iterator[str]:
 
 @contextmanager
 def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
-    """Ctrl-C: one line, and out. A tool in the middle of a conversion cannot be asked to stop, so it is not waited for."""
+    """Ctrl-C: one line, and out.
+
+    A tool in the middle of a conversion cannot be asked to stop, so it is not waited for.
+    """
     try:
         yield
     except KeyboardInterrupt:

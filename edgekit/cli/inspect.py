@@ -121,7 +121,10 @@ def _state_lines(contract: Contract) -> Iterator[str]:
             else "given values"
         )
         size = " x ".join(map(str, contract.input(pair.input).shape))
-        yield f"  state      {pair.output} is the next {pair.input} [{size}], {first} at first; ask it through model.session()"
+        yield (
+            f"  state      {pair.output} is the next {pair.input} [{size}], {first} at first; "
+            "ask it through model.session()"
+        )
     if contract.hop is not None:
         yield f"  hop        a frame begins {contract.hop} samples after the last one"
 

@@ -90,7 +90,10 @@ def _lines(found: dict[str, Any], output: Path | None, known: Profile | None) ->
     from edgekit_profiles import has_rates
 
     board, now = found["board"], found["conditions"]
-    yield f"MobileNetV1 1.0 224 on {board['model'] or board['machine']}: {board['profile'] or 'no profile knows this board'}"
+    yield (
+        f"MobileNetV1 1.0 224 on {board['model'] or board['machine']}: "
+        f"{board['profile'] or 'no profile knows this board'}"
+    )
     yield f"  {'engine':<24} {'precision':<10} {'threads':>7} {'best':>9} {'median':>9} {'p95':>9}  ms"
     for one in found["times"]:
         engine = f"{one['engine']} {one['engine_version']}"
@@ -115,8 +118,14 @@ def _lines(found: dict[str, Any], output: Path | None, known: Profile | None) ->
     if found["changed"]:
         yield "  next       mend that, and measure again: the workstation refuses this file"
     elif known is not None and not has_rates(known):  # no anchor is ever asked for there
-        yield f"  next       nothing is estimated for {known.core.type} cores: time the bundle itself here, and take that:"
-        yield f"             edgekit bench BUNDLE -o RECORD.json; edgekit estimate BUNDLE --profile {known.name} --record RECORD.json"
+        yield (
+            f"  next       nothing is estimated for {known.core.type} cores: time the bundle itself here, "
+            "and take that:"
+        )
+        yield (
+            f"             edgekit bench BUNDLE -o RECORD.json; edgekit estimate BUNDLE --profile {known.name} "
+            "--record RECORD.json"
+        )
     elif output is not None:
         name = board["profile"] or "NAME"
         yield f"  next       on the workstation: edgekit estimate BUNDLE --profile {name} --anchor {output.name}"

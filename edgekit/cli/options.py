@@ -42,7 +42,10 @@ __all__ = [
 
 
 class _Named(click.Path):
-    """A path that "", which pathlib takes for the folder one is in, does not pass: it is a variable that was not set."""
+    """A path that "", which pathlib takes for the folder one is in, does not pass.
+
+    It is a variable that was not set.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":

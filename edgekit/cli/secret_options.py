@@ -1,4 +1,7 @@
-"""--secret and --encrypt: where the key of encrypted bundles is. Never the key itself, which is refused as an argument."""
+"""--secret and --encrypt: where the key of encrypted bundles is.
+
+Never the key itself, which is refused as an argument.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,10 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
 
 
 def _replayed(verification: Verification, options: dict[str, Any]) -> dict[str, Any]:
-    """What an application would find; a refusal becomes the verification's error. Raises SecretError for a missing key."""
+    """What an application would find; a refusal becomes the verification's error.
+
+    Raises SecretError for a missing key.
+    """
     from edgekit_runtime.errors import EdgekitError, SecretError
 
     try:

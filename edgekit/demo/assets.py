@@ -57,7 +57,10 @@ _COMPLETE = ".complete"
 
 
 def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
-    """Fill `folder`. Raises MissingExtraError when the demo's packages are not installed, DemoError when they changed."""
+    """Fill `folder`.
+
+    Raises MissingExtraError when the demo's packages are not installed, DemoError when they changed.
+    """
     done = folder / _COMPLETE
     if done.exists():
         return

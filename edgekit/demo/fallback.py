@@ -184,7 +184,11 @@ PHASES = (Phase("cool", 5.0, 0.0), Phase("throttled", 10.0, 400.0), Phase("cool 
 
 @dataclass
 class Seen:
-    """What one phase looked like. sources: answers by where they came from, and `refused`. last: the last one's source."""
+    """What one phase looked like.
+
+    sources: answers by where they came from, and `refused`.
+    last: the last one's source.
+    """
 
     phase: Phase
     sources: Counter[str] = field(default_factory=Counter)

@@ -150,7 +150,10 @@ class Machine:
 
 
 def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> Finished:
-    """In a session of its own, so that it can be ended as a whole; without core dumps, which would be the emulator's."""
+    """In a session of its own, so that it can be ended as a whole.
+
+    Without core dumps, which would be the emulator's.
+    """
     quiet = ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]
     try:
         process = subprocess.Popen(

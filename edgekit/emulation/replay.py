@@ -116,7 +116,10 @@ class Package:
 
 @dataclass(frozen=True)
 class System:
-    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`. broken: packages that do not import."""
+    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`.
+
+    broken: packages that do not import.
+    """
 
     python: str
     machine: str
@@ -318,7 +321,10 @@ def _failure(tasks: list[dict[str, Any]], told: Told, goldens: tuple[GoldenVerdi
     if len(told.answers) < len(tasks) or told.finished.ended:
         during = tasks[min(len(told.answers), len(tasks) - 1)]["recipe"]
         last = told.finished.err.strip().splitlines()[-1:] if told.finished.code else []
-        return f"{during}: Python {told.finished.ended or 'stopped'} on the emulated board{''.join(f' ({line})' for line in last)}"
+        return (
+            f"{during}: Python {told.finished.ended or 'stopped'} on the emulated "
+            f"board{''.join(f' ({line})' for line in last)}"
+        )
     wrong = [one for one in goldens if not one.fits]
     if wrong:
         first = wrong[0]

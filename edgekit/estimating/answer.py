@@ -236,7 +236,8 @@ class Answer:
 
 
 _KINDS = {
-    "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense", "ew": "elementwise",
+    "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense",
+    "ew": "elementwise",
 }  # fmt: skip
 
 

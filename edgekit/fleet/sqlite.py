@@ -329,7 +329,8 @@ class _Batch:
         hottest, cpu, mem = found[9:]
         for window in windows:
             given = (
-                1, window.n, window.errors, window.hits, window.misses or 0, window.host, window.over_budget, window.dur_ms
+                1, window.n, window.errors, window.hits, window.misses or 0, window.host, window.over_budget,
+                window.dur_ms
             )  # fmt: skip
             counts = [have + more for have, more in zip(counts, given, strict=True)]
             for source, histogram in window.latency.items():
@@ -358,7 +359,8 @@ class _Batch:
         n, errors, hits, misses, host, over, dur_ms = (sum(quarter[i] for quarter in found) for i in range(7))
         p50, p95, p99 = quantiles(latency, (0.5, 0.95, 0.99))
         return {
-            "n": n, "errors": errors, "hits": hits, "misses": misses, "host": host, "over": over, "p50": p50, "p95": p95,
+            "n": n, "errors": errors, "hits": hits, "misses": misses, "host": host, "over": over, "p50": p50,
+            "p95": p95,
             "p99": p99, "rate": 1000.0 * n / dur_ms if dur_ms else None,
         }  # fmt: skip
 

@@ -52,7 +52,10 @@ class KeyEntry:
 
 
 def default_folder() -> Path:
-    """$EDGEKIT_KEYS, else `keys` beside this user's other settings; for a user without a home one that cannot be made."""
+    """$EDGEKIT_KEYS, else `keys` beside this user's other settings.
+
+    For a user without a home one that cannot be made.
+    """
     if named := os.environ.get("EDGEKIT_KEYS"):
         return Path(named)
     return (config_dir() or Path(os.devnull)) / "keys"

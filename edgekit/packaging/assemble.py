@@ -293,7 +293,10 @@ def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alter
 
 
 def _operators(artifact: Artifact) -> tuple[str, ...]:
-    """What the file uses, which is all that it may use from now on. Raises PackagingError for a file that is no model."""
+    """What the file uses, which is all that it may use from now on.
+
+    Raises PackagingError for a file that is no model.
+    """
     try:
         return check_model(artifact.recipe.format, artifact.data).ops
     except ModelFileError as error:

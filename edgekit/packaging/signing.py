@@ -56,7 +56,10 @@ class SigningKey:
 
 
 def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> Signature:
-    """keyid and signature over the DSSE encoding of `body`; a manifest's bytes, unless a payload type says otherwise."""
+    """keyid and signature over the DSSE encoding of `body`.
+
+    A manifest's bytes, unless a payload type says otherwise.
+    """
     return keyid_of(signer.public), signer.sign(pae(body, payload_type))
 
 

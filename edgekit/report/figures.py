@@ -190,7 +190,10 @@ _SMALLEST, _LARGEST = 6.0, 40.0
 
 
 def tradeoff(board: Board, report: Report) -> Figure | None:
-    """Latency against quality on one board, a marker's area showing the file's size; None where nothing has a latency."""
+    """Latency against quality on one board, a marker's area showing the file's size.
+
+    None where nothing has a latency.
+    """
     estimates = board.estimates
     shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
     if not shown:

@@ -54,7 +54,10 @@ def html(report: Mapping[str, Any]) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Of what is shown. What the page itself is made of, its style and its scripts, is more than a str, and left alone."""
+    """Of what is shown.
+
+    What the page itself is made of, its style and its scripts, is more than a str, and left alone.
+    """
     if type(value) is str:
         return "\n".join(visible(line) for line in value.split("\n"))
     if isinstance(value, Mapping):

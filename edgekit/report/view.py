@@ -273,7 +273,10 @@ def _of(fidelity: Json) -> str:
     if fidelity.get("drop") is not None:
         name = words.metric(fidelity.get("metric"))
         if fidelity["drop"] <= 0:
-            return f", which loses nothing measurable: {name} {_value(fidelity, 'artifact')} against {_value(fidelity, 'original')}"
+            return (
+                f", which loses nothing measurable: {name} {_value(fidelity, 'artifact')} against "
+                f"{_value(fidelity, 'original')}"
+            )
         return (
             f", whose {name} is {_value(fidelity, 'artifact')} where the original's is {_value(fidelity, 'original')}"
         )
@@ -284,9 +287,15 @@ def _of(fidelity: Json) -> str:
             f"{boxes['artifact'] - boxes['kept']} on {fidelity['items']} items"
         )
     if fidelity.get("agreement") is not None:
-        return f", which answers as the original does on {words.percent(fidelity['agreement'])} of {fidelity['items']} items"
+        return (
+            f", which answers as the original does on {words.percent(fidelity['agreement'])} of {fidelity['items']} "
+            "items"
+        )
     if fidelity.get("cosine") is not None:
-        return f", whose answers have a cosine of {fidelity['cosine']:.4f} with the original's on {fidelity['items']} items"
+        return (
+            f", whose answers have a cosine of {fidelity['cosine']:.4f} with the original's on {fidelity['items']} "
+            "items"
+        )
     return ""
 
 

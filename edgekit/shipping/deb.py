@@ -158,7 +158,10 @@ def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
     python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
     yield f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
     yield "Maintainer: nobody in particular <root@localhost>\nSection: misc\nPriority: optional\n"
-    yield f"Installed-Size: {size_kb}\nDepends: {', '.join([*python, *_LIBRARIES, *(['passwd'] if packed.service else []), *packed.debian])}\n"
+    yield (
+        f"Installed-Size: {size_kb}\nDepends: "
+        f"{', '.join([*python, *_LIBRARIES, *(['passwd'] if packed.service else []), *packed.debian])}\n"
+    )
     yield f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
     yield f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/env,\n"
     yield f" and applications open /opt/edgekit/{packed.name}/model.\n"

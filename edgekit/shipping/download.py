@@ -106,7 +106,10 @@ def _draft(part: Path) -> Iterator[Path]:
 
 
 def _is_ours(handle: int, part: Path) -> bool:
-    """Whether nobody else writes it, and it is still the file of that name: another may have finished with it just now."""
+    """Whether nobody else writes it, and it is still the file of that name.
+
+    Another may have finished with it just now.
+    """
     try:
         return take(handle) is True and os.path.samestat(os.fstat(handle), part.stat())
     except OSError:

@@ -78,7 +78,10 @@ def draft(output: Path) -> Iterator[Path]:
 
 
 def put(made: Path, output: Path) -> None:
-    """`made`, in a draft, becomes `output`. What was there goes only when all of the new is there, or else comes back."""
+    """`made`, in a draft, becomes `output`.
+
+    What was there goes only when all of the new is there, or else comes back.
+    """
     if not output.exists():
         made.rename(output)
         return

@@ -125,8 +125,10 @@ Install it on the board, from here or from a copy of this folder (no network, no
 
     sh install.sh
 
-It checks every file, the board, its Python and glibc, makes an environment of the wheels in wheels/, and has `edgekit install`
-put the bundle into an install root: signature, number, golden examples, trial. It says where; sh uninstall.sh in that place
+It checks every file, the board, its Python and glibc, makes an environment of the wheels in wheels/, \
+and has `edgekit install`
+put the bundle into an install root: signature, number, golden examples, trial. It says where; \
+sh uninstall.sh in that place
 removes all of it again.
 
 for        {profile}: {arch}, Python {python}, glibc {glibc} or later

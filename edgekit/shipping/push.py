@@ -134,7 +134,10 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
 
 
 def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
-    """The record of `edgekit bench` on the board, where this very bundle was pushed to. Raises SshError, ShippingError."""
+    """The record of `edgekit bench` on the board, where this very bundle was pushed to.
+
+    Raises SshError, ShippingError.
+    """
     from edgekit.shipping.download import sha256_of
     from edgekit_runtime.bundle import read_bundle
 
@@ -256,7 +259,10 @@ def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bund
 
 
 def _record(told: Done, where: str) -> dict[str, Any]:
-    """The one object that a command there printed. Raises ShippingError, with what it says of itself, where it failed."""
+    """The one object that a command there printed.
+
+    Raises ShippingError, with what it says of itself, where it failed.
+    """
     try:
         record = read_json(dict[str, Any], told.out, "its answer")
     except ValueError as error:

@@ -74,7 +74,10 @@ class Target:
 
     @property
     def uv_platform(self) -> str | None:
-        """The name of this platform in uv, None where it has none: the newest glibc that is not newer than the board's."""
+        """The name of this platform in uv, None where it has none.
+
+        The newest glibc that is not newer than the board's.
+        """
         if self.arch not in ("aarch64", "x86_64"):
             return None
         fitting = [minor for minor in _UV_GLIBC if minor <= self._glibc_minor]

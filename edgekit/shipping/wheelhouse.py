@@ -256,7 +256,10 @@ def _brackets(requirement: Requirement) -> str:
 def _closure(
     target: Target, wanted: list[str], known: dict[str, DebianPackage]
 ) -> tuple[tuple[Locked, ...], dict[str, DebianPackage]]:
-    """Wheels for all of it, and what Debian brings instead: every step may show more that needs a package of Debian's."""
+    """Wheels for all of it, and what Debian brings instead.
+
+    Every step may show more that needs a package of Debian's.
+    """
     from packaging.requirements import Requirement
 
     from_debian: dict[str, DebianPackage] = {}

@@ -39,14 +39,19 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 
 @dataclass(frozen=True)
 class Cpu:
-    """machine: as `platform.machine` spells it. flags: the features that the kernel lists; empty where it lists none."""
+    """machine: as `platform.machine` spells it.
+    flags: the features that the kernel lists; empty where it lists none.
+    """
 
     machine: str
     flags: frozenset[str] = frozenset()
 
     @property
     def lacks_vnni(self) -> bool:
-        """Whether it is an x86 where ONNX Runtime's fast products of uint8 and int8 saturate, as far as the flags say."""
+        """Whether ONNX Runtime's fast products of uint8 and int8 saturate here, as on some x86.
+
+        As far as the flags say.
+        """
         return self.machine.lower() in _X86_64 and not self.flags & _VNNI
 
 

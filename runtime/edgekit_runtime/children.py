@@ -224,7 +224,10 @@ def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEM
 
 
 def _data_bytes() -> int | None:
-    """What counts against RLIMIT_DATA now; None where the system does not tell (it is Linux that counts so, since 4.7)."""
+    """What counts against RLIMIT_DATA now; None where the system does not tell.
+
+    It is Linux that counts so, since 4.7.
+    """
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024

@@ -115,7 +115,10 @@ def errno_of(error: BaseException | None) -> int | None:
 
 
 def from_json(said: Mapping[str, str], otherwise: type[EdgekitError]) -> EdgekitError:
-    """The error that another process put into `as_json`; of the class `otherwise` where this runtime has no such code."""
+    """The error that another process put into `as_json`.
+
+    Of the class `otherwise` where this runtime has no such code.
+    """
     code = said["code"]
     kinds = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, EdgekitError)]
     for kind in kinds:
@@ -240,7 +243,10 @@ class EngineHung(EngineError):  # noqa: N818 - what happened, as the field says 
 
 
 class SelfTestError(EdgekitError):
-    """The bundle does not give its golden answers on this machine. steps, cosine: how far they are, where they differ."""
+    """The bundle does not give its golden answers on this machine.
+
+    steps, cosine: how far they are, where they differ.
+    """
 
     code = "selftest"
     steps: float | None = None

@@ -168,7 +168,10 @@ class Journey:
             self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
 
     def retire(self, timeout_s: float) -> None:
-        """Close, because another journey takes over: a request that comes too late for this one is asked there again."""
+        """Close, because another journey takes over.
+
+        A request that comes too late for this one is asked there again.
+        """
         self._retired = True
         self.close(timeout_s)
 
@@ -403,7 +406,10 @@ class Journey:
         self._settling.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
 
     def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
-        """Count the error; a leader's followers must hear of it too. lost: False where the request is asked elsewhere."""
+        """Count the error; a leader's followers must hear of it too.
+
+        lost: False where the request is asked elsewhere.
+        """
         if request.leads and request.key is not None:
             request.leads = False
             followed = (

@@ -262,7 +262,10 @@ class Model:
         return described(self._journey)
 
     def metrics_text(self) -> str:
-        """The counters and histograms as a page for Prometheus (text format 0.0.4); `metrics.serve_metrics` serves it."""
+        """The counters and histograms as a page for Prometheus (text format 0.0.4).
+
+        `metrics.serve_metrics` serves it.
+        """
         from edgekit_runtime.metrics import metrics_text
 
         return metrics_text([self.measured()])

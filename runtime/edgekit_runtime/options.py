@@ -46,7 +46,11 @@ _DISK_MB = 256.0
 
 
 class OptionError(ValueError):
-    """An option that makes no sense. option: its name. owner: the class, or `open_bundle`, that takes it; may be empty."""
+    """An option that makes no sense.
+
+    option: its name.
+    owner: the class, or `open_bundle`, that takes it; may be empty.
+    """
 
     def __init__(self, option: str, what: str, owner: str = "") -> None:
         super().__init__(option, what, owner)

@@ -53,7 +53,10 @@ def delete(path: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Under a name that is free; without one it is deleted. Its logs go: without them it is as it was when they began."""
+    """Under a name that is free; without one it is deleted.
+
+    Its logs go: without them it is as it was when they began.
+    """
     for number in range(1, MOST_SET_ASIDE + 1):
         free = path.with_name(f"{path.name}.bad{number if number > 1 else ''}")
         if not free.exists():

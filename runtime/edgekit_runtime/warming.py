@@ -64,7 +64,10 @@ class Warm:
 
 
 def batches_offered(bundle: Bundle, entry: ArtifactEntry) -> dict[int, ArtifactEntry]:
-    """Batch size -> the artifact that runs it: the variants packed for it, or the file itself where its axis is free."""
+    """Batch size -> the artifact that runs it.
+
+    The variants packed for it, or the file itself where its axis is free.
+    """
     if bundle.manifest.contract.state != "none":
         return {}
     if all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs)):

@@ -79,7 +79,10 @@ class Watched:
         self.hung: EngineHung | None = None
 
     def look(self) -> float | None:
-        """Decide, and bite if need be. Returns the seconds until the next look, None when there is nothing more to see."""
+        """Decide, and bite if need be.
+
+        Returns the seconds until the next look, None when there is nothing more to see.
+        """
         if self.hung is not None:
             return None
         running, limit = self._running_s(), self._limit(self._slowest_s())

@@ -85,7 +85,10 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_cache(path: Path, parts: Iterable[bytes]) -> None:
-    """What may be lost with the power, and is made again then. The folder is made where it is missing. Raises OSError."""
+    """What may be lost with the power, and is made again then.
+
+    The folder is made where it is missing. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(_draft(path))
     try:
@@ -105,7 +108,10 @@ def _draft(path: Path) -> str:
 
 
 def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
-    """True: it is ours. False: another has it, and `wait` is not set. None: nothing can be locked here. Raises OSError."""
+    """True: it is ours. False: another has it, and `wait` is not set.
+
+    None: nothing can be locked here. Raises OSError.
+    """
     try:
         import fcntl
     except ImportError:  # Windows

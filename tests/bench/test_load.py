@@ -31,7 +31,8 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "load",
-    [Load(requests=60), Load(concurrency=5, requests=60), Load(rate=2000.0, requests=60), Load(rate=3000.0, arrivals="fixed", requests=60)],
+    [Load(requests=60), Load(concurrency=5, requests=60), Load(rate=2000.0, requests=60),
+        Load(rate=3000.0, arrivals="fixed", requests=60)],
     ids=["one caller", "five callers", "random arrivals", "even arrivals"],
 )  # fmt: skip
 def test_every_request_is_answered_and_counted_once(model, load):

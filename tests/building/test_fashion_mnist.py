@@ -1,4 +1,7 @@
-"""Fashion-MNIST's 10,000 test pictures, where the Debian package of the set is installed: both formats keep accuracy."""
+"""Fashion-MNIST's 10,000 test pictures: both formats keep accuracy.
+
+Where the Debian package of the set is installed.
+"""
 
 from __future__ import annotations
 

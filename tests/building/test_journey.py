@@ -28,7 +28,8 @@ def built(digits_model, tmp_path_factory):
     profiles = [part for name in BOARDS for part in ("--profile", name)]
     ran = run_edgekit(
         "build", digits_model.model, *profiles, "--calibration", digits_model.calibration,
-        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json", cwd=folder,
+        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json",
+        cwd=folder,
     )  # fmt: skip
     return folder, ran
 
@@ -118,7 +119,8 @@ def test_the_runner_up_of_another_engine_travels_with_the_chosen_one(built):
 def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path):
     again = run_edgekit(
         "build", digits_model.model, "--profile", "raspberry-pi-4", "--profile", "x86-64", "--calibration",
-        digits_model.calibration, "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "--json",
+        digits_model.calibration, "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50",
+        "--json",
         cwd=tmp_path,
     )  # fmt: skip
     assert "running the original" not in again.err

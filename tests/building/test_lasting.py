@@ -23,7 +23,10 @@ from edgekit_runtime.install import Proving
 from edgekit_runtime.install.prove import prove
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
-_REQUEST = 'BuildRequest(Path({model!r}), ("raspberry-pi-4",), Path({folder!r}), recipes=("onnx-int8-qdq",), allow_random=True)'
+_REQUEST = (
+    'BuildRequest(Path({model!r}), ("raspberry-pi-4",), Path({folder!r}), recipes=("onnx-int8-qdq",), '
+    "allow_random=True)"
+)
 _CHILD = "from pathlib import Path; from edgekit.building import BuildRequest, build; build({request})"
 
 

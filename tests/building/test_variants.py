@@ -1,4 +1,7 @@
-"""Where a board's runtime would refuse an artifact, or answer wrongly, the form that it runs is made by the same build."""
+"""Where a board's runtime refuses an artifact, the same build makes the form that it runs.
+
+Also where that runtime would answer wrongly.
+"""
 
 from __future__ import annotations
 

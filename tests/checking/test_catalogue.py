@@ -86,8 +86,9 @@ def test_an_entry_says_what_why_and_what_to_do(code):
 
 
 MESSAGES = {
-    "op-version": """ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'. An older version of this
-        builtin might be supported. Are you using an old TFLite binary with a newer model?\nRegistration failed.""",
+    "op-version": "ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'. "
+    "An older version of this\n        builtin might be supported. "
+    "Are you using an old TFLite binary with a newer model?\nRegistration failed.",
     "op-unknown": "Op builtin_code out of range: 150. Are you using old TFLite binary with newer model?Registration "
     "failed.",
     "op-custom": "RuntimeError: Encountered unresolved custom op: Mine.\nNode number 0 (Mine) failed to prepare.",
@@ -97,8 +98,8 @@ MESSAGES = {
     "onnx-ir": "Unsupported model IR version: 11, max supported IR version: 10",
     "op-kernel": "NOT_IMPLEMENTED : Could not find an implementation for Conv(11) node with name 'c'",
     "onnx-opset": "NOT_IMPLEMENTED : Could not find an implementation for QuantizeLinear(23) node with name 'q'",
-    "runtime-unavailable": """ERROR: Could not find a version that satisfies the requirement tflite-runtime==2.14.0 (from versions:
-        none)""",
+    "runtime-unavailable": "ERROR: Could not find a version that satisfies the requirement "
+    "tflite-runtime==2.14.0 (from versions:\n        none)",
     "illegal-instruction": "[1]    9408 illegal hardware instruction  python3",
     "emulated-signal": "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
     "map-segment": "ImportError: libfoo.so: failed to map segment from shared object",

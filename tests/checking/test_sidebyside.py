@@ -27,7 +27,10 @@ def test_the_reason_is_the_error_and_not_the_warnings_before_it(tmp_path):
 
 
 def test_a_long_reason_keeps_its_end_which_is_the_cause(tmp_path):
-    said = f"error: Failed to install\n{'  cause: Failed to copy to /a/long/path' * 20}\n  cause: No space left on device\n"
+    said = (
+        f"error: Failed to install\n{'  cause: Failed to copy to /a/long/path' * 20}\n"
+        "  cause: No space left on device\n"
+    )
     with pytest.raises(NoEnvironmentError) as refused:
         environment("tflite-runtime", "9.9", tmp_path, refusing(said))
     assert refused.value.what.endswith("No space left on device")
@@ -36,7 +39,10 @@ def test_a_long_reason_keeps_its_end_which_is_the_cause(tmp_path):
 
 
 PIP_FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-UV_QUOTA = "error: Failed to create virtual environment\n  cause: failed to write to file `/s/.x/CACHEDIR.TAG`: Disk quota exceeded (os error 122)"
+UV_QUOTA = (
+    "error: Failed to create virtual environment\n  cause: failed to write to file `/s/.x/CACHEDIR.TAG`: "
+    "Disk quota exceeded (os error 122)"
+)
 
 
 @pytest.mark.parametrize("said", [PIP_FULL, UV_QUOTA])

@@ -130,7 +130,9 @@ def test_a_file_that_is_no_record_and_a_folder_that_is_not_there_are_one_line_ea
     (tmp_path / "x.json").write_text("{}")
     ran = edgekit("bench", bundle, "--compare", "x.json")
     assert (ran.code, ran.err.splitlines()) == (
-        1, ["error: x.json: is no record of edgekit bench: 'conditions' is missing. Make one: edgekit bench BUNDLE -o RECORD.json [bench-record]"],
+        1,
+        ["error: x.json: is no record of edgekit bench: 'conditions' is missing. Make one: "
+            "edgekit bench BUNDLE -o RECORD.json [bench-record]"],
     )  # fmt: skip
     ran = edgekit("bench", bundle, "--duration-s", "3600", "-o", "nowhere/x.json")  # refused before, not after
     assert ran.code == 1
@@ -160,7 +162,10 @@ def test_a_run_of_nobodys_length_lasts_long_enough_to_tell_what_others_took(edge
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC and address space")
 def test_more_callers_than_the_machine_can_start_are_one_sentence(bundle, tmp_path):
-    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); from edgekit.cli import main; main()"
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); from edgekit.cli import main; "
+        "main()"
+    )
     command = [sys.executable, "-c", code, "bench", bundle, "--concurrency", "1024"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 1, ran.stderr

@@ -152,10 +152,14 @@ def record_of(net: Path, **given: object) -> str:
 RECORDS = {
     "of another artifact": ({"artifact_sha256": "0" * 64}, "is of another artifact (tflite-int8 of net.ekb)"),
     "by another engine": ({"engine": "tflite-runtime"}, "was taken with tflite-runtime and 4 threads"),
-    "with one thread": ({"threads": 1}, "was taken with litert and 1 thread, and what is asked for is litert and 4 threads"),
-    "of another board": ({"conditions": {"board": {**PI, "model": "Raspberry Pi 5 Model B", "compatible": []}}}, "was taken on Raspberry Pi 5 Model B (aarch64), which is not raspberry-pi-4"),
-    "of a board that did not tell": ({"conditions": {"machine": "aarch64"}}, "does not say on which board it was taken"),
-    "full of errors": ({"n": 20, "asked": 200, "errors": {"engine": 180}}, "is mostly errors: 180 of 200 requests failed"),
+    "with one thread": ({"threads": 1},
+        "was taken with litert and 1 thread, and what is asked for is litert and 4 threads"),
+    "of another board": ({"conditions": {"board": {**PI, "model": "Raspberry Pi 5 Model B", "compatible": []}}},
+        "was taken on Raspberry Pi 5 Model B (aarch64), which is not raspberry-pi-4"),
+    "of a board that did not tell": ({"conditions": {"machine": "aarch64"}},
+        "does not say on which board it was taken"),
+    "full of errors": ({"n": 20, "asked": 200, "errors": {"engine": 180}},
+        "is mostly errors: 180 of 200 requests failed"),
     "without an answer": ({"n": 0, "p50_ms": None}, "holds no time"),
     "out of order": ({"p50_ms": 10.0}, "holds times that cannot be: least 22, median 10"),
 }  # fmt: skip

@@ -1,4 +1,7 @@
-"""What inspect says of a bundle, of what answers in an install root, and of an artifact's distance from the original."""
+"""What inspect says of a bundle, of an install root and of an artifact.
+
+Of a root it says what answers, of an artifact its distance from the original.
+"""
 
 from __future__ import annotations
 

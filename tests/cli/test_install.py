@@ -215,7 +215,10 @@ def test_a_key_that_the_application_would_not_find_is_spoken_of(tmp_path, monkey
     (tmp_path / "camera.key").chmod(0o600)
     bundle = tiny.bundle(tmp_path, secret=Secret([key]))
     given = ("--profile", "x86-64", "--allow-unsigned", "--secret", f"file:{tmp_path / 'camera.key'}")
-    told = "key        not remembered: the application needs it too, as /etc/edgekit/secret, by EDGEKIT_SECRET=file:PATH, or "
+    told = (
+        "key        not remembered: the application needs it too, as /etc/edgekit/secret, "
+        "by EDGEKIT_SECRET=file:PATH, or "
+    )
     done = invoked("install", bundle, "--root", tmp_path / "1", *given)
     assert done.exit_code == 0, done.output
     assert told in done.stdout

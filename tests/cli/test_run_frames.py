@@ -1,4 +1,7 @@
-"""`edgekit run` on a stateful bundle: a recording or an array of frames is answered frame by frame, from a fresh state."""
+"""`edgekit run` on a stateful bundle answers frame by frame, from a fresh state.
+
+The frames are a recording or an array.
+"""
 
 from __future__ import annotations
 

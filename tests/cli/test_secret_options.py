@@ -111,7 +111,8 @@ def test_a_key_of_something_else_that_lies_on_the_machine_does_not_keep_verify_f
 @pytest.mark.parametrize(
     "command",
     [
-        ("verify", "--replay", "--allow-unsigned"), ("run", "red.npy"), ("bench", "-n", "10"), ("check", "--profile", "x86-64", "--no-replay"),
+        ("verify", "--replay", "--allow-unsigned"), ("run", "red.npy"), ("bench", "-n", "10"),
+        ("check", "--profile", "x86-64", "--no-replay"),
         ("run", ".", "--fill-cache", "answers.db"), ("estimate", "--profile", "raspberry-pi-4"),
         ("install", "--root", "root", "--allow-unsigned", "--profile", "x86-64"),
         ("deploy", "-o", "usb"), ("deploy", "pi@board.invalid"),

@@ -63,7 +63,10 @@ class Estimate:
 
 
 class OfBatcher(Estimate):
-    """The queue: by call and by submit, in each way of sharing an engine, in the caller's thread and in the worker's."""
+    """The queue: by call and by submit, in each way of sharing an engine.
+
+    In the caller's thread and in the worker's.
+    """
 
     def __init__(self, costs: Costs, way: str, *, inline: bool) -> None:
         super().__init__()

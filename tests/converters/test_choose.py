@@ -106,16 +106,20 @@ def test_a_task_without_metric_or_classes_is_held_to_its_cosine():
 
 
 def drifted(name="out", **changes):
-    known = {"agreement": None, "agreement_top5": None, "agreement_sure": None, "cosine": 1.0, "cosine_ci95": (1.0, 1.0),
+    known = {"agreement": None, "agreement_top5": None, "agreement_sure": None, "cosine": 1.0,
+        "cosine_ci95": (1.0, 1.0),
              "sqnr_db": 20.0, "sqnr_ci95": None, "worst": 1.0}  # fmt: skip
     return OutputDrift(name, **(known | changes))
 
 
 OUTPUTS = {
-    "number": (drifted(kind="numbers", spread_error=0.08), "the error of 'out' is 8 % of what the original's answers vary by"),
+    "number": (drifted(kind="numbers", spread_error=0.08),
+        "the error of 'out' is 8 % of what the original's answers vary by"),
     "probability": (drifted(kind="probabilities", spread_error=0.3), "the error of 'out' is 9 % of the variance"),
-    "offset": (drifted(spread_error=0.5), "its answers have, without what is the same for every item, a cosine of about 0.8944"),
-    "levels": (drifted(few_levels=FewLevels(2, 0.0, 0.6, (4, 21))), "in channels 4 to 21 of 'out' 2 of 256 levels are left"),
+    "offset": (drifted(spread_error=0.5),
+        "its answers have, without what is the same for every item, a cosine of about 0.8944"),
+    "levels": (drifted(few_levels=FewLevels(2, 0.0, 0.6, (4, 21))),
+        "in channels 4 to 21 of 'out' 2 of 256 levels are left"),
     "channel": (drifted(worst_channel_db=0.0), "in their worst channels a cosine of about 0.7071"),
     "classes": (drifted(kind="classes", agreement=Share(0.9, (0.8, 1.0), 200)), "10 % of 200 items get another answer"),
 }  # fmt: skip
@@ -156,7 +160,8 @@ def test_a_metric_of_one_output_does_not_hide_what_another_lost():
 def test_an_error_may_grow_by_a_share_of_the_originals():
     worse = replace(
         fidelity(0.2, ci95=(0.1, 0.3)),
-        metric="mae", original=4.0, artifact=4.2, scores=(Score("mae", 4.0, 4.2, 0.2, (0.1, 0.3), higher_is_better=False),),
+        metric="mae", original=4.0, artifact=4.2,
+        scores=(Score("mae", 4.0, 4.2, 0.2, (0.1, 0.3), higher_is_better=False),),
     )  # fmt: skip
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=worse)
     assert choose("b", [item], Limits(max_drop=0.06), BOTH).chosen is item
@@ -477,7 +482,8 @@ def test_a_detector_without_labels_is_held_to_its_decisions():
     assert found.loss_ci95 == pytest.approx((0.03, 0.2))
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
     assert reason(choose("b", [item], Limits(max_drop=0.05), BOTH), "tflite-int8").startswith(
-        "it keeps 36 of the original's 40 boxes and adds 2 on 200 items (95 % interval 3 to 20): 10 % of decisions differ"
+        "it keeps 36 of the original's 40 boxes and adds 2 on 200 items (95 % interval 3 to 20): "
+        "10 % of decisions differ"
     )
     unsure = choose("b", [item], Limits(max_drop=0.15), BOTH)
     assert unsure.chosen is item

@@ -29,7 +29,10 @@ class Mirror:
         self.lists.mkdir(parents=True)
         content = folder / "tiny/DEBIAN"
         content.mkdir(parents=True)
-        control = "Package: tiny\nVersion: 1.0\nArchitecture: arm64\nMaintainer: nobody <nobody@example.com>\nDescription: tiny\n"
+        control = (
+            "Package: tiny\nVersion: 1.0\nArchitecture: arm64\n"
+            "Maintainer: nobody <nobody@example.com>\nDescription: tiny\n"
+        )
         (content / "control").write_text(control)
         deb = folder / "tiny_1.0_arm64.deb"
         subprocess.run(

@@ -66,7 +66,8 @@ STEADY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = 
     "another governor": ({}, {"governor": "powersave"}, {}, "the governor went from performance to powersave"),
     "another power mode": ({"power_mode": "0"}, {"power_mode": "1"}, {}, "the power mode went from 0 to 1"),
     "a lower limit": ({}, {"limit_mhz": 600}, {}, "the clock's limit went from 1800 to 600"),
-    "a clock that fell": ({}, {}, {"frequency_mhz": {"min": 1200, "mean": 1500, "max": 1800}}, "between 1200 and 1800 MHz"),
+    "a clock that fell": ({}, {}, {"frequency_mhz": {"min": 1200, "mean": 1500, "max": 1800}},
+        "between 1200 and 1800 MHz"),
     "others at work": ({}, {}, {"others_cpu": 0.5}, "other processes took 50% of the cores"),
     "a board that tells nothing": ({"governor": None}, {"governor": None}, dict.fromkeys(CALM), ""),
 }  # fmt: skip

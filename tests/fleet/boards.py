@@ -44,6 +44,7 @@ def arrival(seq, device="porch-1", *, received=NOW, refused="", **more):
 def birth(device="porch-1", *, on=True, epoch=EPOCH, boot=1, received=NOW, retained=False, **changes):
     value = {"on": int(on), "epoch": epoch, "boot": boot}
     if on:
-        value |= {"sw": "edgekit 0.1.0", "model": "digits", "ver": "1", "sha": "9f3c01ab77de", "profile": "raspberry-pi-4",
+        value |= {"sw": "edgekit 0.1.0", "model": "digits", "ver": "1", "sha": "9f3c01ab77de",
+            "profile": "raspberry-pi-4",
                   "hw": "Raspberry Pi 4 Model B", "sla": 30.0, "win": 60.0}  # fmt: skip
     return Change(device, received, parse_state(json.dumps(value | changes).encode()), retained)

@@ -113,7 +113,8 @@ def test_a_store_that_fails_acknowledges_nothing_and_is_used_again_when_it_works
 
 def test_silence_is_noticed_without_a_message(running):
     _, store, board = running
-    state = {"on": 1, "epoch": EPOCH, "boot": 1, "sw": "x", "model": "m", "ver": "1", "sha": "0", "profile": "p", "hw": "h",
+    state = {"on": 1, "epoch": EPOCH, "boot": 1, "sw": "x", "model": "m", "ver": "1", "sha": "0", "profile": "p",
+        "hw": "h",
              "sla": None, "win": 0.5}  # fmt: skip
     board.say("ek/v1/porch-1/state", state, qos=1)
     wait_until(lambda: store.device("porch-1") is not None)

@@ -28,7 +28,8 @@ SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.t
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     with Mosquitto(folder) as broker:
-        settings = Settings(broker.url, store=f"sqlite:///{folder}/fleet.db", listen="127.0.0.1:0", pace=Pace(chores_s=60),
+        settings = Settings(broker.url, store=f"sqlite:///{folder}/fleet.db", listen="127.0.0.1:0",
+            pace=Pace(chores_s=60),
                             every_s=0.1)  # fmt: skip
         with FleetServer(settings) as running:
             now = int(time.time() * 1000)
@@ -284,7 +285,8 @@ FIGURES = [
     (show.ms, (0.01234,), "0.01 ms"), (show.ms, (4.26,), "4.3 ms"), (show.ms, (412.4,), "412 ms"),
     (show.ms, (61_000,), "61.0 s"), (show.ms, (None,), "–"), (show.share, (0, 0), "–"), (show.share, (0, 9), "0 %"),
     (show.share, (1, 200), "0.5 %"), (show.share, (50, 100), "50 %"), (show.rate, (0.05,), "3.0 /min"),
-    (show.rate, (20.0,), "20.0 /s"), (show.rate, (None,), "–"), (show.celsius, (61.4,), "61 °C"), (show.count, (12345,), "12,345"),
+    (show.rate, (20.0,), "20.0 /s"), (show.rate, (None,), "–"), (show.celsius, (61.4,), "61 °C"),
+    (show.count, (12345,), "12,345"),
 ]  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Every window that a spool has committed is stored exactly once, though the broker is killed; the control loses some."""
+"""Every window that a spool has committed is stored exactly once.
+
+This holds though the broker is killed; the control loses some.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every reader of foreign bytes survives the kept corpus, a short search by hypothesis, and a shorter one by atheris."""
+"""Every reader of foreign bytes survives the kept corpus and two searches.
+
+A short one by hypothesis, and a shorter one by atheris.
+"""
 
 from __future__ import annotations
 

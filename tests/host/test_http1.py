@@ -92,7 +92,8 @@ def test_a_response_is_these_bytes():
     )
 
 
-@given(st.binary(max_size=200) | st.lists(st.sampled_from([b"GET ", b"/", b" HTTP/1.1", b"\r\n", b"Host: h", b"Content-Length: ", b"1", b"\xff", b":", b" "]), max_size=30).map(b"".join))  # fmt: skip
+@given(st.binary(max_size=200) | st.lists(st.sampled_from([b"GET ", b"/", b" HTTP/1.1", b"\r\n", b"Host: h",
+    b"Content-Length: ", b"1", b"\xff", b":", b" "]), max_size=30).map(b"".join))  # fmt: skip
 def test_whatever_bytes_come_nothing_but_our_error_is_raised(data):
     with contextlib.suppress(RequestError):
         assert 0 <= body_length(parse_head(data, LIMITS), LIMITS) <= 100

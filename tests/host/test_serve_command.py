@@ -110,7 +110,8 @@ def test_a_file_that_is_no_bundle_and_no_bundle_at_all(edgekit, tmp_path):
 
 def test_an_unsigned_bundle_is_refused_where_a_signature_is_wanted(edgekit, bundle, tmp_path):
     made = subprocess.run(
-        f"openssl genpkey -algorithm ed25519 -out {tmp_path}/k.pem && openssl pkey -in {tmp_path}/k.pem -pubout -out {tmp_path}/p.pem",
+        f"openssl genpkey -algorithm ed25519 -out {tmp_path}/k.pem && openssl pkey -in {tmp_path}/k.pem -pubout -out "
+            f"{tmp_path}/p.pem",
         shell=True, capture_output=True,
     )  # fmt: skip
     assert made.returncode == 0

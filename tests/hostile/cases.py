@@ -183,8 +183,10 @@ def _spellings() -> Iterator[Case]:
 
 
 _NAMES = {
-    "parent": "../x", "absolute": "/etc/x", "climbing": "a/../../x", "NUL": "x\0y", "turned-writing": "x\u202egpj", "empty": "",
-    "composed": "caf\u00e9", "decomposed": "cafe\u0301", "escape-sequence": "\x1b[2J", "dots": "..", "101-letters": "x" * 101,
+    "parent": "../x", "absolute": "/etc/x", "climbing": "a/../../x", "NUL": "x\0y", "turned-writing": "x\u202egpj",
+    "empty": "",
+    "composed": "caf\u00e9", "decomposed": "cafe\u0301", "escape-sequence": "\x1b[2J", "dots": "..",
+    "101-letters": "x" * 101,
 }  # fmt: skip
 
 
@@ -462,7 +464,8 @@ def _false_answers() -> bytes:
 
 
 _ALL = (
-    _damaged, _signers, _signature_sizes, _lengths, _spellings, _names, _twins, _sizes, _packed, _sequence, _dates, _boards, _models,
+    _damaged, _signers, _signature_sizes, _lengths, _spellings, _names, _twins, _sizes, _packed, _sequence, _dates,
+    _boards, _models,
     _pickles, _proofs,
 )  # fmt: skip
 

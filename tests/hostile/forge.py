@@ -54,7 +54,8 @@ def blobs(data: bytes | None = None) -> list[bytes]:
 
 def contract() -> dict[str, Any]:
     image = {
-        "height": 8, "width": 8, "mean": [0.0, 0.0, 0.0], "std": [255.0, 255.0, 255.0], "color": "rgb", "resize": "stretch",
+        "height": 8, "width": 8, "mean": [0.0, 0.0, 0.0], "std": [255.0, 255.0, 255.0], "color": "rgb",
+        "resize": "stretch",
         "crop": 1.0, "interpolation": "bilinear",
     }  # fmt: skip
     return {
@@ -209,9 +210,11 @@ def root_json(
         )
     ids = [sha256(public_raw(name)) for name in bundle]
     signed = {
-        "type": "edgekit-root", "format": 1, "version": 1, "issued": "2026-11-01T00:00:00Z", "expires": expires, "keys": keys,
+        "type": "edgekit-root", "format": 1, "version": 1, "issued": "2026-11-01T00:00:00Z", "expires": expires,
+        "keys": keys,
         "roles": {
-            "root": {"keyids": [sha256(public_raw("root"))], "threshold": 1}, "bundle": {"keyids": ids, "threshold": threshold},
+            "root": {"keyids": [sha256(public_raw("root"))], "threshold": 1},
+            "bundle": {"keyids": ids, "threshold": threshold},
         },
         "revoked": [{"keyid": sha256(public_raw(name)), "name": name, "why": "stolen"} for name in revoked],
     }  # fmt: skip

@@ -50,7 +50,8 @@ HOSTILE = {
     "an escape sequence in a name": (TOPIC, changed(prof="\x1b[2J"), "shape"),
     "half a surrogate pair in a birth": (
         "ek/v1/porch-1/state",
-        b'{"on":1,"epoch":"0123456789abcdef","boot":1,"sw":"\\ud800","model":"m","ver":"1","sha":"0","profile":"p","hw":"h","win":60}',
+        b'{"on":1,"epoch":"0123456789abcdef","boot":1,"sw":"\\ud800",'
+        b'"model":"m","ver":"1","sha":"0","profile":"p","hw":"h","win":60}',
         "shape",
     ),
     "a time in the future that no clock has": (TOPIC, changed(t0=2**53), "shape"),

@@ -145,7 +145,10 @@ def one_of_a_key_of_theirs(root: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("plant", [an_unsigned_one, one_of_a_key_of_theirs])
 def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom_to_trust(plant, root, tmp_path):
-    """S1: The root's own files say what answers and whom it trusts; who names a trust from outside does not ask them."""
+    """S1: The root's own files say what answers and whom it trusts.
+
+    Who names a trust from outside does not ask them.
+    """
     from edgekit import verifying
 
     plant(root, tmp_path)

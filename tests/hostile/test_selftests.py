@@ -44,7 +44,8 @@ def bundle(tmp_path):
     }  # fmt: skip
     tensors = {name: {"name": name, "tensor": name, "dtype": "float32", "shape": [1, 4]} for name in "xy"}
     value["artifacts"][0] |= {
-        "recipe": "onnx-f32", "format": "onnx", "precision": "float32", "inputs": [tensors["x"]], "outputs": [tensors["y"]],
+        "recipe": "onnx-f32", "format": "onnx", "precision": "float32", "inputs": [tensors["x"]],
+        "outputs": [tensors["y"]],
     }  # fmt: skip
     answer = value["golden"][0]["answers"][0]
     answer |= {

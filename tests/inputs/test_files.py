@@ -51,7 +51,8 @@ def test_folders_that_cannot_be_read_or_entered_are_named(tmp_path):
     code = """
         import os, sys
         from edgekit.inputs import listed
-        from edgekit_converters.calibration.folder import EXTENSIONS  # what is imported later may lie where nobody can read
+        from edgekit_converters.calibration.folder import EXTENSIONS  # what is imported later may lie \
+where nobody can read
         os.chdir(sys.argv[1])
         if os.getuid() == 0:
             os.setuid(65534)

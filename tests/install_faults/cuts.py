@@ -30,7 +30,8 @@ __all__ = ["CUT_SCENES", "SEEDS", "Cut", "Tried", "cuts", "cuts_after_a_kill", "
 
 SEEDS = (1, 2, 3)
 _ALSO = (
-    "truncate", "writev", "pwritev", "pwritev2", "sendfile", "copy_file_range", "fallocate", "fsetxattr", "setxattr", "utimensat",
+    "truncate", "writev", "pwritev", "pwritev2", "sendfile", "copy_file_range", "fallocate", "fsetxattr", "setxattr",
+    "utimensat",
 )  # fmt: skip
 """Calls that change a disk, too. edgekit makes none of them in a root; if it did, it would be told."""
 
@@ -124,7 +125,10 @@ def cuts(kit: Kit, scene: Scene, folder: Path, seeds: Sequence[int] = SEEDS) -> 
 
 
 def cuts_after_a_kill(kit: Kit, point: Point, folder: Path, seeds: Sequence[int] = SEEDS[:1]) -> list[Cut]:
-    """The command is killed there, the same again runs to its end, and then the power goes; or before, at one moment."""
+    """The command is killed there, the same again runs to its end, and then the power goes.
+
+    Or the power goes before, at one moment.
+    """
     scene = point.scene
     root = kit.lay(scene, folder)
     disk, found = Disk(folder), _States(scene, seeds)

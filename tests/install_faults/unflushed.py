@@ -41,7 +41,10 @@ class Link:
 
 @dataclass(eq=False)
 class File:
-    """data, mode: on the disk. after: as every process sees them. cut: whether it was cut short since it was flushed."""
+    """data, mode: on the disk.
+    after: as every process sees them.
+    cut: whether it was cut short since it was flushed.
+    """
 
     data: bytes = b""
     mode: int = 0o644

@@ -86,13 +86,15 @@ def test_revocation_takes_a_key_out_of_everything_for_good():
 
 
 LEFT = {
-    "the last key of a role": (lambda: revoked(first(), rooted.keyid("bea"), "", DATES), "no key would be left to sign as 'bundle'"),
+    "the last key of a role": (lambda: revoked(first(), rooted.keyid("bea"), "", DATES),
+        "no key would be left to sign as 'bundle'"),
     "fewer keys than must sign": (
         lambda: revoked(first(bundle=("bea", "ben"), threshold=2), rooted.keyid("ben"), "", DATES), "1, and 2 must",
     ),
     "a threshold beyond the keys": (lambda: with_keys(first(), [member("ben")], "bundle", DATES, 3), "2, and 3 must"),
     "a root threshold beyond the keys": (lambda: first(root_threshold=2), "'root': 1, and 2 must"),
-    "a key nobody knows": (lambda: rotated(first(), "0" * 64, member("new"), DATES, ISSUED), "does not know key 00000000"),
+    "a key nobody knows": (lambda: rotated(first(), "0" * 64, member("new"), DATES, ISSUED),
+        "does not know key 00000000"),
     "a date that is past": (lambda: renewed(first(), Dates(EXPIRES, ISSUED)), "expired before it is made"),
     "one name for two keys": (
         lambda: with_keys(first(), [Member("bea", rooted.raw("other"))], "bundle", DATES), "another key called 'bea'",

@@ -1,10 +1,12 @@
-"""Make the tiny models of this folder: an 8x8 RGB classifier of 4 classes with seeded weights, a few kilobytes each; and a
-leaky memory of 4 numbers, whose state goes in and comes out, or stays inside; and a detector of bright spots.
+"""Make the tiny models of this folder, of a few kilobytes each.
+
+An 8x8 RGB classifier of 4 classes with seeded weights; a leaky memory of 4 numbers, whose state goes in and comes out,
+or stays inside; and a detector of bright spots.
 
     python tests/models/make.py
 
-The weights are chosen so that the classes follow the picture: class c answers to the mean of channel c, class 3 to dark.
-They travel in the tree because the environment that has tflite-runtime cannot hold TensorFlow.
+The weights are chosen so that the classes follow the picture: class c answers to the mean of channel c, class 3 to
+dark. They travel in the tree because the environment that has tflite-runtime cannot hold TensorFlow.
 """
 
 from __future__ import annotations
@@ -220,7 +222,10 @@ def memory_carried_onnx() -> None:
 
 
 def spots() -> None:
-    """A detector: each of 4 x 4 cells of a grey picture is a box of two by two cells around it, its brightness the score."""
+    """A detector: each of 4 x 4 cells of a grey picture is a box around it.
+
+    The box is two by two cells, and the cell's brightness is the score.
+    """
     x, y = np.meshgrid((np.arange(4) + 0.5) / 4, (np.arange(4) + 0.5) / 4)
     boxes = np.stack([x, y, np.full_like(x, 0.5), np.full_like(x, 0.5)], axis=-1).reshape(1, 16, 4).astype(np.float32)
 

@@ -44,9 +44,11 @@ def test_the_median_of_the_board_goes_into_the_estimate_with_its_engine_and_vers
 # board of the file, profile that it is given for -> is it used
 WHOSE = {
     "its own board": ({"profile": "raspberry-pi-4", "machine": "aarch64"}, "raspberry-pi-4", True),
-    "the same board in another mode": ({"profile": "jetson-orin-nano@7w", "machine": "aarch64"}, "jetson-orin-nano", True),
+    "the same board in another mode": ({"profile": "jetson-orin-nano@7w", "machine": "aarch64"}, "jetson-orin-nano",
+        True),
     "another board": ({"profile": "raspberry-pi-4", "machine": "aarch64"}, "raspberry-pi-5", False),
-    "the same board with a 32-bit user land": ({"profile": "raspberry-pi-4", "machine": "armv7l"}, "raspberry-pi-4", False),
+    "the same board with a 32-bit user land": ({"profile": "raspberry-pi-4", "machine": "armv7l"}, "raspberry-pi-4",
+        False),
     "a board that no profile knows": ({"profile": None, "machine": "aarch64"}, "raspberry-pi-5", True),
 }  # fmt: skip
 

@@ -136,7 +136,8 @@ HOSTILE = {
         "proc/cpuinfo": b"processor\t: x\n\nprocessor\t: 0\nCPU part\t: 0xzz\n",
         "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq": b"fast\n",
     },
-    "a list of cores without end": {"sys/devices/system/cpu/online": b"0-99999999999\n", "proc/cpuinfo": b"processor\t: 0\n"},
+    "a list of cores without end": {"sys/devices/system/cpu/online": b"0-99999999999\n",
+        "proc/cpuinfo": b"processor\t: 0\n"},
     "a name with quotes": {"proc/device-tree/model": b'My "board"\\\n[core]\0'},
     "half an ELF file": {"usr/bin/python3.11": b"\x7fELF\x02"},
 }  # fmt: skip

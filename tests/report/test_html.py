@@ -33,7 +33,8 @@ def report(**changes: Any) -> dict[str, Any]:
             {
                 "profile": "raspberry-pi-4", "path": "digits.ekb", "recipe": "tflite-int8", "bytes": 5_272_056,
                 "fidelity": FIDELITY, "estimate": ESTIMATE, "notes": [],
-                "candidates": [{"recipe": "tflite-int8", "estimate": ESTIMATE}, {"recipe": "tflite-f32", "estimate": None}],
+                "candidates": [{"recipe": "tflite-int8", "estimate": ESTIMATE},
+                    {"recipe": "tflite-f32", "estimate": None}],
                 "refused": [{"recipe": "tflite-f32", "reason": "it may take 52 to 120 ms", "code": "budget"}],
             }
         ],
@@ -122,7 +123,8 @@ def test_what_was_asked_for_is_said() -> None:
 
 def test_a_repair_is_told_with_what_was_tried() -> None:
     story = {
-        "of": "tflite-int8", "recipe": "tflite-int8-mixed", "met": True, "drop": 0.001, "why": "1 of 9 layers in float keeps it",
+        "of": "tflite-int8", "recipe": "tflite-int8-mixed", "met": True, "drop": 0.001,
+        "why": "1 of 9 layers in float keeps it",
         "tried": [{"remedy": "ranges by mse", "recipe": "tflite-int8", "float_layers": 0, "float_macs": 0.0,
                    "noise_db": 21.3, "drop": 0.04, "failed": ""}],
     }  # fmt: skip
@@ -168,7 +170,8 @@ def test_layers_causes_histograms_and_disagreements_appear_where_there_are_some(
         "recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY,
         "plan": {"ranges": "mse", "float_layers": ["head"], "steps": ["bias"]},
         "layers": [{"layer": "a", "op": "CONV_2D", "sqnr_db": 40.0}, {"layer": "b", "op": "MUL", "sqnr_db": None}],
-        "causes": [{"layer": "a", "code": "outlier-activation", "what": "values stretch the range 9x", "remedy": "mse"}],
+        "causes": [{"layer": "a", "code": "outlier-activation", "what": "values stretch the range 9x",
+            "remedy": "mse"}],
         "histograms": [{"layer": "a", "edges": [0.0, 1.0, 2.0], "original": [3, 1], "artifact": [4, 0]}],
         "disagreements": [
             {"item": "cats/1.png", "image": None, "original": {"index": 1, "label": "cat", "score": 0.6},

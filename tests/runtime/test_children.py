@@ -56,7 +56,10 @@ def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
 def test_a_child_ends_with_its_parent_also_where_its_own_code_does_not_look():
-    hung = "import time; from edgekit_runtime.children import die_with_parent as d; d(); print('up', flush=True); time.sleep(600)"
+    hung = (
+        "import time; from edgekit_runtime.children import die_with_parent as d; d(); print('up', flush=True); "
+        "time.sleep(600)"
+    )
     program = (
         "import subprocess, sys\nfrom edgekit_runtime.children import environment\nchild = "
         f"subprocess.Popen([sys.executable, '-c', {hung!r}], env=environment(), stdout=subprocess.PIPE)\n"

@@ -50,7 +50,8 @@ FORMS = {
     "picture": lambda: pytest.importorskip("PIL.Image").fromarray(WIDE),
     "bgr": lambda: Frame(np.stack([WIDE] * 3, axis=-1), "bgr"),
     "nv12": lambda: Frame(
-        np.concatenate([WIDE.reshape(-1), np.full(320 * 80, 128, np.uint8)]), "nv12", width=320, height=160, full_range=True
+        np.concatenate([WIDE.reshape(-1), np.full(320 * 80, 128, np.uint8)]), "nv12", width=320, height=160,
+        full_range=True
     ),
 }  # fmt: skip
 

@@ -126,7 +126,8 @@ def test_a_child_needs_no_lock_that_a_thread_of_the_parent_holds(tmp_path):
         pending = model.submit(tiny.BLUE)
         journey = model._journey
         locks = (
-            model._counts._lock, model._journey.meter._lock, model._swapping, model._accompanying, model._sessions._lock, journey._flights._lock,
+            model._counts._lock, model._journey.meter._lock, model._swapping, model._accompanying,
+            model._sessions._lock, journey._flights._lock,
             journey._counting, journey.device.batcher._queue.mutex, pending._condition,
         )  # fmt: skip
         asks = (

@@ -287,7 +287,8 @@ def test_a_callback_may_ask_for_what_is_already_on_its_way(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{"threads": 0}, {"threads": -3}, {"threads": 10**6}, {"threads": 1.5}, {"isolate": "yes"}, {"cache": 64},
+    "options", [{"threads": 0}, {"threads": -3}, {"threads": 10**6}, {"threads": 1.5}, {"isolate": "yes"},
+        {"cache": 64},
                 {"limits": 16}, {"hosts": "http://box:1"}],
 )  # fmt: skip
 def test_impossible_options_are_the_callers_bug(path, options):

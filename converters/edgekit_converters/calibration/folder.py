@@ -183,7 +183,10 @@ def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]
 
 
 def refuse_unreadable(root: Path, extensions: Collection[str] | None) -> None:
-    """Raises CalibrationError, with a name, where a folder without files has pipes, devices or sockets in their place."""
+    """Raises CalibrationError, with a name, where a folder without files is not empty.
+
+    In the files' place there are pipes, devices or sockets.
+    """
     odd = sorted(_entries(root, extensions))
     if odd:
         none = "its one file cannot be read" if len(odd) == 1 else f"none of its {len(odd)} files can be read"

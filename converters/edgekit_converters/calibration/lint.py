@@ -172,7 +172,10 @@ def _ranked(found: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _of_parts(first: Survey, second: Survey, contract: Contract) -> Iterator[Finding]:
-    """Of both parts of one set together. What is in both is a duplicate, whose digest has it left out of calibration."""
+    """Of both parts of one set together.
+
+    What is in both is a duplicate, whose digest has it left out of calibration.
+    """
     whole, shared = first.joined(second), frozenset(first.by_digest) & frozenset(second.by_digest)
     yield from _unreadable(whole)
     for finding in _content(whole, contract):

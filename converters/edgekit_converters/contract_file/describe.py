@@ -342,7 +342,10 @@ _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 
 def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
-    """rows: [N, C] answers of a classifier, N >= 1. Probabilities when every row is non-negative and sums to 1 +- 1e-3."""
+    """rows: [N, C] answers of a classifier, N >= 1.
+
+    Probabilities when every row is non-negative and sums to 1 +- 1e-3.
+    """
     table = np.asarray(rows, np.float64)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"expected [N, C] rows, got shape {table.shape}")
@@ -375,14 +378,20 @@ def settle(
         return replace(contract, scores=scores), (note,)
     if scores == "logits" and _unit_vectors(rows):
         what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
-        do = 'Write task = "embedding" in the contract file; or task = "classification", where they are scores of classes'
+        do = (
+            'Write task = "embedding" in the contract file; or task = "classification", where they are scores of '
+            "classes"
+        )
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if not rows.any():
         what = f"the task is taken for raw: '{name}' answers zeros only, which tells nothing of scores"
         do = "Check that the items are what the model takes, in its units; the task may be stated in the contract file"
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
-        what = f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, as no classifier's do"
+        what = (
+            f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, "
+            "as no classifier's do"
+        )
         do = 'Where they are scores of classes, write task = "classification" in the contract file'
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"

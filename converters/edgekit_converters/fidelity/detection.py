@@ -54,7 +54,10 @@ _FEW_BOXES = 4
 
 @dataclass(frozen=True)
 class Boxes:
-    """One image's detections. boxes: [M, 4], corners x1 y1 x2 y2 in any unit; scores: [M]; classes: [M], whole numbers."""
+    """One image's detections.
+
+    boxes: [M, 4], corners x1 y1 x2 y2 in any unit; scores: [M]; classes: [M], whole numbers.
+    """
 
     boxes: NDArray[Any]
     scores: NDArray[Any]
@@ -228,7 +231,10 @@ def mean_average_precision(
 
 
 def iou(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-    """[A, B]: area of the intersection over area of the union of corner boxes [A, 4] and [B, 4]; 0 for two empty ones."""
+    """[A, B]: area of the intersection over area of the union of two lists of corner boxes.
+
+    [A, 4] and [B, 4]; 0 for two empty ones.
+    """
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     inter = np.clip(high - low, 0, None).prod(axis=2)

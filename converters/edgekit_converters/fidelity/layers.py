@@ -83,7 +83,10 @@ class LayerError:
 
     @property
     def fall_db(self) -> float:
-        """How much worse the output is than the worst input; exact inputs count as 60 dB, an exact output falls by 0."""
+        """How much worse the output is than the worst input.
+
+        Exact inputs count as 60 dB, an exact output falls by 0.
+        """
         if self.sqnr_db is None:
             return 0.0
         return (60.0 if self.inputs_sqnr_db is None else self.inputs_sqnr_db) - self.sqnr_db

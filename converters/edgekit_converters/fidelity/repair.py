@@ -391,7 +391,10 @@ class _Search(Generic[T]):
             return f"{what} keeps {limit}: the drop is {percent(checked.drop)}"
         if over and all(attempt.drop is None for attempt in self.tried):
             done = "was compared" if self.tried else "was measured"
-            return f"{limit} is not kept: the drop is {percent(checked.drop, self.target.max_drop)}, and the time was over before anything else {done}"
+            return (
+                f"{limit} is not kept: the drop is {percent(checked.drop, self.target.max_drop)}, and the time was "
+                f"over before anything else {done}"
+            )
         end = "the time was over" if over or self._cut_short else "nothing else is left to try"
         changed = plan != self.start.plan or recipe != self.start.recipe
         best = f"the best found is {what}" if changed else "nothing was better than the start"
@@ -403,7 +406,10 @@ class _Search(Generic[T]):
             return recipe
         share = float_share(self.bench.units, plan.float_layers)
         more = f", more than the {percent(WANTED)} that is wanted" if share > WANTED else ""
-        return f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({percent(share)} of the work{more})"
+        return (
+            f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({percent(share)} of the "
+            f"work{more})"
+        )
 
 
 def _fitting(ranked: Sequence[Unit]) -> tuple[Unit, ...]:

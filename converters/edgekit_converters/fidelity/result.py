@@ -310,7 +310,10 @@ class Fidelity:
 
     @property
     def likeness(self) -> float:
-        """Of the output that is least like the original's, 1 for the same; the mean cosine where outputs are not known."""
+        """Of the output that is least like the original's, 1 for the same.
+
+        The mean cosine where outputs are not known.
+        """
         return min((output.likeness for output in self.outputs), default=self.cosine)
 
     @property

@@ -125,7 +125,10 @@ def resampled_interval(
 
 
 def _student(degrees: int) -> float:
-    """97.5 % point of Student's t: exact for 1 and 2, else the expansion in 1/degrees (Abramowitz and Stegun 26.7.5)."""
+    """97.5 % point of Student's t.
+
+    Exact for 1 and 2, else the expansion in 1/degrees (Abramowitz and Stegun 26.7.5).
+    """
     if degrees <= 2:
         return (12.706204736, 4.302652730)[degrees - 1]
     z = Z95

@@ -114,7 +114,10 @@ class Graph(Protocol):
     def tensors(self) -> tuple[str, ...]: ...
     @property
     def grids(self) -> Mapping[str, Grid]:
-        """Of the tensors that the file has in integers, by the float graph's names; what is not in it stays in float."""
+        """Of the tensors that the file has in integers, by the float graph's names.
+
+        What is not in it stays in float.
+        """
         ...
 
     def constant(self, name: str) -> NDArray[Any]:
@@ -122,11 +125,17 @@ class Graph(Protocol):
         ...
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> Graph:
-        """A copy with other values of the same shapes. Raises ValueError for another shape, KeyError for no such name."""
+        """A copy with other values of the same shapes.
+
+        Raises ValueError for another shape, KeyError for no such name.
+        """
         ...
 
     def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[Watched]:
-        """Run with these tensors in sight, None for all of `tensors`. In a quantized file by the float graph's names."""
+        """Run with these tensors in sight, None for all of `tensors`.
+
+        In a quantized file by the float graph's names.
+        """
         ...
 
 

@@ -42,12 +42,12 @@ KINDS = kinds(
         "conv": "Conv ConvTranspose ConvInteger QLinearConv",
         "dense": "Gemm MatMul MatMulInteger QLinearMatMul Einsum",
         "recurrent": "LSTM GRU RNN",
-        "activation": """Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Selu Sigmoid Softmax
-            Softplus Softsign Swish Tanh ThresholdedRelu Clip""",
-        "elementwise": """Abs Add BatchNormalization Ceil Cos Div Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal Round
-            Sign Sin Sqrt Sub Sum Where""",
-        "pool": """AveragePool GlobalAveragePool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
-            ReduceProd ReduceSum""",
+        "activation": """Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Selu Sigmoid
+            Softmax Softplus Softsign Swish Tanh ThresholdedRelu Clip""",
+        "elementwise": """Abs Add BatchNormalization Ceil Cos Div Exp Floor Log Max Mean Min Mod Mul Neg Pow
+            Reciprocal Round Sign Sin Sqrt Sub Sum Where""",
+        "pool": """AveragePool GlobalAveragePool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean
+            ReduceMin ReduceProd ReduceSum""",
         "concat": "Concat",
         "move": """Cast DepthToSpace DequantizeLinear Dropout Expand Flatten Gather GatherElements GatherND Identity Pad
             QuantizeLinear Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze""",

@@ -33,12 +33,12 @@ KINDS = kinds(
         "conv": "CONV_2D TRANSPOSE_CONV CONV_3D CONV_3D_TRANSPOSE",
         "depthwise": "DEPTHWISE_CONV_2D",
         "dense": "FULLY_CONNECTED BATCH_MATMUL",
-        "recurrent": """LSTM RNN SVDF UNIDIRECTIONAL_SEQUENCE_LSTM UNIDIRECTIONAL_SEQUENCE_RNN BIDIRECTIONAL_SEQUENCE_LSTM
-            BIDIRECTIONAL_SEQUENCE_RNN""",
-        "activation": """ELU GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOGISTIC LOG_SOFTMAX PRELU RELU RELU6 RELU_0_TO_1
-            RELU_N1_TO_1 SOFTMAX TANH""",
-        "elementwise": """ABS ADD ADD_N CEIL COS DIV EXP FLOOR FLOOR_DIV FLOOR_MOD LOG MAXIMUM MINIMUM MUL NEG POW ROUND RSQRT
-            SELECT SELECT_V2 SIGN SIN SQRT SQUARE SQUARED_DIFFERENCE SUB""",
+        "recurrent": """LSTM RNN SVDF UNIDIRECTIONAL_SEQUENCE_LSTM UNIDIRECTIONAL_SEQUENCE_RNN
+            BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN""",
+        "activation": """ELU GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOGISTIC LOG_SOFTMAX PRELU RELU RELU6
+            RELU_0_TO_1 RELU_N1_TO_1 SOFTMAX TANH""",
+        "elementwise": """ABS ADD ADD_N CEIL COS DIV EXP FLOOR FLOOR_DIV FLOOR_MOD LOG MAXIMUM MINIMUM MUL NEG POW
+            ROUND RSQRT SELECT SELECT_V2 SIGN SIN SQRT SQUARE SQUARED_DIFFERENCE SUB""",
         "pool": "AVERAGE_POOL_2D L2_POOL_2D MAX_POOL_2D MEAN REDUCE_MAX REDUCE_MIN REDUCE_PROD SUM",
         "concat": "CONCATENATION PACK",
         "move": """BATCH_TO_SPACE_ND BROADCAST_TO CAST DEPTH_TO_SPACE DEQUANTIZE DYNAMIC_UPDATE_SLICE EXPAND_DIMS GATHER
@@ -83,7 +83,10 @@ class TfliteGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """A tensor that comes back from integers has their grid; so has an input that goes into them and nowhere else."""
+        """A tensor that comes back from integers has their grid.
+
+        So has an input that goes into them and nowhere else.
+        """
         tensors = self._file.tensors
         found: dict[int, Grid] = {}
         for index, tensor in enumerate(tensors):

@@ -53,7 +53,10 @@ def read(data: bytes) -> Needs:
 
 
 def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[Node]:
-    """Every kind of node once. Those of functions of the file's own, and of domains that no engine has, are left out."""
+    """Every kind of node once.
+
+    Those of functions of the file's own, and of domains that no engine has, are left out.
+    """
     types = _types(model)
     seen = set()
     for node in nodes(model.graph):

@@ -300,7 +300,10 @@ def _tflite(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
         if needs.per_channel_dense and runtime.within("0", "2.9"):
             yield _wrong("wrong-dense-int8", needs.per_channel_dense, "int8 weights with a scale a channel", runtime)
         if needs.int8_matmul and runtime.arch == "aarch64":
-            what = f"{runtime} crashes on aarch64 in int8 attention, the product of two computed tensors: {_named(needs.int8_matmul)}"
+            what = (
+                f"{runtime} crashes on aarch64 in int8 attention, the product of two computed tensors: "
+                f"{_named(needs.int8_matmul)}"
+            )
             yield Barrier("crash-attention", what, needs.int8_matmul, "float-layers")
     if runtime.engine == "litert" and needs.int8_matmul and runtime.within("2.0", "2.1.2"):
         what = f"{runtime} answers wrongly, and says nothing, for int8 BATCH_MATMUL in {_named(needs.int8_matmul)}"
@@ -342,7 +345,10 @@ def _versions(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
             )
         elif use.version > known:
             dense = use.op == "FULLY_CONNECTED" and needs.hybrid_dense
-            what = f"{use.op} version {use.version} in '{_short(use.layer)}' is newer than version {known}, the last that {runtime} has"
+            what = (
+                f"{use.op} version {use.version} in '{_short(use.layer)}' is newer than version {known}, "
+                f"the last that {runtime} has"
+            )
             yield Barrier("op-version", what, (use.layer,), "per-tensor" if dense else None)
 
 

@@ -225,7 +225,10 @@ def _fed_back(weights: Array, second: Array) -> Array:
 
 
 def _rounded_in_turn(start: Array, upper: Array) -> Array:
-    """start: weights in steps, [n, groups, outputs]; upper: [groups, n, n]. Integers, the largest weight at its place."""
+    """start: weights in steps, [n, groups, outputs]; upper: [groups, n, n].
+
+    Integers, the largest weight at its place.
+    """
     columns = len(start)
     fixed, sign = np.abs(start).argmax(axis=0), np.sign(np.take_along_axis(start, np.abs(start).argmax(0)[None], 0)[0])
     open_weights, integers = start.copy(), np.empty_like(start)

@@ -27,7 +27,11 @@ _OHWI, _HWO, _OIHW = (0, 1, 2, 3), (3, 1, 2, 0), (0, 2, 3, 1)
 
 @dataclass(frozen=True)
 class Matrix:
-    """shape: of the weight in the file. groups: whose outputs see separate inputs. outputs: of one group. columns: n."""
+    """shape: of the weight in the file.
+    groups: whose outputs see separate inputs.
+    outputs: of one group.
+    columns: n.
+    """
 
     layer: Layer
     shape: tuple[int, ...]

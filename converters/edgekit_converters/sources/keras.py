@@ -37,7 +37,8 @@ from edgekit_runtime.tensors import TensorSpec
 __all__ = ["code", "is_weights", "load", "load_h5", "make_layers_scopes", "scope"]
 
 _MODULE = re.compile(
-    r"builtins|keras|tf_keras|(keras|tf_keras|tensorflow\.keras|tensorflow\.python\.keras)(\.src)?\.(layers|models|engine"
+    r"builtins|keras|tf_keras"
+    r"|(keras|tf_keras|tensorflow\.keras|tensorflow\.python\.keras)(\.src)?\.(layers|models|engine"
     r"|initializers|regularizers|constraints|activations|dtype_policies|mixed_precision|quantizers)(\.\w+)*"
     r"|keras\.src\.dtype_policies\.\w+|keras(\.src)?\.ops(\.(numpy|nn|math|linalg|image|einops|core))?"
 )
@@ -49,25 +50,27 @@ _CLASSES = frozenset(
 
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D
     AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add AdditiveAttention AlphaDropout Attention Average
-    AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization BatchNormalizationV1
-    BatchNormalizationV2 Bidirectional CategoryEncoding CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose
-    Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D Convolution1D Convolution1DTranspose Convolution2D
-    Convolution2DTranspose Convolution3D Convolution3DTranspose Cropping1D Cropping2D Cropping3D CuDNNGRU CuDNNLSTM Dense
-    DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell GRUV2
-    GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D
-    GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D
-    GlobalMaxPooling3D GroupNormalization GroupQueryAttention Identity LSTM LSTMCell LSTMV2 LayerNormalization LeakyReLU
-    LocallyConnected1D LocallyConnected2D Masking MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D MaxPooling3D Maximum
-    MelSpectrogram Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN RandomBrightness
-    RandomContrast RandomCrop RandomFlip RandomHeight RandomHue RandomRotation RandomSaturation RandomShear RandomTranslation
-    RandomWidth RandomZoom ReLU RepeatVector Rescaling Reshape Resizing ReversibleEmbedding STFTSpectrogram SeparableConv1D
-    SeparableConv2D SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D
-    SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells Subtract SyncBatchNormalization ThresholdedReLU
-    TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
+    AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization
+    BatchNormalizationV1 BatchNormalizationV2 Bidirectional CategoryEncoding CenterCrop Concatenate Conv1D
+    Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D Convolution1D
+    Convolution1DTranspose Convolution2D Convolution2DTranspose Convolution3D Convolution3DTranspose Cropping1D
+    Cropping2D Cropping3D CuDNNGRU CuDNNLSTM Dense DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU
+    EinsumDense Embedding Flatten GRU GRUCell GRUV2 GaussianDropout GaussianNoise GlobalAveragePooling1D
+    GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D
+    GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization
+    GroupQueryAttention Identity LSTM LSTMCell LSTMV2 LayerNormalization LeakyReLU LocallyConnected1D LocallyConnected2D
+    Masking MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D MaxPooling3D Maximum MelSpectrogram Minimum
+    MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN RandomBrightness RandomContrast
+    RandomCrop RandomFlip RandomHeight RandomHue RandomRotation RandomSaturation RandomShear RandomTranslation
+    RandomWidth RandomZoom ReLU RepeatVector Rescaling Reshape Resizing ReversibleEmbedding STFTSpectrogram
+    SeparableConv1D SeparableConv2D SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax
+    SpatialDropout1D SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells Subtract
+    SyncBatchNormalization ThresholdedReLU TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D
+    ZeroPadding1D ZeroPadding2D ZeroPadding3D
 
     Constant GlorotNormal GlorotUniform HeNormal HeUniform IdentityInitializer LecunNormal LecunUniform Ones Orthogonal
-    OrthogonalInitializer RandomNormal RandomUniform STFT STFTInitializer TruncatedNormal VarianceScaling Zeros L1 L1L2 L2
-    OrthogonalRegularizer MaxNorm MinMaxNorm NonNeg UnitNorm DTypePolicy DTypePolicyMap FloatDTypePolicy Policy
+    OrthogonalInitializer RandomNormal RandomUniform STFT STFTInitializer TruncatedNormal VarianceScaling Zeros L1 L1L2
+    L2 OrthogonalRegularizer MaxNorm MinMaxNorm NonNeg UnitNorm DTypePolicy DTypePolicyMap FloatDTypePolicy Policy
 
     Cast Slice SliceUpdate ScatterUpdate StopGradient Shape Unstack
 
@@ -77,38 +80,41 @@ _CLASSES = frozenset(
 _FUNCTIONS = frozenset(
     """
     celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear log_sigmoid
-    log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign sparse_plus sparse_sigmoid sparsemax
-    squareplus swish tanh tanh_shrink threshold gelu_new
+    log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign sparse_plus sparse_sigmoid
+    sparsemax squareplus swish tanh tanh_shrink threshold gelu_new
     """.split()  # noqa: SIM905
 )
 _NAMED = re.compile(r"(\w+_)?(activation|initializer|regularizer|constraint)")
 _CALLED = frozenset(
     """
     abs acos acosh add add_n argmax argmin asin asinh atan atan2 atanh broadcast_to cast ceil clip_by_norm clip_by_value
-    complex concat cos cosh cumsum cumprod divide einsum equal exp expand_dims expm1 eye fill floor gather gather_nd greater
-    greater_equal identity less less_equal linspace linalg.diag linalg.einsum linalg.l2_normalize linalg.matmul linalg.norm
-    linalg.normalize linalg.trace log log1p log_sigmoid logical_and logical_not logical_or logical_xor matmul maximum minimum
-    multiply negative norm not_equal one_hot ones ones_like pad pow range rank realdiv reduce_all reduce_any reduce_logsumexp
-    reduce_max reduce_mean reduce_min reduce_prod reduce_sum repeat reshape reverse roll round rsqrt scatter_nd shape sigmoid
-    sign sin sinh size slice sort space_to_batch_nd split sqrt square squeeze stack stop_gradient strided_slice subtract tan tanh
-    tensordot tile top_k transpose truediv unstack where zeros zeros_like
+    complex concat cos cosh cumsum cumprod divide einsum equal exp expand_dims expm1 eye fill floor gather gather_nd
+    greater greater_equal identity less less_equal linspace linalg.diag linalg.einsum linalg.l2_normalize linalg.matmul
+    linalg.norm linalg.normalize linalg.trace log log1p log_sigmoid logical_and logical_not logical_or logical_xor
+    matmul maximum minimum multiply negative norm not_equal one_hot ones ones_like pad pow range rank realdiv reduce_all
+    reduce_any reduce_logsumexp reduce_max reduce_mean reduce_min reduce_prod reduce_sum repeat reshape reverse roll
+    round rsqrt scatter_nd shape sigmoid sign sin sinh size slice sort space_to_batch_nd split sqrt square squeeze stack
+    stop_gradient strided_slice subtract tan tanh tensordot tile top_k transpose truediv unstack where zeros zeros_like
 
     compat.v1.nn.conv2d compat.v1.nn.depthwise_conv2d compat.v1.transpose compat.v1.gather compat.v1.shape
-    compat.v1.image.resize_bilinear compat.v1.image.resize_nearest_neighbor compat.v1.squeeze compat.v1.size compat.v1.pad
+    compat.v1.image.resize_bilinear compat.v1.image.resize_nearest_neighbor compat.v1.squeeze compat.v1.size
+    compat.v1.pad
 
-    angle bincount conj cumulative_logsumexp divide_no_nan erf floordiv floormod imag in_top_k invert_permutation is_finite
-    is_inf is_nan l2_normalize mod multiply_no_nan real reciprocal reduce_std reduce_variance scalar_mul segment_max
-    segment_mean segment_sum softplus squared_difference unsorted_segment_max unsorted_segment_sum xlogy zero_fraction
+    angle bincount conj cumulative_logsumexp divide_no_nan erf floordiv floormod imag in_top_k invert_permutation
+    is_finite is_inf is_nan l2_normalize mod multiply_no_nan real reciprocal reduce_std reduce_variance scalar_mul
+    segment_max segment_mean segment_sum softplus squared_difference unsorted_segment_max unsorted_segment_sum xlogy
+    zero_fraction
 
     image.central_crop image.crop_and_resize image.crop_to_bounding_box image.flip_left_right image.flip_up_down
     image.pad_to_bounding_box image.resize image.rgb_to_grayscale image.grayscale_to_rgb image.per_image_standardization
     image.extract_patches image.non_max_suppression image.combined_non_max_suppression image.adjust_brightness
     image.adjust_contrast image.resize_with_pad image.rot90
 
-    nn.avg_pool nn.avg_pool1d nn.avg_pool2d nn.batch_normalization nn.bias_add nn.conv1d nn.conv2d nn.conv2d_transpose nn.conv3d
-    nn.crelu nn.depth_to_space nn.depthwise_conv2d nn.elu nn.gelu nn.l2_normalize nn.leaky_relu nn.local_response_normalization
-    nn.log_softmax nn.lrn nn.max_pool nn.max_pool1d nn.max_pool2d nn.moments nn.pool nn.relu nn.relu6 nn.selu nn.separable_conv2d
-    nn.sigmoid nn.silu nn.softmax nn.softplus nn.softsign nn.space_to_depth nn.swish nn.tanh nn.top_k nn.zero_fraction
+    nn.avg_pool nn.avg_pool1d nn.avg_pool2d nn.batch_normalization nn.bias_add nn.conv1d nn.conv2d nn.conv2d_transpose
+    nn.conv3d nn.crelu nn.depth_to_space nn.depthwise_conv2d nn.elu nn.gelu nn.l2_normalize nn.leaky_relu
+    nn.local_response_normalization nn.log_softmax nn.lrn nn.max_pool nn.max_pool1d nn.max_pool2d nn.moments nn.pool
+    nn.relu nn.relu6 nn.selu nn.separable_conv2d nn.sigmoid nn.silu nn.softmax nn.softplus nn.softsign nn.space_to_depth
+    nn.swish nn.tanh nn.top_k nn.zero_fraction
 
     __operators__.add __operators__.eq __operators__.getitem __operators__.ne
     """.split()  # noqa: SIM905

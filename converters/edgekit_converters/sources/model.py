@@ -206,7 +206,10 @@ class TensorFlowSource(SourceModel, Protocol):
         ...
 
     def call(self, *inputs: Any) -> list[Any]:
-        """The network on TensorFlow tensors in inference mode: inputs and results in the contract's order, one batch."""
+        """The network on TensorFlow tensors in inference mode.
+
+        Inputs and results in the contract's order, one batch.
+        """
         ...
 
 
@@ -215,7 +218,10 @@ class TfliteSource(SourceModel, Protocol):
     """A source that is a float .tflite already."""
 
     def tflite(self) -> bytes:
-        """The file's bytes. The tensors of `inputs` and `outputs` are named by their `tensor`, in the engine's order."""
+        """The file's bytes.
+
+        The tensors of `inputs` and `outputs` are named by their `tensor`, in the engine's order.
+        """
         ...
 
 
@@ -324,7 +330,10 @@ def folder_sha256(folder: Path, files: Sequence[Path]) -> str:
 
 
 def content_sha256(path: Path) -> str | None:
-    """Of the file, or of everything in the folder; None for what is neither, such as `module:function`. Raises OSError."""
+    """Of the file, or of everything in the folder.
+
+    None for what is neither, such as `module:function`. Raises OSError.
+    """
     if path.is_file():
         return file_sha256(path)
     if not path.is_dir():
@@ -341,7 +350,10 @@ def changed(path: Path) -> SourceError:
 
 
 def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:
-    """Of the file (with `more` files that belong to it) and of the options; of the file alone where there is no more."""
+    """Of the file (with `more` files that belong to it) and of the options.
+
+    Of the file alone where there is no more.
+    """
     digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
     return with_options(digest, options)
 

@@ -167,7 +167,10 @@ def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[Tenso
 def _check_widened(
     stored: bytes, options: LoadOptions, widened: Engine, inputs: Sequence[TensorSpec], where: str
 ) -> None:
-    """The graph in float32 must answer what the file does. A file whose float16 ONNX Runtime cannot run says nothing."""
+    """The graph in float32 must answer what the file does.
+
+    A file whose float16 ONNX Runtime cannot run says nothing.
+    """
     model = parse(stored)
     onnx_file.make_constants(where, model, options)
     onnx_file.pin_shapes(where, model, options)

@@ -90,7 +90,10 @@ def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 
 
 def tie_down(model: Any) -> Any:
-    """The model at an opset and IR version that boards take. Raises ConversionError where ONNX has no way to go there."""
+    """The model at an opset and IR version that boards take.
+
+    Raises ConversionError where ONNX has no way to go there.
+    """
     from onnx import version_converter
 
     opset = opset_of(model)
@@ -241,7 +244,10 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def finished(original: Any, source: SourceModel) -> bytes:
-    """original: a graph whose values are called as the specs' `tensor`. Raises ConversionError where its answers moved."""
+    """original: a graph whose values are called as the specs' `tensor`.
+
+    Raises ConversionError where its answers moved.
+    """
     specs = (*source.inputs, *source.outputs)
     inputs = random_inputs(source.inputs, 3 if all(spec.free_batch for spec in specs) else 1)
     expected = source.predict(inputs)

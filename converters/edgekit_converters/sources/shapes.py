@@ -207,7 +207,10 @@ def _for_scalar(spec: TensorSpec, kind: str) -> str:
 
 
 def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
-    """Names without TensorFlow's ':0'. Raises SourceError when two are the same: a contract could not tell them apart."""
+    """Names without TensorFlow's ':0'.
+
+    Raises SourceError when two are the same: a contract could not tell them apart.
+    """
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:
         if not name or clean.count(name) > 1:
@@ -220,7 +223,10 @@ def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, .
 
 
 def graph_names(specs: Sequence[TensorSpec]) -> list[str]:
-    """The contract's names where TensorFlow allows them (letters, digits, underscores), made so and unique elsewhere."""
+    """The contract's names where TensorFlow allows them; made so and unique elsewhere.
+
+    It allows letters, digits and underscores.
+    """
     names: list[str] = []
     for index, spec in enumerate(specs):
         name = re.sub(r"\W", "_", spec.name, flags=re.ASCII)

@@ -45,8 +45,9 @@ _NO_TEXT = re.compile(r"[\"'`\\\n\r(){};#]")
 _FUNCTIONS = frozenset(
     """
     Add Mul Pow Integer Rational Float Symbol Max Min Mod Equality Unequality LessThan StrictLessThan GreaterThan
-    StrictGreaterThan Eq Ne Le Lt Ge Gt And Or Not FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt FloorToInt CeilDiv
-    PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity
+    StrictGreaterThan Eq Ne Le Lt Ge Gt And Or Not FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt
+    FloorToInt CeilDiv PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal
+    ToFloat Identity
     """.split()  # noqa: SIM905
 )
 _POWERS = {"Pow", "PowByNatural", "FloatPow"}

@@ -44,38 +44,39 @@ __all__ = [
 
 ARITHMETIC = frozenset(
     """
-    Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Any ArgMax ArgMin Asin Asinh Atan Atan2
-    Atanh AvgPool AvgPool3D BatchMatMul BatchMatMulV2 BatchMatMulV3 BatchToSpace BatchToSpaceND BiasAdd BiasAddV1 Bincount
-    Bitcast BitwiseAnd BitwiseOr BitwiseXor BroadcastArgs BroadcastTo Bucketize Cast Ceil CheckNumerics ClipByValue
-    CombinedNonMaxSuppression Complex ComplexAbs Concat ConcatOffset ConcatV2 Conj Conv2D Conv2DBackpropInput Conv3D
-    Conv3DBackpropInputV2 Cos Cosh CropAndResize Cross Cumprod Cumsum CumulativeLogsumexp DenseBincount DepthToSpace
-    DepthwiseConv2dNative Diag DiagPart Div DivNoNan DynamicPartition DynamicStitch Einsum Elu Equal Erf Erfc Exp ExpandDims
-    Expm1 ExtractImagePatches FFT FFT2D FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel
-    Fill Floor FloorDiv FloorMod FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 Gather GatherNd GatherV2 Greater
-    GreaterEqual IFFT IFFT2D IRFFT IRFFT2D Imag InTopKV2 Invert InvertPermutation IsFinite IsInf IsNan L2Loss LRN
-    LSTMBlockCell LeakyRelu LeftShift Less LessEqual Lgamma LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
-    LowerBound MatMul MatrixBandPart MatrixDeterminant MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
-    MatrixDiagV2 MatrixDiagV3 MatrixInverse MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 Max MaxPool MaxPool3D MaxPoolV2
-    MaxPoolWithArgmax Maximum Mean Min Minimum MirrorPad Mod Mul MulNoNan Multinomial Neg NonMaxSuppression
-    NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 NotEqual OneHot OnesLike Pack Pad PadV2
-    ParallelDynamicStitch Pow Prod RFFT RFFT2D RandomShuffle RandomStandardNormal RandomUniform RandomUniformInt Range Rank
-    Real RealDiv Reciprocal Relu Relu6 Reshape ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor ReverseSequence
-    ReverseV2 RightShift Rint Roll Round Rsqrt ScatterNd SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Select
-    SelectV2 Selu Shape ShapeN Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToBatch SpaceToBatchND
-    SpaceToDepth SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze StatelessMultinomial StatelessRandomNormal
-    StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2 StridedSlice Sub Sum Tan Tanh TensorScatterAdd
-    TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile TopK TopKV2 Transpose TruncateDiv
-    TruncateMod Unique UniqueWithCounts Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
-    UpperBound Where Xdivy Xlogy ZerosLike
+    Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Any ArgMax ArgMin Asin Asinh Atan
+    Atan2 Atanh AvgPool AvgPool3D BatchMatMul BatchMatMulV2 BatchMatMulV3 BatchToSpace BatchToSpaceND BiasAdd BiasAddV1
+    Bincount Bitcast BitwiseAnd BitwiseOr BitwiseXor BroadcastArgs BroadcastTo Bucketize Cast Ceil CheckNumerics
+    ClipByValue CombinedNonMaxSuppression Complex ComplexAbs Concat ConcatOffset ConcatV2 Conj Conv2D
+    Conv2DBackpropInput Conv3D Conv3DBackpropInputV2 Cos Cosh CropAndResize Cross Cumprod Cumsum CumulativeLogsumexp
+    DenseBincount DepthToSpace DepthwiseConv2dNative Diag DiagPart Div DivNoNan DynamicPartition DynamicStitch Einsum
+    Elu Equal Erf Erfc Exp ExpandDims Expm1 ExtractImagePatches FFT FFT2D FakeQuantWithMinMaxArgs
+    FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel Fill Floor FloorDiv FloorMod FusedBatchNorm
+    FusedBatchNormV2 FusedBatchNormV3 Gather GatherNd GatherV2 Greater GreaterEqual IFFT IFFT2D IRFFT IRFFT2D Imag
+    InTopKV2 Invert InvertPermutation IsFinite IsInf IsNan L2Loss LRN LSTMBlockCell LeakyRelu LeftShift Less LessEqual
+    Lgamma LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr LowerBound MatMul MatrixBandPart
+    MatrixDeterminant MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3
+    MatrixInverse MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 Max MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax
+    Maximum Mean Min Minimum MirrorPad Mod Mul MulNoNan Multinomial Neg NonMaxSuppression NonMaxSuppressionV2
+    NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 NotEqual OneHot OnesLike Pack Pad PadV2
+    ParallelDynamicStitch Pow Prod RFFT RFFT2D RandomShuffle RandomStandardNormal RandomUniform RandomUniformInt Range
+    Rank Real RealDiv Reciprocal Relu Relu6 Reshape ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor
+    ReverseSequence ReverseV2 RightShift Rint Roll Round Rsqrt ScatterNd SegmentMax SegmentMean SegmentMin SegmentProd
+    SegmentSum Select SelectV2 Selu Shape ShapeN Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToBatch
+    SpaceToBatchND SpaceToDepth SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze StatelessMultinomial
+    StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2 StridedSlice Sub Sum
+    Tan Tanh TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile TopK TopKV2
+    Transpose TruncateDiv TruncateMod Unique UniqueWithCounts Unpack UnsortedSegmentMax UnsortedSegmentMin
+    UnsortedSegmentProd UnsortedSegmentSum UpperBound Where Xdivy Xlogy ZerosLike
 
     EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather TensorListGetItem
     TensorListLength TensorListPushBack TensorListPopBack TensorListReserve TensorListResize TensorListScatterV2
     TensorListSetItem TensorListSplit TensorListStack TensorArrayCloseV3 TensorArrayConcatV3 TensorArrayGatherV3
     TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArraySplitV3 TensorArrayV3 TensorArrayWriteV3
 
-    Assert Const EnsureShape Enter Exit Identity IdentityN If LoopCond Merge NextIteration NoOp PartitionedCall Placeholder
-    PlaceholderV2 PlaceholderWithDefault PreventGradient StatefulPartitionedCall StatelessIf StatelessWhile StopGradient
-    Switch While
+    Assert Const EnsureShape Enter Exit Identity IdentityN If LoopCond Merge NextIteration NoOp PartitionedCall
+    Placeholder PlaceholderV2 PlaceholderWithDefault PreventGradient StatefulPartitionedCall StatelessIf StatelessWhile
+    StopGradient Switch While
 
     ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp Variable VariableV2
     """.split()  # noqa: SIM905
@@ -86,7 +87,8 @@ weights.
 
 _WRITES = (
     "Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp",
-    "ResourceScatterAdd", "ResourceScatterUpdate", "ResourceScatterNdUpdate", "ResourceStridedSliceAssign", "ScatterUpdate",
+    "ResourceScatterAdd", "ResourceScatterUpdate", "ResourceScatterNdUpdate", "ResourceStridedSliceAssign",
+    "ScatterUpdate",
 )  # fmt: skip
 
 
@@ -269,7 +271,10 @@ def _traced(network: Network, inputs: Sequence[TensorSpec]) -> Any:
 
 
 def keeps_state(variables: Sequence[str], where: str) -> SourceError:
-    """The error for a network that writes to a variable while it answers. variables: what it reads or writes, by name."""
+    """The error for a network that writes to a variable while it answers.
+
+    variables: what it reads or writes, by name.
+    """
     names = f"a variable (of {', '.join(variables[:3])}{', ...' if len(variables) > 3 else ''})" if variables else "one"
     return SourceError(
         f"the model keeps a state inside: answering writes to {names}",

@@ -32,7 +32,10 @@ def output_name(index: int) -> str:
 
 
 def main(items: int) -> None:
-    """items: the batch that the SavedModel takes. Convert, or leave with an error on stderr and a code that is not 0."""
+    """items: the batch that the SavedModel takes.
+
+    Convert, or leave with an error on stderr and a code that is not 0.
+    """
     # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
     np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
     import onnx2tf  # type: ignore[import-not-found,unused-ignore]

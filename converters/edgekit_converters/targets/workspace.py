@@ -292,7 +292,10 @@ def _resolved(entry: str) -> Callable[..., Any]:
 
 
 def packed(source: SourceModel, recipe: Recipe) -> Artifact:
-    """The artifact's recipe says in which precision the file really computes. Raises ConversionError for other sources."""
+    """The artifact's recipe says in which precision the file really computes.
+
+    Raises ConversionError for other sources.
+    """
     from edgekit_converters.workload import quantized_fraction
 
     if not isinstance(source, FinishedSource):

@@ -220,7 +220,10 @@ _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
 
 
 def save_efficientnet_lite0(path: Path) -> None:
-    """Build the network and save it as `.keras`. Raises MissingExtraError when the weights' package is not installed."""
+    """Build the network and save it as `.keras`.
+
+    Raises MissingExtraError when the weights' package is not installed.
+    """
     weights = read_state_dict(checkpoint_path())
     from edgekit_converters.sources.quiet import import_keras, quiet
 
@@ -274,7 +277,10 @@ def _build(weights: Mapping[str, NDArray[Any]]) -> Any:
 
 
 class _Layers:
-    """Layers that carry the checkpoint's weights: PyTorch keeps kernels as [out, in, h, w], Keras as [h, w, in, out]."""
+    """Layers that carry the checkpoint's weights.
+
+    PyTorch keeps kernels as [out, in, h, w], Keras as [h, w, in, out].
+    """
 
     def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
         self.weights = weights

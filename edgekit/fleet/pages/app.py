@@ -55,7 +55,12 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the pages ask of the server. refused: payloads by word. health: a few figures. broker: its URL, no secrets."""
+    """What the pages ask of the server.
+
+    refused: payloads by word.
+    health: a few figures.
+    broker: its URL, no secrets.
+    """
 
     refused: Callable[[], Mapping[str, int]]
     health: Callable[[], Mapping[str, Any]]

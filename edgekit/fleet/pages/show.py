@@ -19,7 +19,9 @@ _WIDTH, _HEIGHT, _EDGE = 120.0, 28.0, 2.0
 
 @dataclass(frozen=True)
 class Line:
-    """points: of an SVG polyline in a box of 120 by 28. limit: the height of the budget, None where it is out of sight."""
+    """points: of an SVG polyline in a box of 120 by 28.
+    limit: the height of the budget, None where it is out of sight.
+    """
 
     points: str
     limit: float | None

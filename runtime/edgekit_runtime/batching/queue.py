@@ -315,7 +315,10 @@ class Queue:
         return batch, late
 
     def end(self, batch: Sequence[Request], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
-        """The batch ran: tell everybody. Outside the gate, because a caller's callback may ask for the next inference."""
+        """The batch ran: tell everybody.
+
+        Outside the gate, because a caller's callback may ask for the next inference.
+        """
         waiting: list[Waiting] = []
         promised: list[tuple[Request, Outcome]] = []
         with self.mutex:
@@ -340,7 +343,10 @@ class Queue:
                 request.tell(outcome)
 
     def _ended(self, waiting: list[Request], why: str) -> list[Request]:
-        """End what was taken out, and count it; those that were not cancelled in this very moment. The mutex is held."""
+        """End what was taken out, and count it; those that were not cancelled in this very moment.
+
+        The mutex is held.
+        """
         ended = [request for request in waiting if request.end()]
         self.counts[why] += len(ended)
         self.counts["cancelled"] += len(waiting) - len(ended)

@@ -43,7 +43,10 @@ class State(Enum):
 
 
 class Request:
-    """item: forgotten when the request ends. due, queued_at: of the batcher's clock. first: it found the engine idle."""
+    """item: forgotten when the request ends.
+    due, queued_at: of the batcher's clock.
+    first: it found the engine idle.
+    """
 
     __slots__ = ("due", "first", "item", "priority", "queued_at", "state")
 
@@ -120,7 +123,10 @@ class Waiting(Request):
 
 
 def wake_all(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
-    """Let each wake two others; returns those that the caller must wake. The mutex is held, and all have their outcome."""
+    """Let each wake two others; returns those that the caller must wake.
+
+    The mutex is held, and all have their outcome.
+    """
     if len(waiting) <= 2:
         return waiting
     order = sorted(waiting, key=lambda request: request.leaf)

@@ -1,4 +1,7 @@
-"""The .ekb format: manifest types, opening and checking. Writing is the workstation's business (`edgekit.packaging`)."""
+"""The .ekb format: manifest types, opening and checking.
+
+Writing is the workstation's business (`edgekit.packaging`).
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,10 @@ class ArtifactEntry:
 
 @dataclass(frozen=True)
 class Promise:
-    """What the board is held to: milliseconds of one inference, MB (1e6 bytes) at the peak. None: nothing is promised."""
+    """What the board is held to: milliseconds of one inference, MB (1e6 bytes) at the peak.
+
+    None: nothing is promised.
+    """
 
     p50_ms: float | None = None
     p99_ms: float | None = None

@@ -180,7 +180,10 @@ class Medium:
             self._later()
 
     def _open(self, trouble: str | None = None) -> None:
-        """Open the file; one that is damaged is deleted first. trouble: what led here, told until something is written."""
+        """Open the file; one that is damaged is deleted first.
+
+        trouble: what led here, told until something is written.
+        """
         for last in (False, True):
             try:
                 self.file = AnswerFile.open(self.path, self.max_bytes)

@@ -127,7 +127,10 @@ class MemoryCache:
             return entry[0]
 
     def stale(self, key: Hashable) -> Any | Miss:
-        """The outputs stored under `key` whatever their age, now the most recently used. Counts neither hit nor miss."""
+        """The outputs stored under `key` whatever their age, now the most recently used.
+
+        Counts neither hit nor miss.
+        """
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

@@ -128,7 +128,11 @@ class Cache:
         self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
 
     def lookup(self, key: bytes, *, hash_s: float = 0.0, left_s: float = math.inf) -> Hit | None:
-        """The exact answer, if it is there and good. hash_s: what making the key took. left_s: until the answer is due."""
+        """The exact answer, if it is there and good.
+
+        hash_s: what making the key took.
+        left_s: until the answer is due.
+        """
         self._lookups += 1
         if self._lookups % _SAMPLE == 0:
             start = self._clock()

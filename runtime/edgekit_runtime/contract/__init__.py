@@ -1,4 +1,7 @@
-"""What a caller may pass and what an answer means: decode (to the canonical tensor), adapt (to one artifact), finish."""
+"""What a caller may pass and what an answer means.
+
+Decode (to the canonical tensor), adapt (to one artifact), finish.
+"""
 
 from __future__ import annotations
 

@@ -91,11 +91,17 @@ class Decoder:
         return (array, self.own) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
 
     def locate(self, value: Any) -> Geometry | None:
-        """The geometry that `place` gives, without decoding. Raises InputError where a picture's header cannot be read."""
+        """The geometry that `place` gives, without decoding.
+
+        Raises InputError where a picture's header cannot be read.
+        """
         return self._kind.locate(value, self._contract)
 
     def _fitting(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Without the batch axis, where dtype and shape fit. Nothing is read, so that it costs the same for any size."""
+        """Without the batch axis, where dtype and shape fit.
+
+        Nothing is read, so that it costs the same for any size.
+        """
         if array.dtype not in self._ready:
             self._kind.check_dtype(array.dtype, self._contract)
         array = self._one_item(array)

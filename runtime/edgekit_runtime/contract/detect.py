@@ -155,7 +155,10 @@ def _scores(
 
 
 def _activated(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
-    """Probabilities of values that each stand for themselves. Sigmoid rises, so the best class is the same before it."""
+    """Probabilities of values that each stand for themselves.
+
+    Sigmoid rises, so the best class is the same before it.
+    """
     if spec.activation != "sigmoid":
         return values
     result: NDArray[Any] = 0.5 * (1.0 + np.tanh(0.5 * values))  # 1 / (1 + exp(-x)), and never overflows

@@ -122,7 +122,10 @@ class Frame:
 
     @cached_property
     def parts(self) -> tuple[Pixels, ...]:
-        """Views, without any padding: (pixels [H, W, C],), or (Y [H, W], U, V), both [H/2, W/2], or [H, W/2] of 4:2:2."""
+        """Views, without any padding.
+
+        (pixels [H, W, C],), or (Y [H, W], U, V), both [H/2, W/2], or [H, W/2] of 4:2:2.
+        """
         if self.packed:
             return (self._pixels(),)
         return self._pairs() if self.format in _PAIRS else self._planes()

@@ -133,7 +133,10 @@ class ImageKind(TensorKind):
 
     def advice(self, spec: InputContract) -> str:
         shape = list(spec.shape)
-        return f"Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array, or floats of shape {shape} that are already normalised"
+        return (
+            f"Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array, or floats of shape {shape} that are "
+            "already normalised"
+        )
 
     def describe(self, spec: InputContract) -> str:
         image, size = _image(spec), " x ".join(map(str, spec.shape))

@@ -239,7 +239,10 @@ def read_text(path: Path) -> str | None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing, durably. Raises StorageError, StorageError (disk-full, read-only), InstallError (planted)."""
+    """All of it or nothing, durably.
+
+    Raises StorageError, StorageError (disk-full, read-only), InstallError (planted).
+    """
     draft = path.with_name(f"{path.name}.new")
     with create_draft(draft) as file:
         file.write(text.encode("utf-8"))
@@ -248,7 +251,10 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def create_draft(path: Path) -> Iterator[Draft]:
-    """A new file to write, in place of one that a cut left behind. Flushed to the disk at the end; removed on an error."""
+    """A new file to write, in place of one that a cut left behind.
+
+    Flushed to the disk at the end; removed on an error.
+    """
     with storing(path), _beside(path) as (folder, name):
         _clear(path, folder)
         with draft_in(folder, name) as file:

@@ -297,7 +297,10 @@ def _port(parts: SplitResult) -> int:
 
 
 def _place(response: HTTPResponse, start: int, validator: str, by_digest: bool) -> tuple[int, int | None, str]:
-    """Start, total and validator of an `HttpStream`. Raises DownloadError for an answer that holds no part of the file."""
+    """Start, total and validator of an `HttpStream`.
+
+    Raises DownloadError for an answer that holds no part of the file.
+    """
     headers, status = response.headers, response.status
     if status == 416 and start:  # it is shorter now than what is here
         raise DownloadError("the file is another than the one that was begun", do=_AGAIN)

@@ -285,7 +285,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class Restarted:
-    """What a journal says was found, and nobody works on it. failed_starts: of the application, while it tries one out."""
+    """What a journal says was found, and nobody works on it.
+
+    failed_starts: of the application, while it tries one out.
+    """
 
     at: str
     failed_starts: int = 0
@@ -414,7 +417,10 @@ def _restarted(journal: Journal, attempt: Attempt, event: Restarted) -> Step:
 
 
 def _activated(journal: Journal, generation: int) -> Step:
-    """Of the one on trial: its commit. Of any other: a trial by the application ends, another attempt may go on later."""
+    """Of the one on trial: its commit.
+
+    Of any other: a trial by the application ends, another attempt may go on later.
+    """
     step = _committed(journal, generation)
     if journal.on_trial is not None:
         return step

@@ -120,7 +120,10 @@ class Root:
         return root
 
     def furnish(self) -> None:
-        """Everything a root has, under the lock; what is there already stays. slot.json comes last: it makes it a root."""
+        """Everything a root has, under the lock; what is there already stays.
+
+        slot.json comes last: it makes it a root.
+        """
         for folder in (self.incoming, self.objects, self.generations):
             make_folder(folder)
         if not _has(self.path, "slot.json"):
@@ -286,7 +289,10 @@ class Root:
         return None
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
-        """The object of a generation, held. Raises InstallError (no-generation, install-root, planted), StorageError."""
+        """The object of a generation, held.
+
+        Raises InstallError (no-generation, install-root, planted), StorageError.
+        """
         generation = self.record(number)
         path = self.object(generation.object)
         try:

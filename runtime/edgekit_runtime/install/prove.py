@@ -52,7 +52,11 @@ class Proving:
 
 @dataclass(frozen=True)
 class Proof:
-    """engine: name and version. recipe: of the artifact that answered. told: the verdict, in words. seen: of a trial."""
+    """engine: name and version.
+    recipe: of the artifact that answered.
+    told: the verdict, in words.
+    seen: of a trial.
+    """
 
     engine: str
     recipe: str
@@ -61,7 +65,10 @@ class Proof:
 
 
 def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
-    """Raises SelfTestError, InstallError (trial-failed), EngineError, MissingExtraError, MemoryExceeded, InstallError."""
+    """Raises SelfTestError, EngineError, MissingExtraError, MemoryExceeded, InstallError.
+
+    InstallError is trial-failed where the trial did not pass.
+    """
     how = how or Proving()
     terms = terms_of(bundle.manifest, how.least, 0.0)
     job = {

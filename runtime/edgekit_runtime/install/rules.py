@@ -36,7 +36,9 @@ _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv
 
 @dataclass(frozen=True)
 class Board:
-    """profiles: the names that this board answers to, none where it is not known. machine: as the system calls itself."""
+    """profiles: the names that this board answers to, none where it is not known.
+    machine: as the system calls itself.
+    """
 
     profiles: tuple[str, ...] = ()
     machine: str = ""
@@ -49,7 +51,9 @@ class Board:
 
 @dataclass(frozen=True)
 class Head:
-    """name: stands for every byte of the file (`name_of`). total: bytes of the whole file, as its manifest lays it out."""
+    """name: stands for every byte of the file (`name_of`).
+    total: bytes of the whole file, as its manifest lays it out.
+    """
 
     manifest: Manifest
     vouched: Vouched
@@ -86,7 +90,10 @@ class Judging:
 
 
 def name_of(header: Header) -> str:
-    """What names every byte of the file: the manifest names each blob, and the signatures are all else that may differ."""
+    """What names every byte of the file.
+
+    The manifest names each blob, and the signatures are all else that may differ.
+    """
     digest = hashlib.sha256(header.manifest_bytes)
     for keyid, signature in header.signatures:
         digest.update(b"\0" + keyid.encode() + b"\0" + signature)

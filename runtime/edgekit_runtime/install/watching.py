@@ -137,7 +137,10 @@ class TrialWatch:
         return Seen(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
 
     def look(self) -> Verdict:
-        """See, judge, and carry it out. Raises EdgekitError where the root cannot be written; then it is tried again."""
+        """See, judge, and carry it out.
+
+        Raises EdgekitError where the root cannot be written; then it is tried again.
+        """
         root, number = self._held.root, self._held.generation.number
         journal = root.journal()
         if journal.on_trial != number:
@@ -195,7 +198,10 @@ class TrialWatch:
 
 
 def give_up(root: Root, number: int, error: EdgekitError) -> None:
-    """Back to the previous generation, if this one is still on trial. What the disk refuses is left for the next start."""
+    """Back to the previous generation, if this one is still on trial.
+
+    What the disk refuses is left for the next start.
+    """
     with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
         journal = root.journal()
         if journal.on_trial == number:

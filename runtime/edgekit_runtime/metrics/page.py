@@ -160,28 +160,39 @@ def _batch_sizes(measured: Measured) -> Iterator[_Sample]:
 
 
 _FAMILIES = (
-    _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.", lambda m: iter([_Sample(m.info, 1)])),
-    _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.", _one(lambda m: int(m.healthy))),
-    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.", _one(lambda m: m.restarts)),
+    _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.",
+        lambda m: iter([_Sample(m.info, 1)])),
+    _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.",
+        _one(lambda m: int(m.healthy))),
+    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.",
+        _one(lambda m: m.restarts)),
     _Family(
-        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.", _by("part", lambda m: {**dict.fromkeys(_PARTS, 0), **m.faults})
+        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.",
+        _by("part", lambda m: {**dict.fromkeys(_PARTS, 0), **m.faults})
     ),
-    _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.", _by("source", _requests)),
-    _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.", _by("code", lambda m: m.counted.errors)),
+    _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.",
+        _by("source", _requests)),
+    _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.",
+        _by("code", lambda m: m.counted.errors)),
     _Family(
-        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.", _by("outcome", lambda m: {"met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})
+        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.",
+        _by("outcome", lambda m: {"met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})
     ),
-    _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.", _histograms("source", lambda m: m.counted.answers)),
-    _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.", _histograms("stage", lambda m: m.counted.stages)),
+    _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.",
+        _histograms("source", lambda m: m.counted.answers)),
+    _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.",
+        _histograms("stage", lambda m: m.counted.stages)),
     _Family("edgekit_queued_requests", "gauge", "Requests that wait for the engine now.", _one(lambda m: m.queued)),
     _Family("edgekit_batch_size", "histogram", "Requests that ran together in one inference.", _batch_sizes),
     _Family("edgekit_cache_hits_total", "counter", "Lookups that found an answer.", _of_caches(lambda c: c.hits)),
     _Family("edgekit_cache_misses_total", "counter", "Lookups that found none.", _of_caches(lambda c: c.misses)),
     _Family("edgekit_cache_entries", "gauge", "Answers kept now.", _of_caches(lambda c: c.entries)),
     _Family("edgekit_cache_bytes", "gauge", "Bytes that the kept answers take.", _of_caches(lambda c: c.bytes)),
-    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.", _one(lambda m: m.counted.values)),
+    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.",
+        _one(lambda m: m.counted.values)),
     _Family(
-        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.", _one(lambda m: m.counted.clipped)
+        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.",
+        _one(lambda m: m.counted.clipped)
     ),
 )  # fmt: skip
 

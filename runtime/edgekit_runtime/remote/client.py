@@ -263,7 +263,10 @@ class HostClient:
         return self._exchange(Call("POST", f"{self._path}/infer", wire.headers, wire.parts), deadline)
 
     def _check_answer(self, answer: InferResponse) -> None:
-        """Refuse an answer of another model or version, and one that is not finite. Raises HostError (host-protocol)."""
+        """Refuse an answer of another model or version, and one that is not finite.
+
+        Raises HostError (host-protocol).
+        """
         named, version = answer.model_name, answer.model_version
         ours = self._expects
         if named != self.model and (named is not None or ours is not None):
@@ -291,7 +294,10 @@ class HostClient:
         )
 
     def _get(self, path: str, deadline: Deadline) -> dict[str, Any]:
-        """The object that a GET answers; {} where it answers something else. Raises HostError for every status but 200."""
+        """The object that a GET answers; {} where it answers something else.
+
+        Raises HostError for every status but 200.
+        """
         reply = self._exchange(Call("GET", path), deadline)
         if reply.status != 200:
             self._raise(reply)

@@ -159,7 +159,10 @@ class Pool:
                 connection.end()
 
     def _read(self, response: HTTPResponse) -> bytearray:
-        """The whole body. Raises ConnectionError when it is cut short, HostError (host-protocol) when it is too large."""
+        """The whole body.
+
+        Raises ConnectionError when it is cut short, HostError (host-protocol) when it is too large.
+        """
         too_large = HostError(
             f"the answer is larger than {self._most_bytes:,} bytes", where=self._endpoint.url, code="host-protocol"
         )

@@ -159,7 +159,10 @@ class Session:
         return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms))
 
     def reset(self) -> None:
-        """Wait for the frames that were asked for, then forget them: the next one is a first one. Raises ClosedError."""
+        """Wait for the frames that were asked for, then forget them: the next one is a first one.
+
+        Raises ClosedError.
+        """
         self._check_open()
         self._wait()
         try:
@@ -428,7 +431,10 @@ class Turns:
             self._idle.set()
 
     def close(self, free: Callable[[], None], timeout_s: float) -> bool:
-        """Refuse what comes and what waits; `free` is called once nobody has the turn. True where this call closed it."""
+        """Refuse what comes and what waits; `free` is called once nobody has the turn.
+
+        True where this call closed it.
+        """
         with self.lock:
             if self.closed:
                 return False

@@ -227,7 +227,10 @@ class Meter:
         self._tell()
 
     def _fold(self) -> None:
-        """With the lock held: count what lies there now. Taken one by one, which no appending thread can come between."""
+        """With the lock held: count what lies there now.
+
+        Taken one by one, which no appending thread can come between.
+        """
         if self._folding:
             return
         self._folding = True

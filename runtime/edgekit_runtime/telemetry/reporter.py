@@ -408,7 +408,10 @@ class Board:
 
 
 def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
-    """Whether the wall clock is to be believed: after 2025, and, where systemd keeps it, synchronised since the start."""
+    """Whether the wall clock is to be believed.
+
+    It is after 2025, and, where systemd keeps it, synchronised since the start.
+    """
     now = time.time() if wall_s is None else wall_s
     sync = root / "run/systemd/timesync"
     return now >= _NOT_BEFORE_S and (not sync.is_dir() or (sync / "synchronized").exists())

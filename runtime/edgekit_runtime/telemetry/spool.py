@@ -138,7 +138,10 @@ class Spool:
         return int(n), int(size)
 
     def new_epoch(self) -> None:
-        """The host knows of a later seq than this file does: it is an older copy of itself. Begin an epoch of its own."""
+        """The host knows of a later seq than this file does: it is an older copy of itself.
+
+        Begin an epoch of its own.
+        """
         with _disk(self.path), self._transaction():
             self._epoch_is(secrets.token_hex(8))
 

@@ -65,7 +65,10 @@ def load_root(path: str | Path) -> TrustStore:
 
 
 def read_root(path: Path) -> bytes:
-    """The file's bytes. Raises TrustError for what is no regular file, cannot be read or is too large for a root.json."""
+    """The file's bytes.
+
+    Raises TrustError for what is no regular file, cannot be read or is too large for a root.json.
+    """
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may never end
             raise TrustError("not a regular file", where=str(path), do=_AGAIN)
@@ -132,7 +135,10 @@ def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
 
 
 def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signature, ...]]:
-    """ "signed" and the signatures of a root.json that may still lack some: for those who sign it. Raises TrustError."""
+    """The part "signed" and the signatures of a root.json that may still lack some.
+
+    For those who sign it. Raises TrustError.
+    """
     try:
         document = strict_json(data)
         _parse(data, where)

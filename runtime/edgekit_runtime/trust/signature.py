@@ -81,7 +81,10 @@ def keyid_of(raw: bytes) -> str:
 
 
 def weakness(raw: bytes) -> str:
-    """Why 32 bytes are no public key to trust, in words; empty where they are one. The file's rules say what is asked."""
+    """Why 32 bytes are no public key to trust, in words; empty where they are one.
+
+    The file's rules say what is asked.
+    """
     if len(raw) != 32:
         return f"it has {len(raw)} bytes, not 32"
     y = int.from_bytes(raw, "little") & ((1 << 255) - 1)

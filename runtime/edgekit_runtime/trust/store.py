@@ -209,7 +209,10 @@ class TrustStore:
             )
 
     def suffices(self, keyids: Collection[str]) -> bool:
-        """Whether what these keys signed would count now, dates aside: whether a record of theirs still binds anybody."""
+        """Whether what these keys signed would count now, dates aside.
+
+        Whether a record of theirs still binds anybody.
+        """
         return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
 
     def name_of(self, keyid: str) -> str:

@@ -121,7 +121,10 @@ class Race:
         return None
 
     def entered(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
-        """It passed. seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel."""
+        """It passed.
+
+        seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel.
+        """
         if self.champion is None:
             self.champion = candidate
             return

@@ -1,4 +1,7 @@
-"""End to end on real data: a trained network, calibrated, converted to INT8 in both formats, measured by real engines."""
+"""End to end on real data, measured by real engines.
+
+A trained network, calibrated, converted to INT8 in both formats.
+"""
 
 from __future__ import annotations
 

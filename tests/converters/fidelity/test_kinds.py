@@ -1,4 +1,7 @@
-"""What an output is decides how its error is weighed: a cosine says nothing of one number, nor beside a large offset."""
+"""What an output is decides how its error is weighed.
+
+A cosine says nothing of one number, nor beside a large offset.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,10 @@ CELLS = 400
 
 
 def sparse(classes=3, seed=0):
-    """[items, 4 + classes, cells]: boxes in pixels beside scores that are next to nothing but for one cell of an item."""
+    """[items, 4 + classes, cells]: boxes in pixels beside scores.
+
+    The scores are next to nothing but for one cell of an item.
+    """
     draw = np.random.default_rng(seed)
     boxes = draw.uniform(20, 300, (ITEMS, 4, CELLS))
     scores = draw.uniform(0, 1e-4, (ITEMS, classes, CELLS))

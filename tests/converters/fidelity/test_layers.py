@@ -15,7 +15,10 @@ FEEDS = [[np.random.default_rng(seed).normal(size=(1, 64)).astype(np.float32)] f
 
 
 def chain(*, rounded: str | None = None, levels: int = 256, rename=None):
-    """x -> MatMul -> h -> Relu -> r -> MatMul -> y. rounded: the tensor that is quantized and dequantized on its way."""
+    """x -> MatMul -> h -> Relu -> r -> MatMul -> y.
+
+    rounded: the tensor that is quantized and dequantized on its way.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     generator = np.random.default_rng(7)

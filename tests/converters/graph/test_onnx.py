@@ -93,7 +93,8 @@ def test_padding_left_to_the_engine_is_worked_out(mode: str, pads: tuple[int, ..
 
 def test_tensors_inside_a_branch_are_left_out():
     body = """c = Greater(x, z) f = Squeeze(c)
-        y = If (f) <then_branch = t () => (float[1] u) { u = Neg(x) }, else_branch = e () => (float[1] v) { v = Abs(x) }>"""
+        y = If (f) <then_branch = t () => (float[1] u) { u = Neg(x) }, \
+else_branch = e () => (float[1] v) { v = Abs(x) }>"""
     made = graph(body, "float[1] x", "float[1] y", z=np.zeros(1, np.float32))
     assert made.tensors == ("x", "y")
     assert made.layers[-1].kind == "other"
@@ -111,7 +112,8 @@ def test_operators_of_other_domains_are_run_to_learn_what_they_give():
     assert made.layers[0].op == "com.microsoft.Gelu"
 
 
-QDQ = """xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) w_DequantizeLinear_Output = DequantizeLinear(w_quantized, ws, wz)
+QDQ = """xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) w_DequantizeLinear_Output = \
+DequantizeLinear(w_quantized, ws, wz)
     a = MatMul(xd, w_DequantizeLinear_Output)
     aq = QuantizeLinear(a, s, z) ad = DequantizeLinear(aq, s, z) y = Relu(ad)"""
 

@@ -1,4 +1,7 @@
-"""What stands between an artifact and a runtime follows from its tensors and from what that runtime was found to know."""
+"""What stands between an artifact and a runtime.
+
+It follows from the artifact's tensors and from what that runtime was found to know.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ class Drawn:
 
 
 def separable(seed: int = 0) -> Graph:
-    """conv, ReLU, depthwise, ReLU, linear conv, sum with an earlier tensor, conv with ReLU6, the rest of a classifier."""
+    """conv, ReLU, depthwise, ReLU, linear conv, sum, conv with ReLU6, rest of a classifier.
+
+    The sum is with an earlier tensor.
+    """
     drawn = Drawn(seed)
     drawn.add("Relu", [drawn.conv("x", "stem", (8, 3, 3, 3), pads=[1] * 4, strides=[2, 2])], "a")
     drawn.add("Relu", [drawn.conv("a", "depthwise", (8, 1, 3, 3), group=8, pads=[1] * 4)], "b")

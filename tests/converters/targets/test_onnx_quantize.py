@@ -380,8 +380,10 @@ def split_net(case: str) -> Any:
             node("Concat", ["p1", "p2", "d"], ["e"], axis=1),
             node("Conv", ["e", "w3"], ["y"]),
         ],
-        "float": [node("Tanh", ["p1"], ["t"]), node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4), node("Add", ["d", "t"], ["y"])],
-        "end": [node("Conv", ["p1", "w2"], ["d"], pads=[1] * 4), node("Mul", ["d", "d"], ["m"]), node("Concat", ["p2", "m"], ["y"], axis=1)],
+        "float": [node("Tanh", ["p1"], ["t"]), node("Conv", ["p2", "w2"], ["d"], pads=[1] * 4),
+            node("Add", ["d", "t"], ["y"])],
+        "end": [node("Conv", ["p1", "w2"], ["d"], pads=[1] * 4), node("Mul", ["d", "d"], ["m"]),
+            node("Concat", ["p2", "m"], ["y"], axis=1)],
     }  # fmt: skip
     nodes = [
         node("Conv", ["x", "w1"], ["c"], pads=[1] * 4),

@@ -267,7 +267,8 @@ read, write = os.pipe()
 child = os.fork()
 if not child:
     said = []
-    for ask in (lambda: batcher.submit(3), lambda: batcher.call(3), lambda: second.result(20), lambda: first.result(20)):
+    for ask in (lambda: batcher.submit(3), lambda: batcher.call(3), lambda: second.result(20), \
+lambda: first.result(20)):
         try:
             said.append(repr(ask()))
         except Exception as error:

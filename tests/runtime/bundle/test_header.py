@@ -1,4 +1,7 @@
-"""The head of a bundle is judged from its first bytes on: a download is refused as early as it can be, and never hangs."""
+"""The head of a bundle is judged from its first bytes on.
+
+A download is refused as early as it can be, and never hangs.
+"""
 
 from __future__ import annotations
 

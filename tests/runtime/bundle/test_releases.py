@@ -1,4 +1,7 @@
-"""Bundles of every release open, or are refused by name; and a reader written from the document alone agrees about all."""
+"""Bundles of every release open, or are refused by name.
+
+A reader written from the document alone agrees about all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A state that goes in and comes out is handed on as it is where it can be, and properly requantized where it cannot."""
+"""A state that goes in and comes out is handed on as it is where it can be.
+
+Elsewhere it is properly requantized.
+"""
 
 from __future__ import annotations
 

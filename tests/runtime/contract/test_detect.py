@@ -216,7 +216,8 @@ NONSENSE = {
     "a box of no size": (replace(APART, span=(0.0, 1.0)), "unit", "is no size"),
     "a percentage": (replace(APART, score_threshold=25.0), "score_threshold", "25 is not from 0 to 1"),
     "no box at all": (replace(APART, max_boxes=0), "max_boxes", "less than one box"),
-    "softmax of one": (replace(APART, scores="one", classes="one", activation="softmax"), "activation", "softmax is over"),
+    "softmax of one": (replace(APART, scores="one", classes="one", activation="softmax"), "activation",
+        "softmax is over"),
     "labels for the background": (replace(APART, background="first"), "labels", "2 labels, and the outputs tell 1"),
 }  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""A model whose engine has a process of its own: what happens to that process is an error for one caller, not the end."""
+"""A model whose engine has a process of its own.
+
+What happens to that process is an error for one caller, not the end.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ COMMAND = "from edgekit.cli import main; main()"
 
 
 def in_a_fresh_home(home: Path, program: str, *arguments: str | Path) -> set[str]:
-    """Run it without CI's variables, under which ONNX Runtime keeps quiet by itself. Returns the files it left in HOME."""
+    """Run it without CI's variables, under which ONNX Runtime keeps quiet by itself.
+
+    Returns the files it left in HOME.
+    """
     kept = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
     environ = {name: value for name, value in os.environ.items() if name in kept}
     environ |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "EDGEKIT_TUNE": "0.2"}

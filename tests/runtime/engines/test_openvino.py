@@ -67,7 +67,8 @@ def test_a_bundle_that_another_engine_answered_passes_its_self_test(tmp_path, re
 OPENS = """
 import sys
 reached = []
-sys.addaudithook(lambda event, args: reached.append(event) if event in ("socket.connect", "socket.getaddrinfo") else None)
+sys.addaudithook(lambda event, args: reached.append(event) \
+if event in ("socket.connect", "socket.getaddrinfo") else None)
 from edgekit_runtime.engines import Setup, load_with
 with load_with("openvino", sys.argv[1], open(sys.argv[2], "rb").read(), Setup()):
     pass

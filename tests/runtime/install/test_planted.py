@@ -1,4 +1,7 @@
-"""What somebody put into a root: links, second names, folders for files. Never followed, never believed, always named."""
+"""What somebody put into a root: links, second names, folders for files.
+
+Never followed, never believed, always named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every reason to refuse a bundle: a typed error of one line, one event, nothing left behind, and `current` as it was."""
+"""Every reason to refuse a bundle: a typed error of one line, and one event.
+
+Nothing is left behind, and `current` is as it was.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ REFUSED = {
     "nobody was ever trusted here": (Terms(), None, SIGNED_ONLY, "no-trust-store", "never told whom to trust"),
     "an older rollout_seq": (Terms(rollout_seq=6), None, UNSIGNED, "downgrade", "6 is older than 7"),
     "no rollout_seq after there was one": (Terms(), None, UNSIGNED, "downgrade", "it has no rollout_seq"),
-    "the same rollout_seq, another bundle": (Terms(rollout_seq=7), None, UNSIGNED, "rollout-seq-reused", "of another bundle"),
+    "the same rollout_seq, another bundle": (Terms(rollout_seq=7), None, UNSIGNED, "rollout-seq-reused",
+        "of another bundle"),
     "expired": (
         Terms(rollout_seq=8, expires="2027-01-01T00:00:00Z"), None, NOW, "expired", "clock says 2027-01-15"
     ),
@@ -44,12 +48,15 @@ REFUSED = {
         Terms(rollout_seq=8, not_before="2027-02-01T00:00:00Z"), None, NOW, "not-yet-valid", "clock says 2027-01-15"
     ),
     "another board": (
-        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(("raspberry-pi-4",))), "incompatible", "this board is raspberry-pi-4"
+        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(("raspberry-pi-4",))), "incompatible",
+        "this board is raspberry-pi-4"
     ),
     "another architecture": (
-        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(machine="aarch64")), "incompatible", "this machine is aarch64"
+        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(machine="aarch64")), "incompatible",
+        "this machine is aarch64"
     ),
-    "slower than promised": (Terms(rollout_seq=8), BAD_PROMISE, UNSIGNED, "trial-failed", "took longer than the 0.0001 ms promised"),
+    "slower than promised": (Terms(rollout_seq=8), BAD_PROMISE, UNSIGNED, "trial-failed",
+        "took longer than the 0.0001 ms promised"),
     "larger than promised": (
         Terms(rollout_seq=8), Promise(peak_mb=1.0), UNSIGNED, "trial-failed", "and 1 were promised"
     ),

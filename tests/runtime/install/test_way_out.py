@@ -1,4 +1,7 @@
-"""What a board says where its bundle does not open: what can be done there, and nothing that only a workstation can do."""
+"""What a board says where its bundle does not open.
+
+What can be done there, and nothing that only a workstation can do.
+"""
 
 from __future__ import annotations
 

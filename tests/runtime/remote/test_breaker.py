@@ -18,7 +18,10 @@ class Clock:
 
 
 def play(*steps, threshold=3):
-    """steps: `ok`, `no`, `?` (may one go), or seconds that pass. Returns the answers to `?` and the state at the end."""
+    """steps: `ok`, `no`, `?` (may one go), or seconds that pass.
+
+    Returns the answers to `?` and the state at the end.
+    """
     clock = Clock()
     breaker = Breaker(threshold=threshold, shortest_s=0.25, longest_s=2.0, clock=clock)
     said = []

@@ -485,7 +485,8 @@ def test_readiness_is_the_status(status, is_ready):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "gpu-box:8000", "ftp://gpu-box", "http://", "http://box:port", "http://user:word@box", "http://box?x", "http://a b"],
+    ["", "gpu-box:8000", "ftp://gpu-box", "http://", "http://box:port", "http://user:word@box", "http://box?x",
+        "http://a b"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_when_it_is_given(url):
     with pytest.raises(HostError, match="is no host's address", check=has_code("host-address")):

@@ -1,4 +1,7 @@
-"""The spool: what was committed is there until it is confirmed, whatever happens to the process, the file or the disk."""
+"""The spool: what was committed is there until it is confirmed.
+
+This holds whatever happens to the process, the file or the disk.
+"""
 
 from __future__ import annotations
 

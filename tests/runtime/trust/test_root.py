@@ -310,7 +310,10 @@ def test_the_same_root_again_changes_nothing():
 
 
 def test_an_expired_root_can_still_be_followed():
-    """S6: a board that was off for two years hears of its new root; whether that is in date is asked when it is used."""
+    """S6: a board that was off for two years hears of its new root.
+
+    Whether that is in date is asked when it is used.
+    """
     old = parse_root(rooted.document({**ONE, "expires": "2026-11-23T00:00:00Z"}, "ann", "ann2"), "old")
     assert follow(old, rooted.document(second(), "ann", "ann2"), "new").version == 2
 

@@ -131,7 +131,10 @@ def test_an_empty_block_is_an_unsigned_bundle():
 
 
 def spellings(data):
-    """Every text that a lenient decoder reads as `data`: the last digit before the padding has bits that say nothing."""
+    """Every text that a lenient decoder reads as `data`.
+
+    The last digit before the padding has bits that say nothing.
+    """
     text = base64.b64encode(data).decode()
     digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     bare, padding = text.rstrip("="), "=" * text.count("=")

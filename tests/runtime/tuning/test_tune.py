@@ -57,7 +57,10 @@ class Counting:
 
 
 def while_time_stands_still(command, *, input, **_):
-    """The trial in this process, by a clock that never reaches its bound: a busy machine leaves no candidate untried."""
+    """The trial in this process, by a clock that never reaches its bound.
+
+    A busy machine leaves no candidate untried.
+    """
     facts, job = [], json.loads(input)
     offer = [Candidate(**one) for one in job["candidates"]]
     Trial(read_bundle(job["path"]), offer, lambda fact: facts.append(json.dumps(fact)), clock=lambda: 0.0).run(

@@ -192,7 +192,8 @@ def large_integers(case: Case) -> Iterator[Cause]:
         yield Cause(
             layer.name,
             "large-integer-in-float",
-            f"its values are whole numbers from {error.float_low:.0f} to {error.float_high:.0f}, and one step of 8 bits is "
+            f"its values are whole numbers from {error.float_low:.0f} to {error.float_high:.0f}, and one step of "
+            "8 bits is "
             f"{error.scale:.3g}: neighbours become the same",
             {"low": error.float_low, "high": error.float_high, "step": error.scale},
             "Keep it and what reads it in float",

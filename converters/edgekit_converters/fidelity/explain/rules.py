@@ -197,7 +197,10 @@ def nothing_quantized(case: Case) -> Iterator[Cause]:
 
 
 def input_scaling(case: Case) -> Iterator[Cause]:
-    """Pixels from 0 to 255 into a model that normalises nothing itself, or calibration on another scale than the data."""
+    """Pixels from 0 to 255 into a model that normalises nothing itself.
+
+    Or calibration on another scale than the data.
+    """
     for name in case.float_graph.inputs:
         low, high = case.input_ranges.get(name, (0.0, 0.0))
         readers = [layer for layer in case.float_graph.layers if name in layer.inputs]

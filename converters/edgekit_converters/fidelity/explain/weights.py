@@ -164,7 +164,10 @@ def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
 
 
 def _inputs_apart(weights: NDArray[np.float64], layer: Layer) -> float:
-    """Of a dense layer: the largest weight of any input over that of the input with the smallest; 1 for other layers."""
+    """Of a dense layer: its largest weight over the largest of the input with the smallest.
+
+    1 for other layers.
+    """
     if weights.ndim != 2 or layer.weight_axis is None:
         return 1.0
     reach = np.abs(_rows(weights, layer.weight_axis)).max(axis=0)
