@@ -6,11 +6,10 @@
     python benchmarks/registered.py --write             # writes converters/edgekit_converters/needs/registered.toml
 
 Each version is installed beside this environment, as `edgekit check` does it. A .tflite file that names one operator in
-one
-version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode". ONNX
-Runtime opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every opset.
-Its CPU kernels, operators with the versions and element types that each takes, come from its own registry (since 1.16)
-into onnx_kernels.json.
+one version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode".
+ONNX Runtime opens a Relu in every IR version and opset, and a pair of QuantizeLinear and DequantizeLinear in every
+opset. Its CPU kernels, operators with the versions and element types that each takes, come from its own registry (since
+1.16) into onnx_kernels.json.
 """
 
 from __future__ import annotations

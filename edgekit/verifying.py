@@ -63,11 +63,9 @@ class Verification:
     refuse.
 
     path: a bundle, or a root of `edgekit install`, of which what answers is meant. checks: those that were made. error:
-    the
-    first reason against the bundle. generation, state: of a root, the active one.
+    the first reason against the bundle. generation, state: of a root, the active one.
     Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that
-    was
-    named for an encrypted one cannot be had: that says nothing against the bundle.
+    was named for an encrypted one cannot be had: that says nothing against the bundle.
     """
 
     def __init__(self, path: Path, asked: Asked) -> None:

@@ -1,7 +1,7 @@
 """Which inputs are kept: for each target a few that between them reach what was ever reached.
 
-    python -m fuzz.choose window /tmp/found       # choose the fewest of the archive's inputs and the folder's, and
-    write them
+    # choose the fewest of the archive's inputs and the folder's, and write them
+    python -m fuzz.choose window /tmp/found
 
 Chosen is by what an input reaches: the lines of the target's own packages, and the sentence of the refusal without its
 figures. Smaller inputs come first.

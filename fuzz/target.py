@@ -35,8 +35,7 @@ class Target:
     """read: the reader, and what must hold of what it accepts. refusals: all that it may raise.
 
     seeds: good inputs, small. mutate: a changed input that still looks like one; it fixes lengths and digests as an
-    attacker
-    would. most_bytes: of one input.
+    attacker would. most_bytes: of one input.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """How hypothesis tries examples: everywhere the same rules, in CI too.
 
 Where the runtime's suite runs again, on another Python or another engine, EDGEKIT_TEST_EXAMPLES says which share of
-them is
-enough: what the examples search is the same code, and what differs there differs for most of them.
+them is enough: what the examples search is the same code, and what differs there differs for most of them.
 
 Rules:
 - Each run tries other examples; hypothesis' own profile for CI tries the same ones each time. A failure prints the line

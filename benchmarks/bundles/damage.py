@@ -2,8 +2,8 @@
 
 With and without a look at it first.
 
-    .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]      # prints, and writes
-    benchmarks/results/damage.json
+    # prints, and writes benchmarks/results/damage.json
+    .venv/bin/python benchmarks/bundles/damage.py [--cases 400] [--seed 1]
 
 Each case is a small model with one to three bytes, or one 32-bit word, changed. It is given to the engine in a process
 of its own (forked, with the limits of `children`): loaded, and run once on zeros. A crash is a signal of the process's

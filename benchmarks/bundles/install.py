@@ -3,10 +3,9 @@
     python benchmarks/bundles/install.py --folder /var/tmp
 
 `cp and fsync` is what the disk asks for; `sha256sum` what looking at every byte once asks for. An install copies once
-and hashes
-three times: the file as it comes, and the blobs in it as they are verified and as the child of the self-test reads
-them. The self-test and the trial load the model, in processes of their own, and are rows of their own. Each round does
-all of it in turn, on a fresh root; medians are shown. On a busy machine the times hold its neighbours' work too,
+and hashes three times: the file as it comes, and the blobs in it as they are verified and as the child of the self-test
+reads them. The self-test and the trial load the model, in processes of their own, and are rows of their own. Each round
+does all of it in turn, on a fresh root; medians are shown. On a busy machine the times hold its neighbours' work too,
 processor time does not. The peak is of the installing process itself.
 """
 

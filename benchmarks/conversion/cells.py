@@ -1,7 +1,6 @@
 """One cell of the fidelity table: an artifact made, run and scored, each in a process with a time limit, and kept.
 
-    cell = Bench(cache).cell(CASES["fer"], "tf-int8")        # {"agreement": 0.933, ...} or {"reason": "does not run:
-    ..."}
+    cell = Bench(cache).cell(CASES["fer"], "tf-int8")     # {"agreement": 0.933, ...} or {"reason": "does not run: ..."}
 
 Rules: what fails, crashes or takes too long is a cell with the reason; a cell is made once and read from the cache
 after that, so that a run that was cut short goes on where it was.

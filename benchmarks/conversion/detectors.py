@@ -5,11 +5,9 @@ Boxes over the threshold, same class, IoU of 0.5.
     python benchmarks/conversion/detectors.py --cache FOLDER [--only yolov8n] --docs benchmarks/results/fidelity.md
 
 - yolov8n: 320n.onnx of the package nudenet (AGPL-3.0), which finds faces and parts of bodies. Packages have few photos
-  of
-  people: 60 views of three photos to compare, 96 views of 16 others to calibrate. Views of one photo are alike;
+  of people: 60 views of three photos to compare, 96 views of 16 others to calibrate. Views of one photo are alike;
 - yolov5_head, yolox_head: no package ships real weights, so that small networks with such heads are trained here on
-  drawn
-  shapes, in a minute each: 200 pictures to calibrate, 300 others to compare.
+  drawn shapes, in a minute each: 200 pictures to calibrate, 300 others to compare.
 
 Needs edgekit's extra onnx-tflite for yolov8n. What a build ships is chosen for a Raspberry Pi 4, with the default limit
 of 5 %.

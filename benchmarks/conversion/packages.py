@@ -3,8 +3,7 @@
     folder = unpacked(Package("pip", "magika", "1.0.3", "Apache-2.0"), Path("cache"))
 
 Nothing of a package is installed, imported or run; a wheel, a tarball and a .deb are only unpacked. The apt packages
-have
-no version here: the distribution decides, and the version that came is written down.
+have no version here: the distribution decides, and the version that came is written down.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ What a cache that never hits costs; its memory.
     .venv/bin/python benchmarks/runtime/cache.py --cache FOLDER [--only lookup,throughput,memory,disk,likeness]
 
 The tutorial's: key = md5(str(array)), a dict, and the oldest entry found by `min` when it is full. It is slower, and it
-is
-wrong: NumPy shortens a large array's text, so two pictures that differ in one pixel share a key. cachetools.TTLCache
+is wrong: NumPy shortens a large array's text, so two pictures that differ in one pixel share a key. cachetools.TTLCache
 gets the same key as edgekit's, and a lock, without which it may not be used from two threads.
 """
 

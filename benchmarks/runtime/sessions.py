@@ -4,8 +4,7 @@
 
 silero-vad (PyPI silero-vad 6.2.3, MIT): ONNX, its state goes in and comes out; as float32 and as INT8. okay_nabu (PyPI
 pymicro-wakeword 2.5.0, Apache-2.0): INT8 TFLite, its state inside. The baseline is what a person writes by hand on the
-same
-engine: feed the frame and the last state, run, keep the new state. Each way has its own frames, all the same.
+same engine: feed the frame and the last state, run, keep the new state. Each way has its own frames, all the same.
 
 Before anything is timed the answers are compared: a session's with those by hand, and those of four sessions that are
 asked in turn with each one's alone. They must be equal to the last bit.

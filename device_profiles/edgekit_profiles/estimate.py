@@ -56,8 +56,7 @@ class Estimate:
     """Milliseconds for one item. dominated_by: the largest term in words, None where the time was measured.
 
     source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a
-    workstation
-    that were known, whether they were used or not: they do not depend on the board.
+    workstation that were known, whether they were used or not: they do not depend on the board.
     """
 
     low_ms: float

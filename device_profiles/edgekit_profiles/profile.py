@@ -188,8 +188,7 @@ class Profile:
     are `measured`. kind: a board, a phone, a core that stands for boards without a profile (`generic`), or a host that
     answers for devices. board, image: the name's parts. little: the slower cores of a board with two kinds; inference
     is given the fast ones, in `core`. recipes: what a build makes for it where none is asked for, empty for all that
-    may
-    be worth it. anchors: those that hold for this image's architecture.
+    may be worth it. anchors: those that hold for this image's architecture.
     """
 
     name: str

@@ -1,7 +1,6 @@
 """A network that INT8 breaks by itself: it finds a handwritten digit in a picture and says where and which it is.
 
-    python finder.py            # writes, into the current folder, the model, its contract, two sets of pictures,
-    digit.png
+    python finder.py         # writes, into the current folder, the model, its contract, two sets of pictures, digit.png
 
 Its one output holds a box in pixels of the camera's picture (0 to 640) beside ten scores (0 to 1), as those of many
 detectors do. Trained on the digits of scikit-learn in half a minute; nothing is scaled to make it fail.

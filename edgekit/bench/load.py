@@ -6,8 +6,8 @@
 Rules:
 - a latency is what the caller sees, by the caller's clock;
 - in the open loop it counts from the moment at which the request was meant to be made, not from the one at which the
-  model
-  had time to take it: a model that stalls for a second is charged for everything that should have been asked meanwhile;
+  model had time to take it: a model that stalls for a second is charged for everything that should have been asked
+  meanwhile;
 - arrivals follow from the seed alone, so that two runs ask at the same moments;
 - a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
 - of a model that keeps a state each caller asks a session of its own;
@@ -61,9 +61,8 @@ class Load:
     """concurrency: callers of the closed loop. rate: requests a second of the open loop, which it then is.
 
     requests, duration_s: when it ends; with both, whichever comes first. least_s: it goes on for so long at least,
-    whatever
-    `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what every request
-    may take.
+    whatever `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what
+    every request may take.
     """
 
     concurrency: int = 1

@@ -32,8 +32,7 @@ class Sets:
     """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it.
 
     calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were
-    at the
-    first look. random: made up, one of them or both.
+    at the first look. random: made up, one of them or both.
     """
 
     calibration: Dataset | None

@@ -137,9 +137,8 @@ Where = Literal["native", "emulated"]
 @dataclass(frozen=True)
 class Replayed:
     """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None
-    where
-    no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether its
-    outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the
+    where no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether
+    its outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the
     engine."""
 
     runtime: str

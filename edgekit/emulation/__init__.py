@@ -1,8 +1,8 @@
 """An ARM board without the board: Debian's user land under QEMU's user mode, to prove that a bundle installs and
 agrees.
 
-    found = replay("camera.ekb", load("raspberry-pi-4"))       # Replayed(ok=True, runtime="litert 2.3.0",
-    where="emulated", ...)
+    # Replayed(ok=True, runtime="litert 2.3.0", where="emulated", ...)
+    found = replay("camera.ekb", load("raspberry-pi-4"))
 
 board, machine   the processor, what it shows, which Debian stands for it, and running its Python
 userland         Debian's packages in a folder

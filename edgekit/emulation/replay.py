@@ -171,9 +171,9 @@ class GoldenVerdict:
     """One output of one golden example of one artifact.
 
     fits: the runtime's own verdict. steps: the difference, in quantization steps, or in 1e-4 of the largest golden
-    value of
-    a float output. same_engine: the golden answer is of the very engine version, computed on x86. as_on_x86: the
-    difference is within what was measured between x86 and ARM; None where that was not measured, or the engines differ.
+    value of a float output. same_engine: the golden answer is of the very engine version, computed on x86. as_on_x86:
+    the difference is within what was measured between x86 and ARM; None where that was not measured, or the engines
+    differ.
     """
 
     recipe: str
@@ -194,8 +194,7 @@ class Replayed:
     steps.
 
     cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a
-    sentence,
-    empty when ok. said: the last lines of the board's stderr, on a failure.
+    sentence, empty when ok. said: the last lines of the board's stderr, on a failure.
     """
 
     ok: bool
@@ -238,9 +237,8 @@ def replay(
     """Install and replay a bundle on an emulated board.
 
     cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine:
-    None
-    for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises EmulationError's
-    kinds, ShippingError's, BundleError.
+    None for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises
+    EmulationError's kinds, ShippingError's, BundleError.
     """
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)

@@ -2,8 +2,8 @@
 
     signed = first_root([Member("alice", raw)], [Member("builds", raw_2)], Dates(issued_s, expires_s))
     signed = revoked(signed, keyid, "laptop stolen", Dates(...))         # a pure function of the version before
-    written = write_root(Path("trust/root.json"), signed, signers)       # trust/root-4.json; root.json once it is
-    signed taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
+    written = write_root(Path("trust/root.json"), signed, signers)      # trust/root-4.json; root.json once it is signed
+    taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
 
 Rules:
 - every change is a new version, and no version is written over by another: machines need each of them in turn;

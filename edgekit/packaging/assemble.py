@@ -198,8 +198,7 @@ class Content:
     """What goes into one bundle.
 
     artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning
-    on
-    the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden:
+    on the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden:
     canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
     sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
     engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be

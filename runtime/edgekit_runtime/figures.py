@@ -1,7 +1,7 @@
 """What a model that answers tells of itself: what it is, and what it counted.
 
-    described(journey)["engine"]                    # {"name": "litert", "version": "2.3.0", "threads": 2, "arithmetic":
-    "exact"} measured(journey, healthy=True).queued
+    described(journey)["engine"]           # {"name": "litert", "version": "2.3.0", "threads": 2, "arithmetic": "exact"}
+    measured(journey, healthy=True).queued
 
 Nothing is asked of the engine: all of it is known already.
 """

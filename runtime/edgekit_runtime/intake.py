@@ -36,8 +36,8 @@ Named = Mapping[str, Any]
 
 class Intake:
     """contract: of the inputs that a caller passes. tensors: those of the artifact. placed: whether it matters where a
-    picture
-    lies, as for a detector. only, only_shape: of the one input, an array of which needs no `take`; None of several.
+    picture lies, as for a detector. only, only_shape: of the one input, an array of which needs no `take`; None of
+    several.
     Thread-safe."""
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:

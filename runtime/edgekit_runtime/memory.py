@@ -3,8 +3,7 @@
     budget = MemoryBudget(300)
     faces = open_bundle("faces.ekb", limits=ModelLimits(memory=budget))
     voice = open_bundle("voice.ekb", limits=ModelLimits(memory=budget))      # gets what is left, or MemoryExceeded
-    voice.describe()["degraded"]                          # ("no variant for batches of 8", "cache of 12 MB instead of
-    64 MB")
+    voice.describe()["degraded"]                    # ("no variant for batches of 8", "cache of 12 MB instead of 64 MB")
 
 Rules:
 - what is optional goes first: variants for batches, the largest first; then the cache shrinks, and at last goes;

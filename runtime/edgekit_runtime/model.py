@@ -317,8 +317,7 @@ class Model:
         """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
 
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a
-        forked child
-        nothing is done: what there is to free, end or send is the parent's.
+        forked child nothing is done: what there is to free, end or send is the parent's.
         """
         self._closed = True
         if self._journey.guard.forked:

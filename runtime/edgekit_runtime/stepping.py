@@ -6,8 +6,7 @@
     stepper.reset()                                     # the next frame is a first one
 
 Rules: canonical items in (a caller's inputs only), finished outputs out; a frame that fails leaves an explicit state as
-it
-was. A model without state is stepped too: no frame knows of another. One thread at a time.
+it was. A model without state is stepped too: no frame knows of another. One thread at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Who could put another file in the place of one that decides about trust: the rule of sshd's StrictModes.
 
     found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
-    found.where, found.what, found.do                               # "/etc/edgekit", "...", "Run: chmod go-w
-    /etc/edgekit"
+    found.where, found.what, found.do                            # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
 
 Rules:
 - the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;

@@ -11,8 +11,7 @@ Rules:
 - whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
 - an install root adds rules of its own to the same steps (`install.disk`);
 - the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
-  without locks
-  is told apart: who asks decides whether everybody may come in there.
+  without locks is told apart: who asks decides whether everybody may come in there.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ next:
     ["start", "/tmp/r"]                                    # open_bundle, one answer, and killed: never closed
     ["watch", "/tmp/r", answers]                           # open_bundle, that many answers, then the trial is judged
     ["put", SOURCE, "/tmp/r", {"trust": ..., ...}]         # install() itself: with a child that crashes or hangs, an
-                                                           # impatient download; all that the command line does not
-                                                           offer
+                                                           # impatient download; all that the command line does
+                                                           # not offer
 
 With "stop" the child halts before its first step, so that a tracer can be there from its first system call on. With
 "witness" every journal that is written is noted in that file, by a word; with "die" as well the child kills itself as
-soon as
-the journal of that word is written: a power cut in that state.
+soon as the journal of that word is written: a power cut in that state.
 
 Rule: the child is what a new process would be, the imports aside: nothing of a bundle is loaded before it is forked.
 """

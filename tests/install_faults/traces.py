@@ -4,8 +4,7 @@ r"""What strace wrote, as calls that can be counted, told and replayed.
         call.name, call.at, call.told         # "rename", 3, "rename journal.json.new -> journal.json"
 
 Rule: `at` counts the calls of one name that name something of the root, as strace's own `when=` does where `-P` tells
-it to
-look at nothing else: so what is imported meanwhile does not count.
+it to look at nothing else: so what is imported meanwhile does not count.
 """
 
 from __future__ import annotations

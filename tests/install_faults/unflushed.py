@@ -6,8 +6,7 @@
 
 Rules:
 - bytes and mode of a file are flushed by fsync of that file, names by fsync of the folder that they stand in, and by
-  nothing
-  else: what some file systems do beside that is not counted on;
+  nothing else: what some file systems do beside that is not counted on;
 - what was not flushed has no order, neither between folders nor within one. A rename within one folder is one change;
   from one folder to another it is two, each its own folder's;
 - a link is made with what it says, as there is no way to flush that;

@@ -1,7 +1,6 @@
 """Bundles of every released version, kept as they were written: what a later reader must open, or refuse by name.
 
-    python tests/releases/make.py       # writes what is missing, and never a file that is there: a release is not
-    rewritten
+    python tests/releases/make.py   # writes what is missing, and never a file that is there: a release is not rewritten
 
 `0.1.0-*` is what that version's writer makes. `future-*` is what a later version may write, made by hand of the former:
 keys that 0.1.0 does not know, which it ignores, and what it must refuse. `expected.json` says of each what 0.1.0 makes

@@ -53,8 +53,7 @@ class Survey:
 
     by_digest: digest -> items with that content. reach: per image input given as floats, the (least, greatest) value.
     unreadable: index in the set -> what was wrong; `items` and the rest are of the others. digests, labels: one of each
-    an
-    item: what it holds, and its label ("" where there is none).
+    an item: what it holds, and its label ("" where there is none).
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Examples for a model that keeps a state: sequences of frames, each frame with the state that it occurs with.
 
-    sequences = open_sequences("speech/", contract, source)       # a Dataset of frames; `Example.step` is 0 at each
-    beginning calibration, held_out = split_sequences(sequences)
+    # a Dataset of frames; `Example.step` is 0 at each beginning
+    sequences = open_sequences("speech/", contract, source)
+    calibration, held_out = split_sequences(sequences)
 
 Rules:
 - a person gives frames, never states: the original is run along each sequence from the contract's initial state, and
@@ -50,8 +51,7 @@ class Sequences:
     """A Dataset of frames, sequence after sequence.
 
     frames: what the caller gives. lengths: frames of each sequence. states: input name -> [frames, ...], what the
-    original
-    carries into each frame. source: sha256 of the original.
+    original carries into each frame. source: sha256 of the original.
     """
 
     frames: Dataset

@@ -433,9 +433,8 @@ _NO_AXIS = -9
 
 class Statistics:
     """head: tensors at the graph's end, whose range is never cut. samples: how many were run. settled_at: after how
-    many the ranges stood still and the rest was left unread, None
-    where all were read. tensors: by name, in the graph's order. digest: of what they were made from, if the caller
-    said.
+    many the ranges stood still and the rest was left unread, None where all were read. tensors: by name, in the graph's
+    order. digest: of what they were made from, if the caller said.
     """
 
     def __init__(self, tensors: Mapping[str, TensorStatistics], head: Collection[str] = ()) -> None:

@@ -2,8 +2,8 @@
 
     [state]
     carried = { h0 = "hn" }           # input = output; instead of what was recognised by the names
-    initial = { h0 = 0.5 }            # a number throughout, or a list of all values in C order; zeros where nothing is
-    said hop = 512                         # of recordings: a frame begins so many samples after the last one
+    initial = { h0 = 0.5 }        # a number throughout, or a list of all values in C order; zeros where nothing is said
+    hop = 512                         # of recordings: a frame begins so many samples after the last one
 
 Rules:
 - `format` and `unit` have no default: four numbers do not say whether they are corners or a centre, pixels or

@@ -2,8 +2,7 @@
 
     fidelity = compare(answers, artifact, Evaluation(contract, dataset))
     p50_ms, p95_ms = measure_ms(artifact, contract, example, threads=4)     # the engine alone, on this very machine
-    size_breakdown("tflite", artifact.data).int8_weights                    # bytes in 8-bit weights, in other
-    constants, ...
+    size_breakdown("tflite", artifact.data).int8_weights               # bytes in 8-bit weights, in other constants, ...
 
 Rules: drift over the steps of sequences keeps a few numbers a step, never outputs; an answer that is not finite counts
 as zeros; a file whose bytes cannot be counted is no failure.
@@ -140,8 +139,7 @@ class Evaluation:
     """What every artifact of a model is measured on, and how.
 
     metric: the deciding one, None for the task's own (`named_metric` makes one from a name). engine: None for what a
-    board
-    would pick. held_out: see `Fidelity`.
+    board would pick. held_out: see `Fidelity`.
     """
 
     contract: Contract
@@ -162,12 +160,11 @@ def compare(
     """Run the artifact over the set that `reference` was made from, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in
-    a
-    larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised: see
-    `Fidelity.not_finite`. Raises EngineError where the engine refuses the artifact, ConversionError where it answers
-    another shape than the original, CalibrationError where the set is not the one that the reference saw, MetricError
-    where the metric does not fit the labels. A stateful model's artifact carries its own state along each sequence,
-    from the beginning.
+    a larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised:
+    see `Fidelity.not_finite`. Raises EngineError where the engine refuses the artifact, ConversionError where it
+    answers another shape than the original, CalibrationError where the set is not the one that the reference saw,
+    MetricError where the metric does not fit the labels. A stateful model's artifact carries its own state along each
+    sequence, from the beginning.
     """
     contract = evaluation.contract.of_caller
     names = [output.name for output in contract.outputs]

@@ -10,8 +10,7 @@ Rules:
 - masks: a pixel's class is the channel with the greatest score; pixels labelled 255 belong to no class and are not
   counted;
 - metrics of masks are of the whole set: pixels are added up over all items, so that an item without a class cannot
-  decide
-  that class. Their intervals draw items, not pixels: pixels of one picture are no independent trials.
+  decide that class. Their intervals draw items, not pixels: pixels of one picture are no independent trials.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The original's answers, made once and compared with every artifact; and the examples chosen by them.
 
     answers = reference(source, contract, dataset)
-    golden = list(dataset.pick(pick_golden(answers)))     # they travel in the bundle, so that a board can prove its
-    answers check_answerable(source, contract, calibration_set, progress)       # where inputs are whole numbers, such
-    as token ids
+    # they travel in the bundle, so that a board can prove its answers
+    golden = list(dataset.pick(pick_golden(answers)))
+    check_answerable(source, contract, calibration_set, progress)    # where inputs are whole numbers, such as token ids
 
 Rules:
 - the outputs and a digest of each item are kept in memory, never its inputs: 10,000 items of 1,000 scores are 40 MB;
@@ -197,8 +197,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
 
     Raises CalibrationError for items that cannot be read or that the original fails on, an empty set or one labelled in
     part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than
-    in a
-    batch: nothing can be compared with either.
+    in a batch: nothing can be compared with either.
     """
     intake, finish = Intake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
@@ -304,8 +303,7 @@ def golden_sequences(
     model.
 
     Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers
-    move
-    most come first, at most one from any place: a sequence of silence proves little.
+    move most come first, at most one from any place: a sequence of silence proves little.
     """
     windows = _windows([example.step or 0 for example in dataset])
     ranked = sorted(windows, key=lambda span: (-_movement(reference, *span), span))

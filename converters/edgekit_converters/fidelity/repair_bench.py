@@ -10,8 +10,7 @@ Rules:
   search leaves no artifact in the store but those that were checked;
 - calibration data alone decide on the first plan: no label and no evaluation item is looked at;
 - `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy
-  only
-  if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
+  only if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
 - what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
 """
 

@@ -52,8 +52,7 @@ __all__ = [
 
 OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
 """classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something
-by
-itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its
+by itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its
 direction."""
 
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
@@ -231,8 +230,7 @@ class Fidelity:
 
     metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
     original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact
-    is
-    worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
+    is worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
     agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`;
     None for other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither
     finds anything in
@@ -244,8 +242,7 @@ class Fidelity:
     and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
     quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
     sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items`
-    counts
-    frames. over_time: the drift by steps, so that one that grows is seen.
+    counts frames. over_time: the drift by steps, so that one that grows is seen.
     chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`.
     """
 

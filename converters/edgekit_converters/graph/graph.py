@@ -182,8 +182,8 @@ class Join:
     """Parts of unlike ranges that become one output of the graph, as boxes in pixels and scores do.
 
     layers: all that copies the parts into the output: where these are in float, each part keeps a scale of its own.
-    part: the
-    tensor with the smallest range. least, most: the largest magnitude of the smallest and of the largest part.
+    part: the tensor with the smallest range. least, most: the largest magnitude of the smallest and of the largest
+    part.
     """
 
     output: str

@@ -55,9 +55,8 @@ _OPEN = 2**31 - 1
 @dataclass(frozen=True)
 class Node:
     """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters
-    and by
-    the names of inputs and outputs. function: its schema says how other operators compute it, and body names these, as
-    far as
+    and by the names of inputs and outputs. function: its schema says how other operators compute it, and body names
+    these, as far as
     they are known. layer: a name for people."""
 
     domain: str
@@ -145,9 +144,9 @@ class Needs:
     with float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors,
     which is
     what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time;
-    empty,
-    with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets: of
-    ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another file.
+    empty, with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets:
+    of ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another
+    file.
     """
 
     format: str

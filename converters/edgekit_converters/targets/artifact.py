@@ -79,9 +79,8 @@ class Recipe:
     precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
     of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
     activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is
-    taken as
-    it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as runtimes want
-    it
+    taken as it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as
+    runtimes want it
     that know no other. default: tried when no recipe is named.
     """
 
@@ -212,8 +211,7 @@ class Network:
     """TensorFlow code that answers as the source does.
 
     call: tensors in the source's input order -> list of tensors in its output order. weights: the TensorFlow variables
-    that
-    it reads. turned: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
+    that it reads. turned: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
     had a hand in it.
     """
 

@@ -12,9 +12,8 @@ Rules:
 - tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float
   is named exactly, whatever characters its name has;
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise,
-  but
-  for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which costs
-  nothing;
+  but for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which
+  costs nothing;
 - what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
 - ends are integers, except in a mixed file where a float layer reads or makes them;
 - parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed

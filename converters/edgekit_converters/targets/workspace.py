@@ -8,8 +8,7 @@ once.
 
 Rules: a recipe always starts from the float model's bytes, so that trying another plan costs a second and not a
 conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more
-than
-what was just made: an artifact is loaded by the engine that boards run before it is handed out.
+than what was just made: an artifact is loaded by the engine that boards run before it is handed out.
 """
 
 from __future__ import annotations
@@ -79,9 +78,8 @@ class Ground:
 
 class Workspace:
     """samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`,
-    they
-    are read until ranges have settled. samples_digest: of the samples in their order, for the store's keys. scratch: a
-    folder where an interrupted calibration leaves what it has. May be used by several threads.
+    they are read until ranges have settled. samples_digest: of the samples in their order, for the store's keys.
+    scratch: a folder where an interrupted calibration leaves what it has. May be used by several threads.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ Rules:
 - the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single
   slow run moves nothing (medians);
 - a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes
-  a run
-  faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal them;
+  a run faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal
+  them;
 - where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
 - learning is bounded: it ends where larger batches stopped paying, or when its time is over;
 - a caller is expected back as often, and as soon, as callers were seen to come back; never one that is later than nine

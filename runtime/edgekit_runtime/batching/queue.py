@@ -9,8 +9,7 @@ Rules:
 - whoever changes a request's state holds the mutex; who ended it tells its caller, after letting go of the mutex;
 - what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
 - by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs
-  unless
-  its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
+  unless its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
 - a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them
   ends sooner than running without them (`Costs.pays_to_wait`). A lone caller waits for nobody;
 - a batch is never held beyond what the soonest deadline leaves after the run that it is in;
@@ -174,8 +173,7 @@ class Queue:
     """limit: requests that wait at most. begin: called with the first request, the mutex held: starts the worker.
 
     mutex: guards all that is here. refusal: why nothing is taken any more. running: what the worker took. counts: what
-    became
-    of requests. held_s: what holding took.
+    became of requests. held_s: what holding took.
     """
 
     def __init__(self, costs: Costs, limit: int, begin: Callable[[], object]) -> None:

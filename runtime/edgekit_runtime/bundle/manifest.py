@@ -1,8 +1,7 @@
 """The manifest of an .ekb bundle: what is inside, what it promises, the answers it must give, and which reader opens
 it.
 
-    check_reader("0.2.0", ("encrypted-blobs",), where)      # BundleError where this reader is too old, or lacks a
-    feature
+    check_reader("0.2.0", ("encrypted-blobs",), where)    # BundleError where this reader is too old, or lacks a feature
 
 Canonical JSON (RFC 8785) of the `Manifest` below. Blobs are named by their SHA-256; everything else refers to them by
 it.

@@ -186,8 +186,7 @@ class Opening:
     vouched for.
 
     path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature
-    unchecked. secret:
-    see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
+    unchecked. secret: see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
     header, vouched, manifest, bundle: there once their check was made.
     """
 

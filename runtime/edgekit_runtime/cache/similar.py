@@ -5,8 +5,7 @@
     hit = similar.find(mark)                # SimilarHit or None
     similar.remember(mark, outputs)         # after a real inference
 
-    semantic = Semantic(embedder, threshold=0.05)       # the same methods; a Model whose task is embedding, or a
-    function
+    semantic = Semantic(embedder, threshold=0.05)     # the same methods; a Model whose task is embedding, or a function
 
 Rules:
 - an answer older than the tier allows is never given, and NaN or infinity is like nothing;

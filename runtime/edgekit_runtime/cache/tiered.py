@@ -15,8 +15,7 @@ Rules:
 - each tier is asked only as long as asking pays, see `Worth`; `pays` says it for the exact ones, before anything is
   hashed;
 - an answer that takes less time to compute than to read is not written to disk, and while nothing is found there only
-  what
-  was asked for twice is: a camera whose pictures never repeat wears no card;
+  what was asked for twice is: a camera whose pictures never repeat wears no card;
 - a lookup never takes longer than what is left to answer: a disk that was slower than that lately is not asked.
 """
 
@@ -81,9 +80,8 @@ class SimilarStats:
 @dataclass(frozen=True)
 class CacheStats:
     """hits: exact ones, from memory or disk. misses: exact lookups that found nothing. skipped: requests that were not
-    looked
-    up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a stale
-    answer.
+    looked up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a
+    stale answer.
     """
 
     hits: int

@@ -7,8 +7,7 @@
 Rules:
 - the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
 - nothing is copied when a frame is made, and rows and planes may be padded (`stride`, `rows`). The canonical pixels
-  never
-  share memory with it: a camera fills its buffers again;
+  never share memory with it: a camera fills its buffers again;
 - a frame has no more pixels than a picture may, and no larger buffer than a picture's file;
 - the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is
   refused;
@@ -23,8 +22,10 @@ one of V, each with half the stride and half the rows; `yv12` the same with V fi
 Y'CbCr to R'G'B', from ITU-R BT.601-7 (2.5.1, 2.5.3) and BT.709-6 (3.2 to 3.4), with Kr, Kb = 0.299, 0.114 and 0.2126,
 0.0722, Kg = 1 - Kr - Kb, and each of Y, U, V as the frame has it:
 
-    y = (Y - 16) * 255 / 219       u, v = (U - 128) * 255 / 224, (V - 128) * 255 / 224       (full range: Y, U - 128, V
-    - 128) R = y + 2 (1 - Kr) v           B = y + 2 (1 - Kb) u G = y - 2 (1 - Kb) Kb / Kg u - 2 (1 - Kr) Kr / Kg v
+    y = (Y - 16) * 255 / 219       u, v = (U - 128) * 255 / 224, (V - 128) * 255 / 224
+    (full range: Y, U - 128, V - 128)
+    R = y + 2 (1 - Kr) v           B = y + 2 (1 - Kb) u
+    G = y - 2 (1 - Kb) Kb / Kg u - 2 (1 - Kr) Kr / Kg v
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ class Frame:
     4:2:0 is [rows * 3 / 2, stride], as OpenCV and picamera2 give it; its width and height are those of the array unless
     they are given.
     stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default
-    there is
-    no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
+    there is no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
     high-definition video is often BT.709, JPEG-like sensors have the full range.
     format, matrix: in any case. Raises InputError where sizes and buffer do not fit or are too large, ValueError for a
     format or matrix that does not exist.

@@ -106,8 +106,7 @@ def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[A
     """(m, c) with (p * m + c) >> shift == values[p] for every pixel p, or beyond the same limit of dtype.
 
     values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the
-    side of
-    a limit: c is the middle of what they have in common.
+    side of a limit: c is the middle of what they have in common.
     """
     limits, at = np.iinfo(dtype), np.arange(256) * factor
     inside_below, inside_above = values > limits.min, values < limits.max

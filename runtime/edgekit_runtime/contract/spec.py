@@ -58,9 +58,8 @@ class DetectionSpec:
     """How a detector's raw outputs become boxes. Anchors are no part of it: the boxes are decoded by the network.
 
     boxes: the output that holds one row a candidate; row: what stands in it, in this order. Where that is the `box`
-    alone,
-    the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`. `count`: an
-    output whose first number says how many of the N rows are filled.
+    alone, the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`.
+    `count`: an output whose first number says how many of the N rows are filled.
     candidates: the axis of `boxes` (and of scores, if [N, C]) along which the candidates lie: `first` for [N, 4 + C],
     `last` for [4 + C, N].
     format: corners (`xyxy`, or `yxyx` as TensorFlow has them), upper left corner and size (`xywh`), or centre and size.

@@ -6,8 +6,7 @@ delegates.
 Rules:
 - an inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else;
 - a delegate is a shared library that takes over the parts of a graph that it can run (Edge TPU, an NPU). What cannot be
-  loaded
-  is a typed error that says why: no such file, no delegate, or the library's own words;
+  loaded is a typed error that says why: no such file, no delegate, or the library's own words;
 - a library is looked at before the interpreter is asked, which would print a traceback of its own for a missing symbol.
 """
 

@@ -8,8 +8,7 @@ Rules:
   stands for half a file;
 - nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
 - whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in
-  the one
-  above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
+  the one above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
 - what the system refuses is one typed error: no room, read-only, or the disk itself;
 - the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder
   may hold somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost

@@ -50,9 +50,8 @@ _AGAIN = "Try again later"
 @dataclass(frozen=True)
 class Limits:
     """silence_s: the longest wait for a byte of the file. head_s: until the head of the answer is there. least_rate:
-    bytes a
-    second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte before
-    it is given up.
+    bytes a second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte
+    before it is given up.
     """
 
     silence_s: float = 30.0

@@ -59,9 +59,8 @@ class Asked:
     """What the owner decides. trust: keys or a root.json, from now on for this root; empty for what is trusted already.
 
     profile: what this board is, from now on for this root; None for what the root was told, and where it was told
-    nothing, for
-    `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries it out.
-    secret: where
+    nothing, for `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries
+    it out. secret: where
     the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is
     another.
     """
@@ -128,8 +127,7 @@ def told_now(root: Root, asked: Asked, trust: tuple[str, ...], profile: str | No
     """What the root was told, with what it is told now. Raises InstallError (install-root).
 
     A slot.json that cannot be read is made anew where the owner says again whom to trust: nothing else of it decides
-    what may
-    come in. profile: said for the same install before, which is not finished.
+    what may come in. profile: said for the same install before, which is not finished.
     """
     try:
         slot = root.slot()

@@ -93,8 +93,7 @@ class Burned:
     """A rollout_seq that was accepted here, and the digest of the bundle that had it.
 
     signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number
-    binds
-    nobody: else a stolen key could end all updates with the highest number there is.
+    binds nobody: else a stolen key could end all updates with the highest number there is.
     """
 
     seq: int
@@ -121,11 +120,10 @@ class Failure:
 @dataclass(frozen=True)
 class Attempt:
     """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its
-    blobs,
-    which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how often
-    the self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback from
-    it leads past what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that the
-    board is, where he did.
+    blobs, which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how
+    often the self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback
+    from it leads past what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that
+    the board is, where he did.
     """
 
     state: State
@@ -148,8 +146,7 @@ class Journal:
     """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
 
     burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that
-    were
-    higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
+    were higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
     seen_s: the last time seen, seconds since 1970 (see `trust.store`).
     """
 

@@ -7,8 +7,8 @@
     ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
     ROOT/incoming/            downloads that are not whole yet
     ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
-    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries it
-    out
+    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries
+                              it out
     ROOT/current              a link to generations/N: what answers
 
     root = Root.open("/var/lib/edgekit/camera")
@@ -346,8 +346,7 @@ class Generation:
     """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
 
     unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports
-    show
-    `vouched`. at: RFC 3339, when it was staged.
+    show `vouched`. at: RFC 3339, when it was staged.
     """
 
     number: int

@@ -1,13 +1,13 @@
 """Opening what a root's `current` points at, and what a model keeps for as long as it answers with it.
 
-    opened = open_root("/var/lib/edgekit/camera", trust=(), secret=None, make=lambda bundle: Opened(bundle,
-    prepare(bundle))) opened.held.describe()            # {"root": ..., "generation": 4, "state": "trial", ...}
+    make = lambda bundle: Opened(bundle, prepare(bundle))
+    opened = open_root("/var/lib/edgekit/camera", trust=(), secret=None, make=make)
+    opened.held.describe()            # {"root": ..., "generation": 4, "state": "trial", ...}
 
 Rules:
 - the bundle is read through the descriptor that holds it, and checked as when it was installed;
 - a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that
-  does not
-  open is an error: nobody is given another model than the one that was decided on;
+  does not open is an error: nobody is given another model than the one that was decided on;
 - what the machine failed in says nothing against a bundle: it counts as one of the three starts that may fail, and the
   committed generation answers until the next one;
 - where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched;

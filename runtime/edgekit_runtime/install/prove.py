@@ -37,8 +37,7 @@ class Proving:
     fewer.
 
     silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to
-    answer,
-    None for whatever an application gets here. run: starts the child.
+    answer, None for whatever an application gets here. run: starts the child.
     """
 
     answers: int = 200

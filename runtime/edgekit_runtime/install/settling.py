@@ -5,12 +5,10 @@
 
 Rules:
 - the journal decides and `current` follows, in this order, whoever does it. What is read here is flushed before
-  anything is
-  built on it: a power cut does not take it back;
+  anything is built on it: a power cut does not take it back;
 - three starts of the application that failed lead back to the previous generation, also where nobody starts it again;
 - what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off
-  is left
-  as it is, with what it fetched: the next one of the same bundle goes on, unless its owner gives it up;
+  is left as it is, with what it fetched: the next one of the same bundle goes on, unless its owner gives it up;
 - an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays
   cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone;

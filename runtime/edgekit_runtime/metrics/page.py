@@ -7,8 +7,7 @@
 Rules:
 - names carry their unit, in base units: seconds and bytes, not milliseconds;
 - the bounds of the latency buckets are powers of two of a millisecond, which are bounds of the meter's own finer
-  buckets
-  too: every count is exact, and never estimated from a coarser one;
+  buckets too: every count is exact, and never estimated from a coarser one;
 - what is counted starts at zero and is there before the first request, as far as its labels are known. No input, file
   name or class label is on the page, only counts, names and versions;
 - a page is made when it is asked for, in the server's own thread; what a server needs is imported at the first use;
@@ -61,8 +60,7 @@ class Measured:
     """One model as the page shows it. counted: what its meter counted since it was made. info: name to text, shown as
     labels (recipe, engine, ...). queued: requests waiting now. batches: size -> how many batches of that size ran.
     caches: tier -> its figures; empty without a cache. healthy: whether the engine answers. restarts: of the engine's
-    own
-    process, None where it has none. faults: part -> exceptions without which requests were answered.
+    own process, None where it has none. faults: part -> exceptions without which requests were answered.
     """
 
     model: str
@@ -227,9 +225,8 @@ class Telling(Protocol):
 
 def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
     """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any
-    that is
-    free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed model;
-    ValueError for a port that is no number, or for something else than a model.
+    that is free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed
+    model; ValueError for a port that is no number, or for something else than a model.
     """
     if not isinstance(port, int) or isinstance(port, bool):
         raise ValueError(f"port must be a whole number, not {port!r:.40}")  # noqa: TRY004 - as all options

@@ -3,8 +3,8 @@
     hosts = Hosts(["http://gpu-box:8000"], manifest, golden)
     decision = decide(left_ms, device, hosts.prospects())
     if decision.destination == "host":
-        outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_ms)   # HostError: the device answers
-        instead
+        # HostError: the device answers instead
+        outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_ms)
     elif not decision.fits:
         hosts.explore()
 

@@ -49,9 +49,9 @@ class Compared:
     """One output of one golden example beside its golden one.
 
     steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs).
-    cosine:
-    of the two. same_best: of a classification, whether the best class is the same. made_by: the engine and version that
-    made the golden output; same_engine: they are this one. fits: the verdict. frame: ` at frame N` of a sequence.
+    cosine: of the two. same_best: of a classification, whether the best class is the same. made_by: the engine and
+    version that made the golden output; same_engine: they are this one. fits: the verdict. frame: ` at frame N` of a
+    sequence.
     """
 
     golden: int

@@ -3,8 +3,8 @@
     watch = SlowWatch("digits", budget_ms=20.0)
     meter = Meter(watch)
     # WARNING digits: p99 was 61 ms over 812 answers in 5 s, more than twice the budget of 20 ms. Of the stages' p99,
-    that # of queue 52 ms after 1.98, grew most (infer 7.91 ms after 7.9). Requests come faster than they can be
-    answered
+    # that of queue 52 ms after 1.98, grew most (infer 7.91 ms after 7.9). Requests come faster than they can be
+    # answered
 
 Rules:
 - a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it

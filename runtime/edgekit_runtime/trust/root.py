@@ -1,7 +1,7 @@
 """root.json: the file that says which keys a machine trusts, how many of them must sign, and until when.
 
-    {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z", "expires":
-    "2027-11-22T00:00:00Z",
+    {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z",
+                "expires": "2027-11-22T00:00:00Z",
                 "keys": {KEYID: {"name": "alice", "public": BASE64, "expires"?: TIME}},
                 "roles": {"root": {"keyids": [KEYID], "threshold": 1}, "bundle": {"keyids": [KEYID], "threshold": 1}},
                 "revoked": [{"keyid": KEYID, "name": "bob", "why"?: "laptop stolen"}]},

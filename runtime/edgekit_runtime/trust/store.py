@@ -2,14 +2,12 @@
 
     store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
     moment = judge(seen_s=root_state.seen_s, issued_s=store.issued_s)
-    signers = store.check(manifest, signatures, moment)              # their keyids, or a SignatureError that says why
-    not
+    signers = store.check(manifest, signatures, moment)            # their keyids, or a SignatureError that says why not
 
 Rules:
 - a key counts once, however often and under however many names it stands in a signature block; only keys of the role
-  `bundle`
-  count, and only as many as its threshold asks for: more signatures, by keys that nobody knows or that were revoked,
-  take nothing away;
+  `bundle` count, and only as many as its threshold asks for: more signatures, by keys that nobody knows or that were
+  revoked, take nothing away;
 - revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
   time goes on answering, because a fleet that stops at midnight helps nobody. Who asks says which, by `new`;
 - what is not enough is refused with the most telling reason: revoked before expired before false before unknown;

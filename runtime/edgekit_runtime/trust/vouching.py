@@ -1,8 +1,7 @@
 """Whether a bundle may be taken, with everything that a person or a machine said about trust.
 
     vouched = TrustPolicy(store).vouch(header.manifest_bytes, header.signatures, where=path)
-    vouched.signers, vouched.told                       # (), "not signed; accepted because unsigned bundles are
-    allowed"
+    vouched.signers, vouched.told                      # (), "not signed; accepted because unsigned bundles are allowed"
 
 Rules: no store is a refusal, unless `allow_unsigned`; so is a bundle that nobody signed, or nobody who is known, or too
 few. What was tampered with, is revoked or is expired is refused whatever was allowed: that is no missing signature.
@@ -50,9 +49,8 @@ UNCHECKED = Vouched((), "its signature was not checked")
 @dataclass(frozen=True)
 class TrustPolicy:
     """store: whom to trust, None for nobody. allow_unsigned: what nobody vouches for may pass, and is told; None where
-    nobody can say so. new, now: as in
-    `TrustStore.check`. mode: `require` a trusted signature; `if-known`: only where there is a store; `show`: refuse
-    nothing.
+    nobody can say so. new, now: as in `TrustStore.check`. mode: `require` a trusted signature; `if-known`: only where
+    there is a store; `show`: refuse nothing.
     """
 
     store: TrustStore | None = None

@@ -18,8 +18,7 @@ Rules:
   three, and only the near ones run all rounds;
 - to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
 - when the bound is over nobody else enters, and who was being compared is judged by what is known. No inference is
-  begun that is
-  not needed to name a winner: a slow model's other examples are replayed by who opens it;
+  begun that is not needed to name a winner: a slow model's other examples are replayed by who opens it;
 - fast 8-bit sums are admitted only where they give the very bits of the exact ones.
 """
 

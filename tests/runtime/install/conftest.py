@@ -1,6 +1,5 @@
 """The self-test and the trial run in this process (EDGEKIT_SELFTEST=in-process, as under emulation) unless a test is
-about
-the child: a child takes most of a second to start.
+about the child: a child takes most of a second to start.
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ Figure = float | int | str | list[str]
 @dataclass(frozen=True)
 class Cause:
     """layer: where it shows (`graph.Layer.name`); empty for the file as a whole. code: short and stable. what: in
-    words,
-    with figures. evidence: the figures. remedy: what takes it away. loss_db: what the layer lost against its inputs
-    (`LayerError.harm_db`).
+    words, with figures. evidence: the figures. remedy: what takes it away. loss_db: what the layer lost against its
+    inputs (`LayerError.harm_db`).
     float_layers: the layers that take the cause away when they stay in float; empty where that is no remedy.
     """
 
@@ -47,8 +46,8 @@ class Cause:
 @dataclass(frozen=True)
 class Alone:
     """What is left, dB, on the same items: kernel_db with the layer's own kernel rounded and all else in float,
-    artifact_db
-    in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part in the
+    artifact_db in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part
+    in the
     noise."""
 
     kernel_db: float
@@ -66,10 +65,9 @@ class Case:
     """One quantized file against its float file.
 
     errors: of `layer_errors`. weights_only: the same for the float file with nothing but its weights rounded, empty
-    where
-    not known. kernels: of damaged layers. input_ranges: tensor -> (low, high) that the float file was seen to get.
-    input_cuts: tensor -> what is left, dB, of an input that is cut off at the ends of its grid; only those that lose
-    something.
+    where not known. kernels: of damaged layers. input_ranges: tensor -> (low, high) that the float file was seen to
+    get. input_cuts: tensor -> what is left, dB, of an input that is cut off at the ends of its grid; only those that
+    lose something.
     calibrated: tensor -> (low, high) that calibration saw, empty where not known. pieces: parts that the engine's fast
     path was cut into, None where not known; outside: operators that it left out.
     """
