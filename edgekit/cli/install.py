@@ -241,10 +241,11 @@ def _lines(done: Installed, before: str | None) -> list[str]:
         lines.append(f"{'trial':<10} {done.trial.recipe} on {done.trial.engine}: {done.trial.told}")
     if done.state == "trial":
         lines.append(f"generation {made.number} is on trial: {named}")
-        lines.append(
-            f"  next     open_bundle({str(done.root)!r}) tries it out; edgekit install --commit or edgekit rollback "
-            f"decides now"
-        )
+        lines += [
+            f"  next     open_bundle({str(done.root)!r}) tries it out; to decide now:",
+            f"           edgekit install --commit --root {done.root}",
+            f"           edgekit rollback --root {done.root}",
+        ]
     else:
         again = " again; its file was damaged or lost, and was put back" if done.repaired else ""
         lines.append(f"generation {made.number} answers{again}: {named}")

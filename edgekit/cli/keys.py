@@ -100,8 +100,8 @@ def trust(
 
     \b
     edgekit keys trust alice                                             one person
-    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either key signs
-    bundles edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
+    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either signs bundles
+    edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
     """
     from edgekit.keys import Member, first_root, with_keys
 

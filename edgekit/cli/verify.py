@@ -66,7 +66,7 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
     from edgekit.cli.install import board_of, remembered
 
     if not options["replay"] and (idle := options_given("engine", "threads")):
-        raise click.UsageError(f"{' and '.join(idle)} go with --replay: nothing is loaded without it.")
+        raise click.UsageError(f"Pass --replay with {' and '.join(idle)}: nothing is loaded without it.")
     bundle, profile = bundle or _here(), options["profile"]
     asked = verifying.Asked(
         trust=options["trust"],

@@ -49,6 +49,12 @@ What is in this package, and under which licence. The words are those of each pa
 """
 
 
+_UNSIGNED = (
+    "no key signed the bundle, so a board refuses it: sign it (edgekit keys sign BUNDLE --sign KEY), or pass "
+    "--allow-unsigned here or to the package's install.sh"
+)
+
+
 @dataclass(frozen=True)
 class Licence:
     """name, version: of the distribution. says: the licence in its own words. texts: path in the wheel's dist-info ->
@@ -260,7 +266,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         debian=house.debian,
         service=unit_name,
         release=release,
-        notes=(*plan.notes, *more),
+        notes=(*plan.notes, *([] if bundle.signed_by or request.allow_unsigned else [_UNSIGNED]), *more),
         trust=trust,
         allow_unsigned=request.allow_unsigned,
     )

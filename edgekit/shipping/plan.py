@@ -105,7 +105,10 @@ def _proven(manifest: Manifest, engine: str) -> str | None:
 def _notes(manifest: Manifest, profile: Profile) -> list[str]:
     if manifest.target.profile == profile.name:
         return []
-    return [f"the bundle was built for {manifest.target.profile}: its latencies were not judged for {profile.name}"]
+    note = f"the bundle was built for {manifest.target.profile}: its latencies were not judged for {profile.name}"
+    if profile.name not in manifest.compatible:
+        note += f", and a board that is known as one refuses it: build it with --compatible {profile.name}"
+    return [note]
 
 
 _PLACES = {"bundle": "@PREFIX@/model", "python": "@PREFIX@/env/bin/python", "prefix": "@PREFIX@"}

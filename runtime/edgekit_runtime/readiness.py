@@ -312,9 +312,10 @@ def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
             where=str(bundle.path),
             do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, where the accelerator is installed',
         )
-    formats = {one.format for one in bundle.manifest.artifacts if one.role in ("primary", "alternate")}
+    roles = ("primary",) if wanted.pin == "primary" else ("primary", "alternate")
+    formats = {one.format for one in bundle.manifest.artifacts if one.role in roles}
     if wanted.engine is not None and formats.isdisjoint(ENGINES[wanted.engine].formats):
-        do = f"It holds {primary.recipe}"
+        do = f"It holds {primary.recipe}" + (", to which the pin holds it" if wanted.pin == "primary" else "")
         unfit = BundleError(f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=do)
         unfit.of_the_caller = True
         raise unfit

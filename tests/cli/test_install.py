@@ -128,7 +128,8 @@ def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
     root = tmp_path / "r"
     done = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--trial", "app")
     assert "generation 1 is on trial" in done.output
-    assert "edgekit install --commit or edgekit rollback decides now" in done.output
+    assert f"edgekit install --commit --root {root}" in done.output
+    assert f"edgekit rollback --root {root}" in done.output
     assert "0 of 200 answers, 0 of 60 s" in invoked("status", "--root", root).output
     assert "generation 1 answers" in invoked("install", "--commit", "--root", root).output
 

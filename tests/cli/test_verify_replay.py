@@ -54,7 +54,7 @@ def test_an_engine_is_refused_where_nothing_is_loaded(here):
     bundle = tiny.bundle_for(ENGINE, here)
     done = CliRunner().invoke(cli, ["verify", str(bundle), "--engine", ENGINE])
     assert done.exit_code == 2
-    assert "--engine go with --replay" in done.stderr
+    assert "Pass --replay with --engine" in done.stderr
 
 
 def test_an_engine_that_runs_none_of_it_is_the_error_of_the_one_object(here):

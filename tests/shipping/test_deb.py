@@ -88,7 +88,7 @@ def test_a_folder_that_is_full_is_told_by_the_name_that_was_asked_for(request_, 
     def full(*_given, **_more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("edgekit.shipping.package.licences.write", full)
+    monkeypatch.setattr("edgekit.shipping.package.write", full)
     with pytest.raises(OutputError, match="cannot be written: No space left on device") as refused:
         pack_deb(request_)
     assert refused.value.where == str(request_.output)

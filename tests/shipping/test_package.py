@@ -77,7 +77,13 @@ def test_the_engine_s_version_is_the_one_that_made_the_golden_answers(request_, 
     proven = pack(request_)
     shelf.put("ai-edge-litert", "2.9.0", "cp311-cp311-manylinux_2_28_aarch64", needs=("numpy>=1.23",))
     assert pack(request_).engine_version == proven.engine_version == "2.3.0"
-    assert proven.notes == ("the bundle was built for x86-64: its latencies were not judged for raspberry-pi-4",)
+    assert "the bundle was built for x86-64: its latencies were not judged for raspberry-pi-4" in proven.notes[0]
+
+
+def test_a_package_that_a_board_would_refuse_says_so(request_):
+    assert any("no key signed the bundle, so a board refuses it" in note for note in pack(request_).notes)
+    allowed = pack(replace(request_, allow_unsigned=True, output=request_.output.parent / "allowed"))
+    assert not any("no key signed" in note for note in allowed.notes)
 
 
 def test_where_the_board_cannot_have_that_version_it_is_said(request_, shelf):

@@ -33,7 +33,10 @@ def test_an_engine_may_be_asked_for_and_more_extras(bundle):
 
 def test_a_bundle_for_another_board_is_packed_and_said(bundle):
     (note,) = planned(bundle, load("raspberry-pi-5"), None).notes
-    assert note == "the bundle was built for raspberry-pi-4: its latencies were not judged for raspberry-pi-5"
+    assert note == (
+        "the bundle was built for raspberry-pi-4: its latencies were not judged for raspberry-pi-5, and a board that "
+        "is known as one refuses it: build it with --compatible raspberry-pi-5"
+    )
 
 
 REFUSED = {

@@ -156,7 +156,7 @@ def activate(
             raise InstallError(
                 "no generation is on trial",
                 where=str(root.path),
-                do=f"Name one: edgekit rollback --root {root.path} --to N; t{root.told_numbers()[1:]}",
+                do=f"There is nothing to decide. {root.told_numbers()}: edgekit status --root {root.path}",
                 code="no-generation",
             )
         return _switch(root, journal, wanted, "activated", trust)
@@ -186,7 +186,7 @@ def rollback(
             raise InstallError(
                 "there is no generation before this one",
                 where=str(root.path),
-                do="What answers is all there is; install the bundle that you want",
+                do="Install the bundle that you want",
                 code="no-generation",
             )
         return _switch(root, journal, journal.previous, "rolled-back", trust)

@@ -56,7 +56,7 @@ class TelemetryOptions:
     device: this board's id, 3 to 63 of a-z, 0-9 and -; every board needs its own.
     window_s: seconds between two reports, 0.1 to 86,400.
     spool: file that keeps reports until they are confirmed; None for telemetry/DEVICE.db in the state folder.
-    most_wait_s: longest pause between two attempts to connect, seconds.
+    most_wait_s: longest pause between two attempts to connect, 0.1 to 86,400 seconds.
     """
 
     broker: str = field(repr=False)  # it may hold a password
@@ -78,10 +78,10 @@ class TelemetryOptions:
             device_id(self.device)
         except WindowError as error:
             raise TelemetryError(error.what, do="Pass something like 'porch-1'") from error
-        if not isinstance(self.window_s, numbers.Real) or not 0.1 <= self.window_s <= 86_400:
-            raise TelemetryError(
-                f"a window of {self.window_s!r:.40} seconds is out of range", do="Pass 0.1 to 86400; 60 is usual"
-            )
+        for what, seconds, usual in (("window", self.window_s, 60), ("pause", self.most_wait_s, 120)):
+            if not isinstance(seconds, numbers.Real) or not 0.1 <= seconds <= 86_400:
+                do = f"Pass 0.1 to 86400; {usual} is usual"
+                raise TelemetryError(f"a {what} of {seconds!r:.40} seconds is out of range", do=do)
         if self.spool is not None:
             check_path("spool", self.spool, "TelemetryOptions")
 

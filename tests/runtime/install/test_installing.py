@@ -96,7 +96,7 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
     assert caught.value.do == f"There are generations {both}: edgekit status --root {root}"
     with pytest.raises(InstallError, match="no generation is on trial", check=has_code("no-generation")) as caught:
         activate(root)
-    assert caught.value.do == f"Name one: edgekit rollback --root {root} --to N; there are generations {both}"
+    assert caught.value.do == f"There is nothing to decide. There are generations {both}: edgekit status --root {root}"
     assert version(root) == "1"
 
 

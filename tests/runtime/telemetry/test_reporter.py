@@ -387,3 +387,10 @@ def test_without_paho_the_extra_is_named(tmp_path, monkeypatch):
             tiny.bundle(tmp_path),
             telemetry=TelemetryOptions("mqtt://127.0.0.1:1", device="porch-1", spool=tmp_path / "s.db"),
         )
+
+
+@pytest.mark.parametrize("wrong", [-1, "x", None, float("nan"), 1e9])
+def test_seconds_that_make_no_sense_are_refused(wrong):
+    for name in ("window_s", "most_wait_s"):
+        with pytest.raises(TelemetryError, match="out of range"):
+            TelemetryOptions("mqtt://127.0.0.1:1", device="porch-1", **{name: wrong})
