@@ -240,6 +240,7 @@ class FallbackDemo:
                     telemetry=TelemetryOptions(fleet.broker_url, DEVICE, WINDOW_S, store / f"{DEVICE}.db"),
                 )
             )
+            self._model.predict(self._photos[0])  # the first picture imports Pillow, which may take a whole budget
             self._ends = ends.pop_all()
         return self
 
