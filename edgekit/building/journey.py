@@ -287,8 +287,8 @@ def _disk_full_is_told() -> Iterator[None]:
         raise OutputError(
             f"the disk is full: {error.strerror}",
             where=str(error.filename or tempfile.gettempdir()),
-            do="Make room there, or name another folder for temporary files with TMPDIR; "
-            "what was made so far is kept, and the next run goes on from there",
+            do="Make room there, or name another folder for temporary files with TMPDIR; what was made so far is "
+            "kept, and the next run goes on from there",
         ) from error
 
 

@@ -62,8 +62,7 @@ LEAST_S = 1.0
     type=FiniteRange(0.001, 1_000_000),
     metavar="R",
     help="Ask R times a second whether or not there are answers yet. A latency then counts from the moment at which "
-    "the "
-    "request was meant to be made.",
+    "the request was meant to be made.",
 )
 @click.option(
     "--arrivals",

@@ -134,23 +134,21 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--calibration",
     metavar="SET",
     help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which "
-    "INT8 must "
-    "know. A folder of images or .wav files, .npy, .npz, bytes:DIR or text:DIR for other files, or module:function.",
+    "INT8 must know. A folder of images or .wav files, .npy, .npz, bytes:DIR or text:DIR for other files, or "
+    "module:function.",
 )
 @_option(
     "--evaluation",
     metavar="SET",
     help="Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in "
-    "an .npz) "
-    "accuracy is measured. Default: a part of --calibration is held out.",
+    "an .npz) accuracy is measured. Default: a part of --calibration is held out.",
 )
 @_option(
     "--metric",
     shell_complete=completion.metrics,
     metavar="NAME",
-    help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: "
-    "what the task and the labels "
-    "suggest.",
+    help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: what the task and the "
+    "labels suggest.",
 )
 @_option(
     "--allow-random",
@@ -162,9 +160,8 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--max-drop",
     type=PERCENT,
     metavar="PERCENT",
-    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. "
-    "Without labels: how many "
-    "answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
+    help="How much accuracy INT8 may cost you, in points: 1%. What loses more is repaired, or refused. Without "
+    "labels: how many answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
 )
 @budget_ms
 @_option(

@@ -33,8 +33,7 @@ __all__ = ["board_of", "install", "remembered"]
     shell_complete=completion.profiles,
     metavar="NAME",
     help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit "
-    "profiles detect` "
-    "finds.",
+    "profiles detect` finds.",
 )
 @click.option(
     "--trial",

@@ -315,8 +315,7 @@ def print_secrets(entries: Sequence[SecretEntry]) -> None:
     required=True,
     metavar="KEY",
     help="The PEM file of a P-256, P-384 or P-521 key, or its name where it lies among the others; edgekit's own "
-    "keys are "
-    "of another kind, which that format does not know.",
+    "keys are of another kind, which that format does not know.",
 )
 @signer
 @passphrase_file

@@ -65,16 +65,14 @@ trust = click.option(
     multiple=True,
     metavar="FILE",
     help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this "
-    "machine "
-    "trusts, as `edgekit keys list` shows it.",
+    "machine trusts, as `edgekit keys list` shows it.",
 )
 
 allow_unsigned = click.option(
     "--allow-unsigned",
     is_flag=True,
     help="Take a bundle that nobody vouches for: not signed, signed by nobody or too few who are trusted here, or on "
-    "a machine "
-    "that was never told whom to trust; every report then says so.",
+    "a machine that was never told whom to trust; every report then says so.",
 )
 
 profile_path = click.option(

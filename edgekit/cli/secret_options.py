@@ -31,14 +31,12 @@ secret = click.option(
     type=_Source(),
     metavar="SOURCE",
     help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
-    "names, "
-    "~/.config/edgekit/secret, /etc/edgekit/secret.",
+    "names, ~/.config/edgekit/secret, /etc/edgekit/secret.",
 )
 encrypt = click.option(
     "--encrypt",
     type=_Source(),
     metavar="SOURCE",
     help="Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys "
-    "secret). "
-    "Labels and names stay readable.",
+    "secret). Labels and names stay readable.",
 )

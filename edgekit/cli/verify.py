@@ -34,8 +34,7 @@ __all__ = ["verify"]
     "--replay",
     is_flag=True,
     help="Also load it, in a child within limits of memory and time, and replay its golden examples; then choose how "
-    "to run "
-    "it, replay and warm up as an application does.",
+    "to run it, replay and warm up as an application does.",
 )
 @engine
 @threads

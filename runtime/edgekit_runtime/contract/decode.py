@@ -123,8 +123,7 @@ class Decoder:
             f"a batch of {len(array)} items; a request is one item",
             where=f"input '{self._contract.name}'",
             do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. "
-            f"Of a file, "
-            "save each item by itself: numpy.save('one.npy', array[0])",
+            "Of a file, save each item by itself: numpy.save('one.npy', array[0])",
         )
 
 

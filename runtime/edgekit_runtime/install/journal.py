@@ -213,8 +213,7 @@ def parse_journal(text: str, where: str) -> Journal:
             f"the journal cannot be understood: {error}",
             where=where,
             do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a "
-            f"rollback "
-            "leads is forgotten",
+            "rollback leads is forgotten",
             code="install-root",
         ) from error
     return journal

@@ -116,8 +116,7 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
                 f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
                 where=where,
                 do="Install one that was built for this board (edgekit build --profile or --compatible); if this is "
-                "another board, "
-                "name it: edgekit install --profile",
+                "another board, name it: edgekit install --profile",
                 code="incompatible",
             )
         return
