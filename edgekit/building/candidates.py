@@ -95,8 +95,7 @@ __all__ = [
 @dataclass(frozen=True)
 class Clocks:
     """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1
-    on
-    this machine, None where it cannot be had. anchors: files that were measured on boards."""
+    on this machine, None where it cannot be had. anchors: files that were measured on boards."""
 
     here: Callable[[Made], Estimate]
     ratio: Callable[[Made], HostTimes | None] = lambda made: None

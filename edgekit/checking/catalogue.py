@@ -36,8 +36,7 @@ class UnexplainedError(EdgekitError):
 class Entry:
     """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a
     command or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
-    `message` is other software's. messages: regular
-    expressions. sources: where the facts are from."""
+    `message` is other software's. messages: regular expressions. sources: where the facts are from."""
 
     code: str
     kind: Kind

@@ -252,8 +252,7 @@ def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
 ) -> tuple[list[Replayed], list[Finding]]:
     """One for each artifact that the board's engine runs, on its processor, the primary one first. What is missing for
-    it
-    is an error with the command that installs it: it was asked for."""
+    it is an error with the command that installs it: it was asked for."""
     try:
         from edgekit.emulation import replay
     except ImportError as error:

@@ -57,8 +57,7 @@ def check(
 
     What can be told from the file alone comes first: operator versions, NumPy, wheels for the board's Python, memory.
     Then the golden examples are replayed with that very version of the runtime, which is installed beside this
-    environment and
-    kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
+    environment and kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
 
     \b
     edgekit check net.ekb --profile raspberry-pi-4

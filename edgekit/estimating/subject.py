@@ -5,8 +5,7 @@
 
 Rules: a bundle itself holds no time of a workstation, so that a build can be repeated; the report beside it has them.
 It belongs to the bundle where it is of the same source model, and a time to an artifact by the SHA-256 of its file.
-Whatever else
-lies there, or was damaged, is no report: an estimate without the times is wider, not wrong.
+Whatever else lies there, or was damaged, is no report: an estimate without the times is wider, not wrong.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
 @dataclass(frozen=True)
 class KeyEntry:
     """private: None where only the public half is there. raw: the 32 bytes of the public key. encrypted: a passphrase
-    is asked
-    for. open_to_others: somebody else could read the private half, or write it."""
+    is asked for. open_to_others: somebody else could read the private half, or write it."""
 
     name: str
     keyid: str

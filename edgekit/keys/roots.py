@@ -69,8 +69,7 @@ __all__ = [
 @dataclass(frozen=True)
 class Written:
     """path: the file of this version. root: root.json where it is this version now, else None. missing: why not, as
-    names of
-    keys of which more must sign. store: what the version says, for showing it; nobody is asked to trust it."""
+    names of keys of which more must sign. store: what the version says, for showing it; nobody is asked to trust it."""
 
     path: Path
     version: int

@@ -150,8 +150,7 @@ def _hex(printed: bytes) -> bytes:
 @dataclass(frozen=True)
 class Signing:
     """keys: names or PEM files. signer: a command for those of them that are public. passphrase: asked for a key that
-    is
-    encrypted, given its file. warn: called with the file of a private key that other users could read or write."""
+    is encrypted, given its file. warn: called with the file of a private key that other users could read or write."""
 
     keys: tuple[str, ...] = ()
     signer: str | None = None

@@ -26,8 +26,7 @@ _SAME = 1e-12
 @dataclass(frozen=True)
 class Row:
     """noise_db: the best of the variants, None where there is none. drop: the least, as the limit counts it; None where
-    it was
-    not compared, and then `why` says why not. kept: what the search ended with."""
+    it was not compared, and then `why` says why not. kept: what the search ended with."""
 
     remedy: str
     recipe: str

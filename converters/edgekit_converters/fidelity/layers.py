@@ -46,8 +46,8 @@ class LayerError:
     added none that can be told from what came in. macs: for one item. quantized: the file has its values in integers;
     scale: the step of their grid, None for a float layer; grid_low, grid_high: its ends. cut_sqnr_db: what is left of
     the float values when they are cut off at these ends and nothing else is done to them, None where nothing is cut;
-    rounded_sqnr_db: when
-    they are rounded to the grid besides. depth: where in the float graph it stands, 0..1. float_low, float_high,
+    rounded_sqnr_db: when they are rounded to the grid besides. depth: where in the float graph it stands, 0..1.
+    float_low, float_high,
     quantized_low, quantized_high: least and greatest value seen. middle_low, middle_high: what 99.99 % of the float
     values lie between; float_rms: their root mean square. integers: every float value is a whole number. values:
     elements an item. shift: share (0..1) of the noise that is one

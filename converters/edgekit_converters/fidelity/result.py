@@ -109,8 +109,8 @@ class OutputDrift:
     agreement: share of items with the same best class; agreement_top5: share whose original class is among the
     artifact's five best (None for five classes or fewer); agreement_sure: agreement on the items where the original
     gives its answer a probability over 0.5 (None where there is no such item). All three are None for an output that is
-    not one score a
-    class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
+    not one score a class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute
+    error of any value.
     worst_channel_db: the least SQNR of any channel, or of any group of channels with ranges of its own, where the
     output is a map or a list with channels, as a detector's boxes beside its scores; None for one row, or without
     noise.
@@ -233,10 +233,9 @@ class Fidelity:
     is worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
     agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`;
     None for other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither
-    finds anything in
-    any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few values. sqnr_db:
-    signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None when the two are
-    equal. outputs: each output by itself, with intervals.
+    finds anything in any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few
+    values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None
+    when the two are equal. outputs: each output by itself, with intervals.
     held_out: the items were held out of the calibration set because no evaluation set was given.
     not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
     and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
@@ -280,8 +279,7 @@ class Fidelity:
     def loss(self) -> float:
         """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's;
         without labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the
-        loss of the
-        output that lost most, `decisive`: see `OutputDrift.losses`."""
+        loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
         if self.decisions is not None and not self.coarse_outputs:
@@ -374,9 +372,8 @@ class Group:
 class Kind:
     """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose
     values have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items
-    with the same
-    best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of the channels,
-    among the sides that are longer than 1, None where there are none. groups: of channels.
+    with the same best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of
+    the channels, among the sides that are longer than 1, None where there are none. groups: of channels.
     """
 
     what: OutputKind = "vector"

@@ -56,8 +56,7 @@ _OPEN = 2**31 - 1
 class Node:
     """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters
     and by the names of inputs and outputs. function: its schema says how other operators compute it, and body names
-    these, as far as
-    they are known. layer: a name for people."""
+    these, as far as they are known. layer: a name for people."""
 
     domain: str
     op: str
@@ -142,11 +141,10 @@ class Needs:
 
     Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones
     with float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors,
-    which is
-    what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run time;
-    empty, with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX. opsets:
-    of ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in another
-    file.
+    which is what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run
+    time; empty, with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX.
+    opsets: of ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in
+    another file.
     """
 
     format: str

@@ -80,8 +80,7 @@ class Recipe:
     of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
     activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is
     taken as it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as
-    runtimes want it
-    that know no other. default: tried when no recipe is named.
+    runtimes want it that know no other. default: tried when no recipe is named.
     """
 
     name: str

@@ -48,8 +48,7 @@ Judge = Callable[[Header], int]
 @dataclass(frozen=True)
 class Source:
     """told: its name for people, as they wrote it. kept: its name for the root, the same from every folder. Neither
-    holds
-    credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
+    holds credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
 
     told: str
     kept: str

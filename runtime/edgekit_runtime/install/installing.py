@@ -60,9 +60,8 @@ class Asked:
 
     profile: what this board is, from now on for this root; None for what the root was told, and where it was told
     nothing, for `board`: what was found of this machine. allow_unsigned: take what nobody vouches for. trial: who tries
-    it out. secret: where
-    the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called once where there is
-    another.
+    it out. secret: where the key of an encrypted bundle is. wait_s: how long another install may take. waiting: called
+    once where there is another.
     """
 
     trust: tuple[str | Path, ...] = ()

@@ -76,8 +76,8 @@ class Status:
     anything.
     seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the
     highest that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None
-    where nothing
-    speaks against it. profile: what this root was told that the board is. freed: the last event of something removed.
+    where nothing speaks against it. profile: what this root was told that the board is. freed: the last event of
+    something removed.
     in_use: what goes as soon as the application that has it open closes it.
     """
 

@@ -29,8 +29,8 @@ BY_THE_ROOT = "whom this root was told to trust (slot.json), not this machine"
 class Vouched:
     """signers: keyids that count; empty where nobody vouches for the bundle. told: the words for it. code: of the
     refusal that was waived or is only shown, empty where there was none. then: what of `told` may be written down,
-    because it does not end
-    to be true. by_the_root: an install root says whom to trust, not this machine or the caller."""
+    because it does not end to be true. by_the_root: an install root says whom to trust, not this machine or the
+    caller."""
 
     signers: tuple[str, ...]
     told: str

@@ -47,8 +47,7 @@ class Cause:
 class Alone:
     """What is left, dB, on the same items: kernel_db with the layer's own kernel rounded and all else in float,
     artifact_db in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part
-    in the
-    noise."""
+    in the noise."""
 
     kernel_db: float
     artifact_db: float
