@@ -36,6 +36,10 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """
     from edgekit.demo import make_assets, steps
 
+    if fleet or fallback:
+        from edgekit.fleet.serve import check_broker
+
+        check_broker()  # before minutes of building
     with shown() as progress:
         make_assets(folder, progress)
     ran = []
@@ -57,7 +61,10 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
         click.echo(f"\nDone. Everything is in {folder}/. In an application:\n\n{_application(folder)}")
-        click.echo("Next: edgekit demo --fleet, edgekit demo --fallback")
+        click.echo(
+            "Next: edgekit demo --fleet, edgekit demo --fallback\n"
+            "      (both need the extra 'fleet'; in a clone: .venv/bin/pip install -e '.[fleet]')"
+        )
     return 1 if failed else 0
 
 
@@ -137,5 +144,5 @@ def _application(folder: Path) -> str:
     return (
         "    from edgekit_runtime import open_bundle\n"
         f'    with open_bundle("{bundle.as_posix()}") as model:\n'
-        f'        print(model.predict("{(folder / "chelsea.png").as_posix()}", budget_ms=100).top(3))\n'
+        f'        print(model.predict("{(folder / "chelsea.png").as_posix()}", budget_ms=1000).top(3))\n'
     )

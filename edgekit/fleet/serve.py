@@ -24,7 +24,15 @@ from edgekit.fleet.sqlite import SqliteStore
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.telemetry import Broker
 
-__all__ = ["EmbeddedBroker", "FleetServer", "Settings"]
+__all__ = ["EmbeddedBroker", "FleetServer", "Settings", "check_broker"]
+
+
+def check_broker() -> None:
+    """Raises MissingExtraError where the embedded broker is not installed."""
+    try:
+        import amqtt.broker  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("fleet", "the embedded broker") from error
 
 
 class EmbeddedBroker:
@@ -40,10 +48,7 @@ class EmbeddedBroker:
         self._thread = threading.Thread(target=self._run, name="edgekit-broker", daemon=True)
 
     def start(self) -> None:
-        try:
-            import amqtt.broker  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError("fleet", "the embedded broker") from error
+        check_broker()
         logging.getLogger("amqtt").setLevel(logging.CRITICAL)
         logging.getLogger("transitions").setLevel(logging.CRITICAL)
         self._thread.start()

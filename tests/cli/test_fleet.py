@@ -51,3 +51,12 @@ def test_what_makes_no_sense_is_one_sentence(in_process, options):
     assert ran.code == 1
     assert set(ran.json["error"]) == {"code", "what", "where", "do"}
     assert "secret" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("option", ["--fleet", "--fallback"])
+def test_a_demo_without_a_broker_says_so_before_it_builds(in_process, monkeypatch, tmp_path, option):
+    monkeypatch.setitem(sys.modules, "amqtt.broker", None)
+    ran = in_process("demo", option, "--folder", tmp_path / "demo")
+    assert ran.code == 1
+    assert "needs the 'fleet' extra" in ran.err
+    assert not (tmp_path / "demo").exists()
